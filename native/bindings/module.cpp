@@ -1,0 +1,14 @@
+// The Python module woolly._native: converts arguments, maps errors, holds no logic.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "cpu/features.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, m) {
+    m.attr("__version__") = WOOLLY_VERSION;
+    m.def("cpu_features", &woolly::cpu_features,
+          "Instruction-set extensions that this CPU and its operating system offer.");
+}

@@ -1,0 +1,3 @@
+__version__: str
+
+def cpu_features() -> list[str]: ...
