@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/bindings.h"
 #include "cpu/features.h"
 
 namespace nb = nanobind;
@@ -11,4 +12,6 @@ NB_MODULE(_native, m) {
     m.attr("__version__") = WOOLLY_VERSION;
     m.def("cpu_features", &woolly::cpu_features,
           "Instruction-set extensions that this CPU and its operating system offer.");
+    woolly::bind_gguf(m);
+    woolly::bind_text(m);
 }
