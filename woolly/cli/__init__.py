@@ -1,1 +1,5 @@
+"""HANDS: the command line, one file per command."""
 
+from woolly.cli.app import app, main
+
+__all__ = ["app", "main"]

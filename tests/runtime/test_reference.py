@@ -1,0 +1,173 @@
+"""The reference gives the same logits however a text is cut into batches, and each op means what the table says."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly.errors import PlanError, RequestError
+from woolly.gguf import GGMLType, open_gguf
+from woolly.models import trace
+from woolly.plan import OPS, Plan, Rope, Step, Value, Weight
+from woolly.runtime import BACKENDS, Batch, State, choose, pages_for
+from woolly.runtime.reference import REFERENCE_OPS
+
+IDS = np.random.RandomState(3).randint(0, 264, 80).tolist()
+# f32 sums in another order: BLAS takes other kernels for other row counts.
+CLOSE = {"rtol": 0, "atol": 2e-5}
+
+
+def program(name, folder, **options):
+    file = open_gguf(write_tiny(TINY[name], folder / "tiny.gguf"))
+    return choose("reference").compile(trace(file), file.tensors, **{"threads": None, "weight_memory": None, **options})
+
+
+def whole(prog):
+    return prog.run(Batch.of([(IDS, 0, [0, 1, 2])], range(len(IDS))), prog.new_state(3))
+
+
+def test_the_reference_knows_every_op_of_the_table_and_no_other():
+    assert set(REFERENCE_OPS) == set(OPS)
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("chunk", [1, 7, 32])
+def test_chunks_give_the_logits_of_the_whole(name, chunk, tmp_path):
+    prog = program(name, tmp_path)
+    state, parts = prog.new_state(5), []
+    for first in range(0, len(IDS), chunk):
+        tokens = IDS[first : first + chunk]
+        parts.append(prog.run(Batch.of([(tokens, first, [4, 0, 2])], range(len(tokens))), state))
+    np.testing.assert_allclose(np.concatenate(parts), whole(prog), **CLOSE)
+
+
+def test_sequences_in_one_batch_do_not_see_each_other(tmp_path):
+    prog = program("llama", tmp_path)
+    alone = [prog.run(Batch.of([(ids, 0, [0, 1])]), prog.new_state(2)) for ids in (IDS[:40], IDS[40:50], IDS[50:])]
+    together = prog.run(Batch.of([(IDS[:40], 0, [5, 1]), (IDS[40:50], 0, [2]), (IDS[50:], 0, [0])]), prog.new_state(6))
+    np.testing.assert_allclose(together, np.concatenate(alone), **CLOSE)
+
+
+def test_only_the_wanted_rows_come_back(tmp_path):
+    prog = program("llama", tmp_path)
+    some = prog.run(Batch.of([(IDS, 0, [0, 1, 2])], [3, 70]), prog.new_state(3))
+    np.testing.assert_allclose(some, whole(prog)[[3, 70]], **CLOSE)
+
+
+def test_a_run_in_two_parts_gives_the_same_as_one(tmp_path):
+    prog = program("granite", tmp_path)
+    expected = whole(prog)
+    batch, state = Batch.of([(IDS, 0, [0, 1, 2])], range(len(IDS))), prog.new_state(3)
+    hidden = prog.run(batch, state, last=9)
+    assert hidden.shape == (len(IDS), prog.plan.values[prog.plan.steps[8].output].width)
+    np.testing.assert_array_equal(prog.run(batch, state, first=9), expected)
+
+
+def test_a_run_that_starts_where_nothing_was_left_is_refused(tmp_path):
+    prog = program("llama", tmp_path)
+    batch, state = Batch.of([(IDS, 0, [0, 1, 2])]), prog.new_state(3)
+    with pytest.raises(PlanError, match="step 5 needs v"):
+        prog.run(batch, state, first=5)
+    with pytest.raises(PlanError, match="not a part of a plan"):
+        prog.run(batch, state, first=3, last=2)
+
+
+def test_a_budget_for_weights_changes_nothing_but_memory(tmp_path):
+    free, tight = program("qwen3", tmp_path), program("qwen3", tmp_path, weight_memory=60_000)
+    np.testing.assert_array_equal(whole(free), whole(tight))
+    np.testing.assert_array_equal(whole(free), whole(tight))
+    assert free.weight_stats().evictions == 0
+    assert free.weight_stats().hits >= free.weight_stats().misses
+    stats = tight.weight_stats()
+    assert stats.evictions > 0
+    assert stats.n_bytes <= 60_000
+
+
+def test_threads_are_honoured_or_refused(tmp_path):
+    np.testing.assert_allclose(whole(program("llama", tmp_path, threads=1)), whole(program("llama", tmp_path)), **CLOSE)
+    with pytest.raises(RequestError, match="threads is 0"):
+        program("llama", tmp_path, threads=0)
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(RequestError, match=r"backend 'gpu' is unknown; choose auto or one of: .*reference"):
+        choose("gpu")
+    assert choose("auto").name in BACKENDS
+
+
+def attention(*, window=0, softcap=0.0, rows=12, heads=4, kv_heads=2, head_dim=8):
+    """One attention step against a plain loop over rows and heads."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((rows, heads * head_dim)).astype(np.float32)
+    k, v = rng.standard_normal((2, rows, kv_heads * head_dim)).astype(np.float32)
+    attributes = {"layer": 0, "head_dim": head_dim, "scale": 0.3, "window": window, "softcap": softcap}
+    step = Step("attention", (0, 1, 2), 3, (), tuple(attributes.items()), "")
+    from woolly.plan import CacheLayer
+    from woolly.runtime.reference import Context
+
+    plan = Plan("test", (step,), (Value(0, 1, "batch"),) * 4, (CacheLayer(kv_heads, head_dim),))
+    batch = Batch.of([([0] * rows, 0, [1])])
+    got = REFERENCE_OPS["attention"](Context(None, batch, State(plan, 2)), step, q, k, v)
+    want = np.zeros_like(q)
+    for r in range(rows):
+        first = max(0, r - window + 1) if window else 0
+        for h in range(heads):
+            g = h // (heads // kv_heads)
+            part = slice(g * head_dim, (g + 1) * head_dim)
+            own = slice(h * head_dim, (h + 1) * head_dim)
+            scores = k[first : r + 1, part].astype(np.float64) @ q[r, own] * 0.3
+            if softcap:
+                scores = softcap * np.tanh(scores / softcap)
+            weights = np.exp(scores - scores.max())
+            want[r, own] = weights @ v[first : r + 1, part] / weights.sum()
+    return got, want
+
+
+@pytest.mark.parametrize("window", [0, 1, 5])
+@pytest.mark.parametrize("softcap", [0.0, 0.7])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_attention_is_causal_softmax_over_the_window(window, softcap, kv_heads):
+    got, want = attention(window=window, softcap=softcap, kv_heads=kv_heads)
+    np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+@pytest.mark.parametrize("style", ["adjacent", "halves"])
+def test_rope_turns_only_its_part_and_keeps_lengths(style):
+    from woolly.runtime.reference import Context
+
+    rope = Rope(head_dim=8, n_rot=4, base=100.0, style=style)
+    step = Step("rope", (0,), 1, (), (("rope", rope),), "")
+    x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
+    batch = Batch.of([([0, 0, 0], 0, [0])])
+    y = REFERENCE_OPS["rope"](Context(None, batch, None), step, x).reshape(3, 2, 8)
+    x = x.reshape(3, 2, 8)
+    np.testing.assert_array_equal(y[0], x[0])
+    np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
+    a, b = (0, 1) if style == "adjacent" else (0, 2)
+    angle = 2.0
+    np.testing.assert_allclose(y[2, 0, a], x[2, 0, a] * np.cos(angle) - x[2, 0, b] * np.sin(angle), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-6)
+
+
+def test_swiglu_has_the_right_limits_without_warnings():
+    from woolly.runtime.reference import Context
+
+    gate, up = np.array([[-1e4, 0.0, 1e4]], np.float32), np.full((1, 3), 2, np.float32)
+    step = Step("swiglu", (0, 1), 2, (), (), "")
+    np.testing.assert_array_equal(REFERENCE_OPS["swiglu"](Context(None, None, None), step, gate, up), [[0, 0, 2e4]])
+
+
+def test_a_batch_that_its_pages_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match="1 pages of 32 cannot hold 33 tokens"):
+        Batch.of([([0] * 33, 0, [0])])
+    with pytest.raises(ValueError, match="at least one"):
+        Batch.of([])
+    assert pages_for(0) == 0
+    assert pages_for(32) == 1
+    assert pages_for(33) == 2
+
+
+def test_a_type_that_cannot_be_computed_is_refused_at_compile(tmp_path):
+    weight = Weight("token_embd.weight", GGMLType.IQ2_XXS, (4, 256))
+    plan = Plan("test", (Step("embed", (), 0, (weight,), (), ""),), (Value(0, 256, "batch"),), ())
+    with pytest.raises(Exception, match=r"token_embd\.weight.*IQ2_XXS.*not supported yet"):
+        choose("reference").compile(plan, {}, threads=None, weight_memory=None)

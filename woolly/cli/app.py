@@ -1,0 +1,59 @@
+"""The typer app: collects the commands, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from woolly import __version__
+from woolly.cli.plan import plan
+from woolly.cli.pull import pull
+from woolly.cli.run import run
+from woolly.cli.show import show
+from woolly.errors import WoollyError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="woolly",
+    help="Run GGUF language models on this machine.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(show)
+app.command()(plan)
+app.command()(pull)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"woolly {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: 0 for success, 1 for an error of the user's input, 2 for wrong usage, 130 for Ctrl-C."""
+    try:
+        app()
+    except WoollyError as error:
+        typer.echo(f"woolly: error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`woolly show ... | head`): nothing more to say.
+        sys.stderr.close()
+        sys.exit(141)

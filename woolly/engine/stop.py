@@ -1,0 +1,39 @@
+"""The StopMatcher: finds stop strings in streamed text, also where they arrive in pieces."""
+
+from __future__ import annotations
+
+__all__ = ["StopMatcher"]
+
+
+class StopMatcher:
+    """Holds back text that may be the start of a stop string; the stop string itself is never shown."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that may be shown, and whether a stop string was met."""
+        if not self._stops:
+            return text, False
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            shown, self._held = self._held[: min(found)], ""
+            return shown, True
+        keep = max(_overlap(self._held, stop) for stop in self._stops)
+        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown, False
+
+    def finish(self) -> str:
+        """What was held back, when no more text will come."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a proper start of `stop`."""
+    for n in range(min(len(text), len(stop) - 1), 0, -1):
+        if stop.startswith(text[-n:]):
+            return n
+    return 0

@@ -1,0 +1,29 @@
+"""Paragraphs that several papers share."""
+
+from __future__ import annotations
+
+from woolly.models.params import TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["feed_forward", "logits", "self_attention"]
+
+
+def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, qk_norm: bool = False) -> Handle:
+    """Grouped-query attention with rotary positions; q and k normed per head where the paper says so."""
+    q, k, v = p.linear(h, "attn_q"), p.linear(h, "attn_k"), p.linear(h, "attn_v")
+    if qk_norm:
+        q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+    q, k = p.rope(q, hp.rope), p.rope(k, hp.rope)
+    a = p.attention(q, k, v, layer=layer, head_dim=hp.head_dim, scale=hp.scale, window=hp.window)
+    return p.linear(a, "attn_output")
+
+
+def feed_forward(p: Tracer, h: Handle) -> Handle:
+    """SwiGLU."""
+    return p.linear(p.swiglu(p.linear(h, "ffn_gate"), p.linear(h, "ffn_up")), "ffn_down")
+
+
+def logits(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
+    """The last norm and the output matrix, which is the embedding's own where the file has no other."""
+    h = p.rms_norm(p.output_rows(x), "output_norm", eps=hp.eps)
+    return p.linear(h, "output" if p.has("output") else "token_embd")

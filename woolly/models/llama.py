@@ -1,0 +1,24 @@
+"""Llama 2 and 3, Mistral, SmolLM2, Yi and the many models that share their shape."""
+
+from __future__ import annotations
+
+from woolly.models import blocks
+from woolly.models.params import Keys, TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "adjacent")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd")
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps))
+    p.output(blocks.logits(p, x, hp))

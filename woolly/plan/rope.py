@@ -1,0 +1,66 @@
+"""Rotary position embedding: its parameters, and the frequencies that follow from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Rope", "RopeStyle", "rope_frequencies"]
+
+# Which two elements of a head turn together: "adjacent" is (2i, 2i + 1), "halves" is (i, i + n_rot / 2).
+RopeStyle = Literal["adjacent", "halves"]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Position embedding of one model; the same for every layer.
+
+    Linear scaling divides positions by `factor`. YaRN (`yarn=True`) divides only the slow
+    frequencies, blends in between, and scales the magnitude of q and k.
+    """
+
+    head_dim: int
+    n_rot: int  # how many leading elements of each head turn
+    base: float
+    style: RopeStyle
+    factor: float = 1.0
+    yarn: bool = False
+    extrapolation: float = 1.0  # YaRN's weight of the unscaled fast frequencies
+    magnitude: float = 1.0  # extra factor on q and k
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    original_context: int = 0
+
+    def __str__(self) -> str:
+        scaling = f" {'yarn' if self.yarn else 'linear'} x{self.factor:g}" if self.factor != 1.0 else ""
+        return f"{self.style} {self.n_rot}/{self.head_dim} base {self.base:g}{scaling}"
+
+
+def rope_frequencies(
+    rope: Rope, divisors: npt.NDArray[np.float32] | None = None
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Radians per position of each pair, and the magnitude that multiplies cos and sin.
+
+    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor.
+    """
+    pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
+    frequencies = rope.base ** (-2.0 * pairs / rope.n_rot)
+    if divisors is not None:
+        frequencies = frequencies / divisors.astype(np.float64)
+    if not rope.yarn:
+        return frequencies / rope.factor, rope.magnitude
+    low = max(0.0, math.floor(_pair_that_turns(rope, rope.beta_fast)))
+    high = min(rope.n_rot - 1.0, math.ceil(_pair_that_turns(rope, rope.beta_slow)))
+    fast = 1.0 - np.clip((pairs - low) / max(0.001, high - low), 0.0, 1.0)
+    mix = fast * rope.extrapolation
+    magnitude = rope.magnitude * (1.0 + 0.1 * math.log(rope.factor)) if rope.factor > 1.0 else rope.magnitude
+    return frequencies / rope.factor * (1.0 - mix) + frequencies * mix, magnitude
+
+
+def _pair_that_turns(rope: Rope, turns: float) -> float:
+    """Index of the pair that turns so many times over the original context."""
+    return rope.n_rot * math.log(rope.original_context / (turns * 2.0 * math.pi)) / (2.0 * math.log(rope.base))
