@@ -12,6 +12,8 @@ from woolly import store
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = ["pull", "pull_with_progress"]
+
 
 def pull(
     name: Annotated[str, typer.Argument(help="Name of a model of the catalogue.")] = store.DEFAULT_MODEL,

@@ -36,7 +36,7 @@ def _embed(c: Context, step: Step) -> Float32:
 
 def _rms_norm(c: Context, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name)
-    groups = x.reshape(len(x), -1, len(weight))
+    groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
     mean_square = np.mean(groups.astype(np.float64) ** 2, axis=-1, keepdims=True)
     scale = (1.0 / np.sqrt(mean_square + step.number("eps"))).astype(np.float32)
     y: Float32 = groups * scale * weight

@@ -1,1 +1,8 @@
+"""FILES: which models there are, where they lie, and how they come here."""
 
+from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
+from woolly.store.fetch import pull
+from woolly.store.folder import models_folder
+from woolly.store.resolve import resolve
+
+__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "models_folder", "pull", "resolve"]

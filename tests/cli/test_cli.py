@@ -1,0 +1,116 @@
+"""Commands as a person types them: results on stdout, one line for each error, documented exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import __version__
+
+
+def woolly(*arguments, stdin="", **environment):
+    command = [sys.executable, "-c", "from woolly.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny(TINY["granite"], tmp_path_factory.mktemp("cli") / "tiny.gguf")
+
+
+def test_version():
+    done = woolly("--version")
+    assert (done.returncode, done.stdout) == (0, f"woolly {__version__}\n")
+
+
+def test_help_names_every_command():
+    done = woolly("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("run", "show", "plan", "pull"))
+
+
+def test_run_answers_on_stdout_and_says_nothing_else(smollm2):
+    done = woolly("run", smollm2, "What is the capital of France?", "--temp", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Paris" in done.stdout
+
+
+def test_run_reads_the_prompt_from_standard_input(tiny):
+    given = woolly("run", tiny, "hello", "--seed", "1", "-n", "8")
+    piped = woolly("run", tiny, "-", "--seed", "1", "-n", "8", stdin="hello")
+    assert given.returncode == piped.returncode == 0
+    assert given.stdout == piped.stdout
+
+
+def test_run_raw_continues_without_a_template(tiny):
+    plain = woolly("run", tiny, "hello", "--temp", "0", "-n", "8", "--raw")
+    assert plain.returncode == 0
+    assert plain.stdout != woolly("run", tiny, "hello", "--temp", "0", "-n", "8").stdout
+
+
+def test_show_prints_metadata_types_parameters_and_memory(tiny):
+    done = woolly("show", tiny, "--ctx", "128")
+    assert done.returncode == 0
+    for expected in ("granite.embedding_scale", "12.0", "F32", "parameters", "memory at 128 tokens"):
+        assert expected in done.stdout
+
+
+def test_show_json_adds_up(tiny):
+    facts = json.loads(woolly("show", tiny, "--json", "--ctx", "100").stdout)
+    assert facts["metadata"]["general.architecture"] == "granite"
+    assert facts["tensors"]["F32"]["bytes"] == facts["memory"]["weights"] == facts["parameters"] * 4
+    # 2 layers, K and V, 2 heads of 16, in f32
+    assert facts["memory"]["kv_cache_f32"] == 100 * 2 * 2 * 2 * 16 * 4
+
+
+def test_plan_prints_one_line_per_step(tiny):
+    done = woolly("plan", tiny)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0].split()[:2] == ["step", "op"]
+    assert lines[1].split()[:2] == ["0", "embed"]
+    assert "granite.py" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("show", "missing.gguf"), 1, "missing.gguf"),
+        (("plan", "smolm2"), 1, "smollm2"),
+        (("run", "TINY", "x", "--temp", "-1"), 1, "temperature is -1.0"),
+        (("run", "TINY", "x", "--ctx", "100000"), 1, "from 1 to 512"),
+        (("run", "TINY", "x", "--backend", "gpu"), 1, "backend 'gpu' is unknown"),
+        (("run", "TINY", "x", "--threads", "0"), 1, "threads is 0"),
+        (("run", "one", "two", "three"), 2, "quotes"),
+        (("run", "TINY", "x", "--raw", "-s", "y"), 2, "--system needs a chat template"),
+        (("run", "TINY", ""), 2, "the prompt is empty"),
+        (("fly",), 2, "fly"),
+    ],
+)
+def test_an_error_is_one_line_on_stderr_and_an_exit_code(tiny, arguments, code, message):
+    done = woolly(*(tiny if a == "TINY" else a for a in arguments))
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    if code == 1:
+        assert done.stderr.startswith("woolly: error: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(tiny):
+    command = f"{sys.executable} -c 'from woolly.cli import main; main()' plan {tiny} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("step")
+    assert "Traceback" not in done.stderr

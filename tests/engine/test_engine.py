@@ -1,0 +1,133 @@
+"""Requests run together give what they give alone; what cannot fit is refused with its numbers."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, SamplingParams
+from woolly.engine import Engine
+from woolly.errors import RequestError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(tmp_path):
+    with LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"), ctx=256) as model:
+        yield model
+
+
+def prompts():
+    random = np.random.RandomState(5)
+    return [random.randint(0, 264, n).tolist() for n in (3, 70, 1, 33, 40)]
+
+
+def run_all(engine, params):
+    sequences = [engine.add(prompt, params) for prompt in prompts()]
+    for _ in range(10_000):
+        if all(s.finish_reason for s in sequences):
+            return sequences
+        engine.step()
+    raise AssertionError("the engine does not come to an end")
+
+
+@pytest.mark.parametrize("chunk", [5, 64, 512])
+def test_requests_together_give_what_they_give_alone(llm, chunk):
+    alone = [llm.generate(prompt, GREEDY) for prompt in prompts()]
+    engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=chunk)
+    for one, sequence in zip(alone, run_all(engine, GREEDY), strict=True):
+        assert sequence.finish_reason == one.finish_reason == "length"
+        assert tuple(sequence.output) == one.token_ids
+        assert sequence.text == one.text
+
+
+def test_a_cache_too_small_for_all_serves_them_one_after_another(llm):
+    engine = Engine(llm.engine.program, llm.tokenizer, ctx=96)
+    wanted = [llm.generate(prompt, GREEDY).token_ids for prompt in prompts()]
+    assert [tuple(s.output) for s in run_all(engine, GREEDY)] == wanted
+    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+
+
+def test_a_long_prompt_does_not_stall_a_running_answer(llm):
+    engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=16)
+    running = engine.add([1, 2, 3], GREEDY)
+    engine.step()
+    engine.add(prompts()[1], GREEDY)
+    before = len(running.output)
+    engine.step()
+    assert len(running.output) == before + 1
+
+
+def test_leaving_a_stream_early_frees_its_pages(llm):
+    stream = llm.generate([1, 2, 3], GREEDY, stream=True)
+    next(stream)
+    assert llm.engine.scheduler.pages.n_free < llm.engine.scheduler.pages.n_pages
+    stream.close()
+    assert llm.engine.scheduler.pages.n_free == llm.engine.scheduler.pages.n_pages
+
+
+def test_a_stream_that_is_never_read_takes_no_part(llm):
+    llm.generate([1, 2, 3], GREEDY, stream=True)
+    assert llm.generate([4, 5], GREEDY).finish_reason == "length"
+    assert not llm.engine.scheduler.running
+
+
+def test_streamed_pieces_make_up_the_whole_answer(llm):
+    whole = llm.generate([1, 2, 3], GREEDY)
+    chunks = list(llm.generate([1, 2, 3], GREEDY, stream=True))
+    assert "".join(map(str, chunks)) == whole.text == str(whole)
+    assert [c.finish_reason for c in chunks if c.finish_reason] == ["length"]
+    assert chunks[-1].finish_reason == "length"
+
+
+def test_a_stop_string_ends_the_answer_before_itself(llm):
+    whole = llm.generate([1, 2, 3], GREEDY).text
+    stop = whole[2:4]
+    cut = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=stop))
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole[: whole.index(stop)]
+
+
+def test_the_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
+    answer = llm.generate([1, 2, 3], GREEDY)
+    monkeypatch.setattr(type(llm.tokenizer), "stop_ids", frozenset({answer.token_ids[4]}), raising=False)
+    ended = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12))
+    assert ended.finish_reason == "stop"
+    assert ended.token_ids == answer.token_ids[:5]
+    assert answer.text.startswith(ended.text)
+
+
+def test_the_seed_of_an_answer_repeats_it(llm):
+    first = llm.generate([1, 2, 3], SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True))
+    again = llm.generate([1, 2, 3], SamplingParams(max_tokens=20, temperature=1.5, ignore_eos=True, seed=first.seed))
+    assert again.token_ids == first.token_ids
+
+
+def test_without_max_tokens_an_answer_may_fill_the_context(llm):
+    answer = llm.generate(list(range(200)), SamplingParams(temperature=0, ignore_eos=True))
+    assert answer.finish_reason == "length"
+    assert len(answer.token_ids) == 256 - 200
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ([], GREEDY, "the prompt is empty"),
+        ([1] * 256, GREEDY, "the prompt has 256 tokens, but the context holds 256"),
+        ([1] * 250, GREEDY, "250 tokens and max_tokens=12 exceed the context of 256"),
+        ([1, 320], GREEDY, "token 320 is not an id of this vocabulary"),
+        ([-1], GREEDY, "token -1 is not an id"),
+        (["a"], GREEDY, "token 'a' is not an id"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(llm, prompt, params, message):
+    with pytest.raises(RequestError, match=message):
+        llm.generate(prompt, params)
+    assert not llm.engine.scheduler.waiting
+
+
+def test_logits_refuse_what_the_context_cannot_hold(llm):
+    assert llm.logits([5]).shape == (1, llm.n_vocab)
+    assert llm.logits(list(range(256))).shape == (256, llm.n_vocab)
+    with pytest.raises(RequestError, match="257 tokens exceed the context of 256"):
+        llm.logits([1] * 257)

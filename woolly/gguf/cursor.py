@@ -1,0 +1,90 @@
+"""A bounds-checked walk over the header of one file."""
+
+from __future__ import annotations
+
+import struct
+
+from woolly import _native
+from woolly.errors import GGUFError
+from woolly.gguf.map import FileMap
+
+__all__ = ["Cursor", "quote"]
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+def quote(text: str) -> str:
+    """A name for an error message: quoted, printable, at most 80 characters."""
+    return ascii(text if len(text) <= 80 else text[:77] + "...")
+
+
+class Cursor:
+    """Reads little-endian values one after the other; every failure names the file and the byte."""
+
+    __slots__ = ("_view", "bytes", "map", "n_bytes", "n_inner_arrays", "offset", "owner")
+
+    def __init__(self, file: FileMap) -> None:
+        self.map = file
+        self.bytes = file.bytes
+        self._view = file.bytes.data
+        self.n_bytes = file.n_bytes
+        self.offset = 0
+        self.n_inner_arrays = 0  # arrays within arrays met so far
+        self.owner = ""  # the key or tensor that is being read; quoted only when there is an error
+
+    def error(self, problem: str, at: int | None = None) -> GGUFError:
+        """The error that says what is wrong at a byte (by default here)."""
+        return GGUFError(f"{self.map.path}: at byte {self.offset if at is None else at}: {problem}")
+
+    def of_owner(self) -> str:
+        """Whose part is being read, for an error message."""
+        return f" of {quote(self.owner)}" if self.owner else ""
+
+    def skip(self, n_bytes: int, what: str) -> int:
+        """Step over n bytes and return where they begin."""
+        start = self.offset
+        if n_bytes > self.n_bytes - start:
+            raise self.error(
+                f"expected {what}{self.of_owner()} of {n_bytes} bytes, but the file ends after {self.n_bytes - start}"
+            )
+        self.offset = start + n_bytes
+        return start
+
+    def u32(self, what: str) -> int:
+        """An unsigned 32-bit integer."""
+        value: int = _U32.unpack_from(self._view, self.skip(4, what))[0]
+        return value
+
+    def u64(self, what: str) -> int:
+        """An unsigned 64-bit integer."""
+        value: int = _U64.unpack_from(self._view, self.skip(8, what))[0]
+        return value
+
+    def count(self, n_least: int, what: str, most: int | None = None) -> int:
+        """A 64-bit count of things of at least n_least bytes each, checked against the rest of the file."""
+        at = self.offset
+        count = self.u64("the number of " + what)
+        room = (self.n_bytes - self.offset) // n_least
+        if count > room:
+            raise self.error(
+                f"expected at most {room} {what}{self.of_owner()} in the rest of the file, found {count}", at
+            )
+        if most is not None and count > most:
+            raise self.error(f"expected at most {most} {what}, found {count}", at)
+        return count
+
+    def string(self, what: str, longest: int | None = None) -> str:
+        """A length-prefixed string; bytes that are not UTF-8 become surrogate escapes."""
+        at = self.offset
+        length = self.u64("the length of " + what)
+        if longest is not None and length > longest:
+            raise self.error(f"expected {what} of at most {longest} bytes, found a length of {length}", at)
+        start = self.skip(length, what)
+        return self.bytes[start : self.offset].tobytes().decode("utf-8", "surrogateescape")
+
+    def skip_strings(self, count: int) -> None:
+        """Step over `count` length-prefixed strings."""
+        self.offset, n_whole = _native.skip_strings(self.bytes, self.offset, count)
+        if n_whole != count:
+            raise self.error(f"expected string {n_whole} of {count}{self.of_owner()}, but it exceeds the file")

@@ -1,0 +1,180 @@
+"""The header of one GGUF file: read once, and checked until nothing in it can mislead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from woolly.gguf.cursor import Cursor, quote
+from woolly.gguf.map import FileMap
+from woolly.gguf.metadata import Metadata, read_entry
+from woolly.gguf.tensor import Tensor
+from woolly.gguf.types import GGMLType, ValueType
+
+__all__ = [
+    "ALIGNMENT_KEY",
+    "DEFAULT_ALIGNMENT",
+    "MAGIC",
+    "MAX_DIMENSIONS",
+    "MAX_NAME",
+    "Header",
+    "read_header",
+]
+
+MAGIC = b"GGUF"
+ALIGNMENT_KEY = "general.alignment"
+DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS = 4
+# Bytes of a key, by the specification. Its 64 for the names of tensors is exceeded in the wild.
+MAX_NAME = 65535
+# Far beyond any model (about 100 keys, 50,000 tensors at most); they bound what opening allocates.
+_MAX_ENTRIES = 1 << 16
+_MAX_TENSORS = 1 << 17
+
+# The least that an entry of each list takes: what bounds a count before anything is read.
+_LEAST_ENTRY = 8 + 1 + 4 + 1
+_LEAST_TENSOR = 8 + 1 + 4 + 4 + 8
+
+_WITHDRAWN = {
+    4: "Q4_2",
+    5: "Q4_3",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What one file says about itself."""
+
+    version: int
+    alignment: int
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+    end: int  # of the header, before padding
+
+
+def read_header(file: FileMap) -> Header:
+    """Read and check everything before the tensor data; GGUFError where it is unsound."""
+    cursor = Cursor(file)
+    version = _version(cursor)
+    n_tensors = cursor.count(_LEAST_TENSOR, "tensors", _MAX_TENSORS)
+    n_entries = cursor.count(_LEAST_ENTRY, "metadata entries", _MAX_ENTRIES)
+
+    entries = {}
+    for index in range(n_entries):
+        at = cursor.offset
+        key = cursor.string(f"key {index}", MAX_NAME)
+        if not key:
+            raise cursor.error(f"expected a name for key {index}, found an empty string", at)
+        if key in entries:
+            raise cursor.error(f"expected every key once, found {quote(key)} again", at)
+        cursor.owner = key
+        entries[key] = read_entry(cursor)
+        cursor.owner = ""
+    metadata = Metadata(file, entries)
+    alignment = _alignment(cursor, metadata, entries[ALIGNMENT_KEY].start if ALIGNMENT_KEY in entries else 0)
+
+    # name -> (type, shape, offset in the data section, where that offset is written)
+    found: dict[str, tuple[GGMLType, tuple[int, ...], int, int]] = {}
+    for index in range(n_tensors):
+        at = cursor.offset
+        name = cursor.string(f"the name of tensor {index}", MAX_NAME)
+        if not name:
+            raise cursor.error(f"expected a name for tensor {index}, found an empty string", at)
+        if name in found:
+            raise cursor.error(f"expected every tensor once, found {quote(name)} again", at)
+        cursor.owner = name
+        type, shape = _type_and_shape(cursor)
+        at = cursor.offset
+        found[name] = (type, shape, cursor.u64("the offset"), at)
+        cursor.owner = ""
+
+    end = cursor.offset
+    data_start = -(-end // alignment) * alignment
+    tensors = {}
+    for name, (type, shape, offset, at) in found.items():
+        tensor = tensors[name] = Tensor(name, type, shape, data_start + offset, file)
+        if offset % alignment:
+            raise cursor.error(
+                f"expected tensor {quote(name)} at a multiple of {alignment} bytes, found offset {offset}", at
+            )
+        if tensor.offset + tensor.n_bytes > file.n_bytes:
+            raise cursor.error(
+                f"expected {tensor.n_bytes} bytes of tensor {quote(name)} from byte {tensor.offset} on, "
+                f"but the file has only {file.n_bytes} bytes and may be truncated",
+                at,
+            )
+    in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
+    for first, second in itertools.pairwise(in_order):
+        if first.offset + first.n_bytes > second.offset:
+            raise cursor.error(
+                f"expected tensors apart from each other, but {quote(first.name)} and {quote(second.name)} overlap",
+                second.offset,
+            )
+    return Header(version, alignment, metadata, tensors, end)
+
+
+def _version(cursor: Cursor) -> int:
+    magic = cursor.bytes[cursor.skip(4, "the magic 'GGUF'") : 4].tobytes()
+    if magic != MAGIC:
+        raise cursor.error(f"expected the magic 'GGUF', found {ascii(magic)[1:]}", 0)
+    version = cursor.u32("the version")
+    if int.from_bytes(version.to_bytes(4, "little"), "big") in (1, 2, 3):
+        raise cursor.error("this file is big-endian; expected a little-endian GGUF file of version 2 or 3", 4)
+    if version == 1:
+        raise cursor.error("version 1 of GGUF is obsolete; expected version 2 or 3, so convert the model again", 4)
+    if version not in (2, 3):
+        raise cursor.error(f"expected GGUF version 2 or 3, found {version}", 4)
+    return version
+
+
+def _alignment(cursor: Cursor, metadata: Metadata, at: int) -> int:
+    if ALIGNMENT_KEY not in metadata:
+        return DEFAULT_ALIGNMENT
+    type = metadata.get_type(ALIGNMENT_KEY)
+    if type is not ValueType.UINT32:
+        raise cursor.error(f"expected {ALIGNMENT_KEY!r} to be UINT32, found {type.name}", at)
+    alignment: int = metadata[ALIGNMENT_KEY]
+    if alignment < 8 or alignment & (alignment - 1):
+        raise cursor.error(f"expected {ALIGNMENT_KEY!r} to be a power of two and at least 8, found {alignment}", at)
+    return alignment
+
+
+def _type_and_shape(cursor: Cursor) -> tuple[GGMLType, tuple[int, ...]]:
+    shape_at = cursor.offset
+    n_dimensions = cursor.u32("the number of dimensions")
+    if n_dimensions > MAX_DIMENSIONS:
+        raise cursor.error(
+            f"expected at most {MAX_DIMENSIONS} dimensions of tensor {quote(cursor.owner)}, found {n_dimensions}",
+            shape_at,
+        )
+    dimensions = [cursor.u64("a dimension") for _ in range(n_dimensions)]
+    if not all(dimensions) or math.prod(dimensions) >= 1 << 63:
+        raise cursor.error(
+            f"expected the dimensions of tensor {quote(cursor.owner)} to be positive with a product below 2**63, "
+            f"found {dimensions}",
+            shape_at,
+        )
+    type_at = cursor.offset
+    number = cursor.u32("the type")
+    try:
+        type = GGMLType(number)
+    except ValueError:
+        note = f" ({_WITHDRAWN[number]}, which ggml has withdrawn)" if number in _WITHDRAWN else ""
+        raise cursor.error(
+            f"expected a known ggml type for tensor {quote(cursor.owner)}, found {number}{note}", type_at
+        ) from None
+    n_columns = dimensions[0] if dimensions else 1
+    if n_columns % type.block_size:
+        raise cursor.error(
+            f"expected rows of tensor {quote(cursor.owner)} to be a multiple of {type.block_size} elements, "
+            f"the block of {type.name}, found {n_columns}",
+            shape_at,
+        )
+    return type, tuple(reversed(dimensions))

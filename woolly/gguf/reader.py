@@ -1,0 +1,150 @@
+"""Opening GGUF files, whole or split into shards."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+
+from woolly.errors import GGUFError
+from woolly.gguf.cursor import quote
+from woolly.gguf.header import Header, read_header
+from woolly.gguf.map import FileMap
+from woolly.gguf.metadata import Metadata
+from woolly.gguf.tensor import Tensor
+
+__all__ = ["GGUFFile", "open_gguf"]
+
+_SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+
+
+class GGUFFile:
+    """An open model: the metadata of its first file, and the tensors of all its shards in file order.
+
+    The files are memory-mapped; nothing is read before it is asked for. Closing drops the maps, while
+    arrays that were handed out stay valid.
+    """
+
+    __slots__ = (
+        "_files",
+        "_is_closed",
+        "alignment",
+        "end_of_header",
+        "metadata",
+        "n_bytes",
+        "path",
+        "paths",
+        "tensors",
+        "version",
+    )
+
+    def __init__(self, files: list[FileMap], headers: list[Header]) -> None:
+        tensors: dict[str, Tensor] = {}
+        for header in headers:
+            for name, tensor in header.tensors.items():
+                if name in tensors:
+                    raise GGUFError(
+                        f"{tensor.path}: at byte {tensor.offset}: expected every tensor in one shard only, "
+                        f"but {quote(name)} is also in {tensors[name].path}"
+                    )
+                tensors[name] = tensor
+        self._files = files
+        self._is_closed = False
+        self.path: Path = files[0].path
+        self.paths: tuple[Path, ...] = tuple(file.path for file in files)
+        self.version: int = headers[0].version
+        self.alignment: int = headers[0].alignment
+        self.end_of_header: int = headers[0].end
+        self.n_bytes: int = sum(file.n_bytes for file in files)
+        self.metadata: Metadata = headers[0].metadata
+        self.tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+
+    def close(self) -> None:
+        """Drop the maps. Scalars of the metadata stay readable; arrays and tensors raise GGUFError."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.metadata.detach()
+            for file in self._files:
+                file.close()
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Open a GGUF file; given the first of several shards, open them all.
+
+    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte, and
+    opening allocates less than the size of the header and a small constant.
+    """
+    file = FileMap(Path(path))
+    header = read_header(file)
+    files, headers = [file], [header]
+    count = _split_number(file, header, "split.count", 1)
+    if count > 1:
+        stem = _check_first(file, header, count)
+        known = {file.identity}
+        for number in range(1, count):
+            other = file.path.with_name(f"{stem}-{number + 1:05}-of-{count:05}.gguf")
+            if not other.exists():
+                raise GGUFError(f"{other}: this shard of {file.path} is missing; expected all {count} shards")
+            shard = FileMap(other)
+            if shard.identity in known:
+                raise GGUFError(f"{other}: expected shard {number + 1}, found the same file as another shard")
+            known.add(shard.identity)
+            files.append(shard)
+            headers.append(read_header(shard))
+            _check_shard(shard, headers[-1], number, count)
+        _check_total(file, headers)
+    return GGUFFile(files, headers)
+
+
+def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
+    value = header.metadata.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        type = header.metadata.get_type(key).name
+        raise GGUFError(f"{file.path}: expected {key!r} to be a count, found {type} {value!r:.80}")
+    return value
+
+
+def _check_first(file: FileMap, header: Header, count: int) -> str:
+    """Make sure that this is shard 1 under a name that leads to the others; return the name's stem."""
+    name = _SHARD_NAME.fullmatch(file.path.name)
+    number = _split_number(file, header, "split.no", 0)
+    if number:
+        first = f"{name['stem']}-00001-of-{count:05}.gguf" if name else f"the file named -00001-of-{count:05}.gguf"
+        raise GGUFError(f"{file.path}: this is shard {number + 1} of {count}; open the first shard, {first}")
+    if name is None or int(name["number"]) != 1 or int(name["count"]) != count:
+        raise GGUFError(
+            f"{file.path}: this is shard 1 of {count}; expected it to be named NAME-00001-of-{count:05}.gguf"
+        )
+    return name["stem"]
+
+
+def _check_shard(file: FileMap, header: Header, number: int, count: int) -> None:
+    for key, expected in (("split.no", number), ("split.count", count)):
+        if key not in header.metadata:
+            raise GGUFError(f"{file.path}: expected a shard with {key!r} = {expected}, found no such key")
+        found = _split_number(file, header, key, 0)
+        if found != expected:
+            raise GGUFError(f"{file.path}: expected a shard with {key!r} = {expected}, found {found}")
+
+
+def _check_total(file: FileMap, headers: list[Header]) -> None:
+    n_tensors = sum(len(header.tensors) for header in headers)
+    expected = _split_number(file, headers[0], "split.tensors.count", n_tensors)
+    if expected != n_tensors:
+        raise GGUFError(
+            f"{file.path}: expected {expected} tensors in {len(headers)} shards ('split.tensors.count'), "
+            f"found {n_tensors}"
+        )

@@ -1,0 +1,66 @@
+"""One tensor of a GGUF file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.errors import UnsupportedError
+from woolly.gguf.cursor import quote
+from woolly.gguf.dequant import dequantize
+from woolly.gguf.map import FileMap
+from woolly.gguf.types import GGMLType
+
+__all__ = ["Tensor"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's description, and the way to its bytes."""
+
+    name: str
+    type: GGMLType
+    shape: tuple[int, ...]  # NumPy order, outermost first: the reverse of GGUF's dimensions
+    offset: int  # of its first byte, in its own file
+    file: FileMap = field(repr=False, compare=False)
+
+    @property
+    def path(self) -> Path:
+        """The file that holds it."""
+        return self.file.path
+
+    @property
+    def n_elements(self) -> int:
+        """The product of its shape."""
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its data, without padding."""
+        return self.n_elements // self.type.block_size * self.type.type_size
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Its bytes, a read-only view into the file of shape (*shape[:-1], bytes per row)."""
+        flat = self.file.bytes[self.offset : self.offset + self.n_bytes]
+        return flat.reshape(*self.shape[:-1], self.type.row_bytes(self.shape[-1] if self.shape else 1))
+
+    def dequantize(self, rows: slice | NDArray[np.integer] | list[int] | None = None) -> NDArray[np.float32]:
+        """Its values, or those of some rows of the first axis, in an array of their own."""
+        if not self.type.can_dequantize:
+            supported = ", ".join(type.name for type in GGMLType if type.can_dequantize)
+            raise UnsupportedError(
+                f"tensor {quote(self.name)} is {self.type.name}, which is not supported yet; supported: {supported}"
+            )
+        data = self.data
+        if rows is None:
+            return dequantize(data, self.type).reshape(self.shape)
+        if len(self.shape) < 2:
+            # Its only axis is split into blocks, so rows cannot be picked before they are decoded.
+            picked: NDArray[np.float32] = dequantize(data, self.type)[rows].copy()
+            return picked
+        return dequantize(data[rows], self.type)

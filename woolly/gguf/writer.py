@@ -1,0 +1,170 @@
+"""Writing GGUF files."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.errors import GGUFError
+from woolly.gguf.encode import encode_string, encode_value
+from woolly.gguf.header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS, MAX_NAME
+from woolly.gguf.quantize import quantize
+from woolly.gguf.reader import GGUFFile
+from woolly.gguf.types import GGMLType, ValueType
+
+__all__ = ["GGUFWriter", "copy_gguf"]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    type: GGMLType
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]  # flat
+
+
+class GGUFWriter:
+    """Collects metadata and tensors, in order, and writes them as one file."""
+
+    def __init__(self, path: str | os.PathLike[str], *, version: int = 3, alignment: int = DEFAULT_ALIGNMENT) -> None:
+        if version not in (2, 3):
+            raise GGUFError(f"expected GGUF version 2 or 3, found {version}")
+        self.path = Path(path)
+        self.version = version
+        self.alignment = _checked_alignment(alignment)
+        self._values: dict[str, bytes | memoryview] = {}  # encoded, type tag first
+        self._tensors: dict[str, _Tensor] = {}
+
+    def add(self, key: str, value: Any, type: ValueType | None = None) -> None:
+        """Add a metadata value.
+
+        Without a type, a whole number becomes the first of UINT32, INT32, UINT64 and INT64 that holds it,
+        and other numbers FLOAT32; NumPy values keep their own type. For a sequence, `type` is that of its
+        elements.
+        """
+        try:
+            encoded = encode_value(value, type)
+        except GGUFError as error:
+            raise GGUFError(f"{self.path}: key {key!r}: {error}") from None
+        if key == ALIGNMENT_KEY:
+            encoded = encode_value(_checked_alignment(value), ValueType.UINT32)
+            self.alignment = int(value)
+        self.add_raw(key, encoded)
+
+    def add_raw(self, key: str, data: bytes | NDArray[np.uint8]) -> None:
+        """Add a metadata value as `Metadata.raw` gives it."""
+        _check_name(self.path, "key", key)
+        if key in self._values:
+            raise GGUFError(f"{self.path}: expected every key once, found {key!r} again")
+        self._values[key] = data.data if isinstance(data, np.ndarray) else data
+
+    def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType | None = None) -> None:
+        """Add a tensor of numbers, stored as `type`: by default F16 for float16 and F32 for other floats."""
+        if array.dtype.kind != "f":
+            raise GGUFError(f"{self.path}: tensor {name!r}: expected an array of floats, found {array.dtype}")
+        if type is None:
+            type = GGMLType.F16 if array.dtype == np.float16 else GGMLType.F32
+        try:
+            data = quantize(array, type) if array.ndim else quantize(array.reshape(1), type)
+        except GGUFError as error:
+            raise GGUFError(f"{self.path}: tensor {name!r}: {error}") from None
+        self.add_raw_tensor(name, type, array.shape, data)
+
+    def add_raw_tensor(self, name: str, type: GGMLType, shape: Sequence[int], data: bytes | NDArray[np.uint8]) -> None:
+        """Add a tensor whose bytes are ready. The array is referred to until `write`, not copied."""
+        _check_name(self.path, "tensor", name)
+        if name in self._tensors:
+            raise GGUFError(f"{self.path}: expected every tensor once, found {name!r} again")
+        shape = tuple(int(size) for size in shape)
+        if len(shape) > MAX_DIMENSIONS or any(size < 1 for size in shape):
+            raise GGUFError(
+                f"{self.path}: tensor {name!r}: expected at most {MAX_DIMENSIONS} positive dimensions, found {shape}"
+            )
+        flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
+        try:
+            n_bytes = math.prod(shape[:-1]) * type.row_bytes(shape[-1] if shape else 1)
+        except GGUFError as error:
+            raise GGUFError(f"{self.path}: tensor {name!r}: {error}") from None
+        if flat.dtype != np.uint8 or flat.size != n_bytes:
+            raise GGUFError(
+                f"{self.path}: tensor {name!r}: expected {n_bytes} bytes for {type.name} of shape {shape}, "
+                f"found {flat.size} of {flat.dtype}"
+            )
+        self._tensors[name] = _Tensor(name, type, shape, flat)
+
+    def write(self, *, pad_end: bool | None = None) -> None:
+        """Write the file: to a temporary beside it, which then takes its name.
+
+        `pad_end` says whether the end is padded to the alignment; by default, if there are tensors.
+        """
+        temporary = self.path.with_name(f".woolly-{secrets.token_hex(8)}.part")
+        try:
+            try:
+                with temporary.open("xb") as file:
+                    self._write_to(file, bool(self._tensors) if pad_end is None else pad_end)
+                temporary.replace(self.path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise GGUFError(f"{self.path}: the file cannot be written ({error.strerror or error})") from error
+
+    def _write_to(self, file: BinaryIO, pad_end: bool) -> None:
+        values = self._values
+        if self.alignment != DEFAULT_ALIGNMENT and ALIGNMENT_KEY not in values:
+            values = {ALIGNMENT_KEY: encode_value(self.alignment, ValueType.UINT32), **values}
+        file.write(MAGIC + struct.pack("<IQQ", self.version, len(self._tensors), len(values)))
+        for key, data in values.items():
+            file.write(encode_string(key))
+            file.write(data)
+        offset = 0
+        for tensor in self._tensors.values():
+            dimensions = tuple(reversed(tensor.shape))
+            file.write(encode_string(tensor.name))
+            file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
+            file.write(struct.pack("<IQ", tensor.type, offset))
+            offset += tensor.data.size + -tensor.data.size % self.alignment
+        # Padded before a tensor, not after: only the end of the file is a matter of taste.
+        for tensor in self._tensors.values():
+            file.write(bytes(-file.tell() % self.alignment))
+            file.write(tensor.data.data)
+        if pad_end:
+            file.write(bytes(-file.tell() % self.alignment))
+
+
+def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
+    """Write an open file again; shards become one file, without their `split.*` keys.
+
+    The copy of a single file is the same byte for byte if the tensors' data lies in the order of their names,
+    without gaps other than padding with zeros.
+    """
+    writer = GGUFWriter(path, version=source.version, alignment=source.alignment)
+    for key in source.metadata:
+        if len(source.paths) == 1 or not key.startswith("split."):
+            writer.add_raw(key, source.metadata.raw(key))
+    end = source.end_of_header
+    for tensor in source.tensors.values():
+        writer.add_raw_tensor(tensor.name, tensor.type, tensor.shape, tensor.data)
+        end = max(end, tensor.offset + tensor.n_bytes)
+    pad_end = len(source.paths) > 1 or source.n_bytes >= end + -end % source.alignment
+    writer.write(pad_end=pad_end)
+
+
+def _checked_alignment(alignment: Any) -> int:
+    whole = isinstance(alignment, (int, np.integer)) and not isinstance(alignment, bool)
+    if not whole or not 8 <= alignment < 2**32 or alignment & (alignment - 1):
+        raise GGUFError(f"expected an alignment that is a power of two and at least 8, found {alignment!r}")
+    return int(alignment)
+
+
+def _check_name(path: Path, kind: str, name: str) -> None:
+    if not 1 <= len(encode_string(name)) - 8 <= MAX_NAME:
+        raise GGUFError(f"{path}: expected a {kind} name of 1 to {MAX_NAME} bytes, found {name!r:.80}")

@@ -1,0 +1,382 @@
+"""The filters, tests and functions that a chat template may use, each paid for before it runs.
+
+Names and meanings are Jinja's. What chat templates do not use and cannot be bounded simply (`pprint`, `urlize`,
+`wordwrap`, `xmlattr`, `random`, `lipsum`, ...) does not exist. Nothing makes `Markup`: a prompt is not HTML, so
+`safe` is the plain text, and `escape` the plain escaped text. Lazy filters give an iterator over a list that is
+already made, so that no unpaid work hides in a generator.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from jinja2 import filters as jinja_filters
+from jinja2 import pass_context, pass_environment
+from jinja2 import tests as jinja_tests
+from jinja2.environment import Environment
+from jinja2.exceptions import FilterArgumentError
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import safe_range
+from jinja2.utils import Cycler, Joiner, Namespace
+from markupsafe import escape
+
+from woolly.errors import TemplateError
+from woolly.text.sandbox_budget import (
+    NUMBERS,
+    ListIterator,
+    check_key,
+    hold,
+    join_texts,
+    paid_iterable,
+    paid_list,
+    spend,
+    text_bytes,
+    text_of,
+    weigh,
+)
+from woolly.text.sandbox_methods import METHODS, Bound, Function, operate, percent, replace, splitlines
+
+_WORD = re.compile(r"\w+")
+_TIME_FORMAT = re.compile(r"(?:[^%\x00]|%-?[A-Za-z%]){0,200}")
+_MAX_NUMBER_TEXT = 300
+_MAX_MESSAGE = 2000
+
+
+def _as_text(name: str) -> Function:
+    method = METHODS[str][name]
+    return lambda value, *args: method(text_of(value), *args)
+
+
+def _indent(value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+    value = text_of(value)
+    step = len(width) if type(width) is str else width
+    hold(text_bytes(value) + 4 * (len(splitlines(value)) + 1) * max(step, 0))
+    return jinja_filters.do_indent(value, width, first, blank)
+
+
+def _title(value: Any) -> str:
+    value = text_of(value)
+    spend(len(value))
+    hold(64 * len(value))
+    return jinja_filters.do_title(value)
+
+
+def _wordcount(value: Any) -> int:
+    value = text_of(value)
+    spend(2 * len(value))
+    return sum(1 for _ in _WORD.finditer(value))
+
+
+@pass_environment
+def _truncate(environment: Environment, value: Any, length: int = 255, *args: Any, **kwargs: Any) -> str:
+    value = text_of(value)
+    hold(2 * text_bytes(value) + sum(text_bytes(text_of(arg)) for arg in (*args, *kwargs.values())))
+    return jinja_filters.do_truncate(environment, value, length, *args, **kwargs)
+
+
+def _format(value: Any, *args: Any, **kwargs: Any) -> str:
+    if args and kwargs:
+        raise FilterArgumentError("can't handle positional and keyword arguments at the same time")
+    return percent(text_of(value), kwargs or args)
+
+
+def _escape(value: Any) -> str:
+    value = text_of(value)
+    hold(6 * text_bytes(value))
+    return str(escape(value))
+
+
+def _replace(value: Any, old: Any, new: Any, count: Any = None) -> str:
+    return replace(text_of(value), text_of(old), text_of(new), -1 if count is None else count)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    n_values, n_bytes = weigh(value)
+    step = len(indent) if isinstance(indent, str) else indent or 0
+    if step > 32:
+        raise ValueError("tojson indents by at most 32 characters")
+    gaps = sum(text_bytes(text_of(gap)) for gap in separators) if separators else 2
+    depth = _depth(value) if step > 0 else 0
+    spend(2 * n_values)
+    # An escape such as \u0001 takes six characters for one.
+    hold(6 * n_bytes + n_values * (32 + gaps + step * depth))
+    return json.dumps(
+        value, ensure_ascii=bool(ensure_ascii), indent=indent, separators=separators, sort_keys=bool(sort_keys)
+    )
+
+
+def _depth(value: Any) -> int:
+    """How deep `value` nests; its walk is already paid for."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for item in level:
+            if type(item) in (list, tuple):
+                below.extend(item)
+            elif type(item) is dict:
+                below.extend(item.values())
+        level = below
+    return depth
+
+
+def _number(function: Function) -> Function:
+    def run(value: Any, *args: Any) -> Any:
+        if type(value) not in NUMBERS and not isinstance(value, Undefined):
+            raise TypeError(f"a number is needed, not {type(value).__name__!r}")
+        return function(value, *args)
+
+    return run
+
+
+def _round(value: Any, precision: int = 0, method: str = "common") -> Any:
+    if not -300 <= precision <= 300:
+        raise ValueError("round takes a precision from -300 to 300")
+    return jinja_filters.do_round(value, precision, method)  # type: ignore[arg-type]
+
+
+def _parse(function: Function) -> Function:
+    def run(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(value) is str and len(value) > _MAX_NUMBER_TEXT:
+            raise ValueError(f"a number has at most {_MAX_NUMBER_TEXT} characters")
+        return function(value, *args, **kwargs)
+
+    return run
+
+
+def _pay_lookup(values: list[Any], attribute: Any) -> None:
+    spend(len(values) * (8 + (len(attribute) if type(attribute) is str else 0)))
+
+
+def _pay_ordering(value: Any, attribute: Any = None) -> list[Any]:
+    """The elements of `value`, with the comparisons of sorting them paid for."""
+    values = paid_list(value)
+    n_values, n_bytes = weigh(values)
+    _pay_lookup(values, attribute)
+    spend((4 * n_values + (n_bytes >> 4)) * len(values).bit_length())
+    hold(2 * n_bytes)
+    return values
+
+
+@pass_environment
+def _sort(
+    environment: Environment,
+    value: Any,
+    reverse: bool = False,
+    case_sensitive: bool = False,
+    attribute: Any = None,
+) -> Any:
+    return jinja_filters.do_sort(environment, _pay_ordering(value, attribute), reverse, case_sensitive, attribute)
+
+
+def _extreme(function: Function) -> Function:
+    @pass_environment
+    def run(environment: Environment, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+        return function(environment, _pay_ordering(value, attribute), case_sensitive, attribute)
+
+    return run
+
+
+def _dictsort(value: Any, case_sensitive: bool = False, by: Any = "key", reverse: bool = False) -> Any:
+    if type(value) is not dict:
+        raise TypeError(f"dictsort needs a mapping, not {type(value).__name__!r}")
+    _pay_ordering(value.items())
+    return jinja_filters.do_dictsort(value, case_sensitive, by, reverse)
+
+
+@pass_environment
+def _unique(environment: Environment, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Iterator[Any]:
+    values = _pay_ordering(value, attribute)
+    key_of = jinja_filters.make_attrgetter(
+        environment, attribute, postprocess=None if case_sensitive else jinja_filters.ignore_case
+    )
+    firsts: dict[Any, Any] = {}
+    for item in values:
+        firsts.setdefault(check_key(key_of(item)), item)
+    return iter(list(firsts.values()))
+
+
+@pass_environment
+def _sum(environment: Environment, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+    values = paid_list(value)
+    if attribute is not None:
+        _pay_lookup(values, attribute)
+        values = [*map(jinja_filters.make_attrgetter(environment, attribute), values)]
+    for item in values:
+        start = operate("+", start, item)
+    return start
+
+
+@pass_environment
+def _join(environment: Environment, value: Any, d: Any = "", attribute: Any = None) -> str:
+    values = paid_list(value)
+    if attribute is not None:
+        _pay_lookup(values, attribute)
+        values = [*map(jinja_filters.make_attrgetter(environment, attribute), values)]
+    return join_texts(map(text_of, values), text_of(d))
+
+
+@pass_environment
+def _first(environment: Environment, value: Any) -> Any:
+    for item in paid_iterable(value, 0):
+        return item
+    return environment.undefined("No first item, sequence was empty.")
+
+
+def _reverse(value: Any) -> Any:
+    if type(value) is str:
+        hold(text_bytes(value))
+        return value[::-1]
+    return iter(paid_list(value)[::-1])
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, Undefined):
+        return iter([])
+    if type(value) is not dict:
+        raise TypeError("Can only get item pairs from a mapping.")
+    return iter(paid_list(value.items()))
+
+
+@pass_context
+def _map(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    weigh((args, kwargs))
+    if not value:
+        return iter([])
+    values = paid_list(value)
+    _pay_lookup(values, kwargs.get("attribute"))
+    function = jinja_filters.prepare_map(context, args, kwargs)
+    return iter([function(item) for item in values])
+
+
+def _selecting(wanted: bool, by_attribute: bool) -> Function:
+    @pass_context
+    def run(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        weigh((args, kwargs))
+        if not value:
+            return iter([])
+        values = paid_list(value)
+        _pay_lookup(values, args[0] if by_attribute and args else None)
+        keeps = jinja_filters.prepare_select_or_reject(
+            context, args, kwargs, lambda truth: bool(truth) is wanted, by_attribute
+        )
+        return iter([item for item in values if keeps(item)])
+
+    return run
+
+
+FILTERS: dict[str, Function] = {
+    **{name: _as_text(name) for name in ("capitalize", "lower", "upper")},
+    "abs": _number(abs),
+    "center": lambda value, width=80: METHODS[str]["center"](text_of(value), width),
+    "count": len,
+    "d": jinja_filters.do_default,
+    "default": jinja_filters.do_default,
+    "dictsort": _dictsort,
+    "e": _escape,
+    "escape": _escape,
+    "first": _first,
+    "float": _parse(jinja_filters.do_float),
+    "format": _format,
+    "indent": _indent,
+    "int": _parse(jinja_filters.do_int),
+    "items": _items,
+    "join": _join,
+    "last": jinja_filters.do_last,
+    "length": len,
+    "list": paid_list,
+    "map": _map,
+    "max": _extreme(jinja_filters.do_max),
+    "min": _extreme(jinja_filters.do_min),
+    "reject": _selecting(False, False),
+    "rejectattr": _selecting(False, True),
+    "replace": _replace,
+    "reverse": _reverse,
+    "round": _number(_round),
+    "safe": text_of,
+    "select": _selecting(True, False),
+    "selectattr": _selecting(True, True),
+    "sort": _sort,
+    "string": text_of,
+    "sum": _sum,
+    "title": _title,
+    "tojson": _tojson,
+    "trim": lambda value, chars=None: METHODS[str]["strip"](text_of(value), chars),
+    "truncate": _truncate,
+    "unique": _unique,
+    "upper": _as_text("upper"),
+    "wordcount": _wordcount,
+}
+
+
+def within(container: Any) -> Any:
+    """The right side of `in`: what a search through it compares is paid for, and an iterator made a list."""
+    if type(container) is ListIterator:
+        container = paid_list(container)
+    weigh(container)
+    return container
+
+
+def _comparing(function: Function) -> Function:
+    def run(value: Any, *args: Any) -> Any:
+        weigh(value)
+        return function(value, *map(within, args))
+
+    return run
+
+
+_JINJA_TESTS: dict[str, Any] = dict(jinja_tests.TESTS)
+_PLAIN_TESTS = (
+    *("boolean", "callable", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number"),
+    *("sameas", "sequence", "string", "true", "undefined"),
+)
+_NUMBER_TESTS = ("divisibleby", "even", "odd")
+_COMPARING_TESTS = (
+    *("==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=", "le"),
+    *("in", "lower", "upper"),
+)
+
+TESTS: dict[str, Function] = {
+    **{name: _JINJA_TESTS[name] for name in _PLAIN_TESTS},
+    **{name: _number(_JINJA_TESTS[name]) for name in _NUMBER_TESTS},
+    **{name: _comparing(_JINJA_TESTS[name]) for name in _COMPARING_TESTS},
+}
+
+
+def _raise_exception(_: None, /, message: Any = "no reason given") -> None:
+    raise TemplateError(f"the chat template rejects the conversation: {text_of(message)[:_MAX_MESSAGE]}")
+
+
+def _strftime_now(_: None, /, form: str) -> str:
+    if not _TIME_FORMAT.fullmatch(form):
+        raise ValueError("strftime_now takes a short format of plain % letters")
+    return datetime.now().strftime(form)
+
+
+def _dict(_: None, /, pairs: Any = (), **values: Any) -> dict[Any, Any]:
+    made = pairs.items() if type(pairs) is dict else pairs
+    return {**{check_key(key): value for key, value in paid_list(made)}, **values}
+
+
+def _namespace(_: None, /, pairs: Any = (), **values: Any) -> Namespace:
+    spend(32)
+    return Namespace(_dict(None, pairs, **values))
+
+
+FUNCTIONS: dict[str, Bound] = {
+    "cycler": Bound(lambda _, *items: Cycler(*items)),
+    "dict": Bound(_dict),
+    "joiner": Bound(lambda _, sep=", ": Joiner(text_of(sep))),
+    "namespace": Bound(_namespace),
+    "raise_exception": Bound(_raise_exception),
+    "range": Bound(lambda _, *args: safe_range(*args)),
+    "strftime_now": Bound(_strftime_now),
+}
