@@ -67,7 +67,7 @@ class StringArray(Sequence[str]):
         return self._strings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Where one value lies: `start` is its type tag, `data` its first payload byte, `stop` its end."""
 

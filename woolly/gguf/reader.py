@@ -84,8 +84,8 @@ class GGUFFile:
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file; given the first of several shards, open them all.
 
-    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte, and
-    opening allocates less than the size of the header and a small constant.
+    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. What
+    opening allocates follows from the keys and tensors really there, never from a count that the file claims.
     """
     file = FileMap(Path(path))
     header = read_header(file)

@@ -18,7 +18,7 @@ from woolly.gguf.types import GGMLType
 __all__ = ["Tensor"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor's description, and the way to its bytes."""
 

@@ -143,7 +143,7 @@ class GGUFWriter:
 def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write an open file again; shards become one file, without their `split.*` keys.
 
-    The copy of a single file is the same byte for byte if the tensors' data lies in the order of their names,
+    The copy of a single file is the same byte for byte if the tensors' data lies in the order of their list,
     without gaps other than padding with zeros.
     """
     writer = GGUFWriter(path, version=source.version, alignment=source.alignment)

@@ -61,7 +61,10 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 # numbers; one at the start of the number and \G for the groups after it cut at the same places.
 _GROUPED_NUMBERS = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})+)\z)", r"\p{N}{3}")
 _GROUPED_DIGITS = r"(?<!\d)\d{1,3}(?=(?>(?:\d{3})*)\b)|(?<=\d)\G\d{3}"
-_DIGIT_BREAKS = r"(?<!\d)\d{0,2}\K(?=(?>(?:\d{3})+)(?!\d))|(?<=\d)\G\d\d\K(?=\d{3})"
+_DIGIT_BREAKS = (
+    r"(?<!\d)\d{0,2}\K(?=(?>(?:\d{3})+)(?!\d))",
+    r"\A\d{3}\K(?=(?>(?:\d{3})+)(?!\d))|(?<=\d)\G\d{3}\K(?=\d{3})",
+)
 
 _DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376"
@@ -224,7 +227,7 @@ _FAMILIES: tuple[tuple[Pretokenizer, str], ...] = (
         "kimi-k2",
     ),
     (
-        Pretokenizer((r"\p{N}+", _DIGIT_BREAKS)),
+        Pretokenizer((r"\p{N}+", *_DIGIT_BREAKS)),
         "superbpe",
     ),
     (

@@ -55,6 +55,9 @@ class Bound:
         self.function = function
         self.target = target
 
+    def __repr__(self) -> str:
+        return "<function>"
+
 
 def size_of(sequence: Any) -> int:
     """The memory that a copy of a string, list or tuple takes."""
@@ -114,9 +117,8 @@ def percent(form: str, values: Any) -> str:
 
 
 def _widest(form: str) -> int:
-    runs = _DIGITS.findall(form)
-    # Ten digits are beyond any budget, and converting a long run is itself work.
-    return max((int(run[:10]) for run in runs), default=0)
+    # Over ten digits are beyond any budget, and converting a long run is itself work.
+    return max((int(run) if len(run) <= 10 else 10**10 for run in _DIGITS.findall(form)), default=0)
 
 
 class _Formatter(SandboxedFormatter):

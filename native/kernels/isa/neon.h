@@ -1,0 +1,174 @@
+// NEON with the dot-product extension (ARMv8.2): 16 lanes are four registers.
+#include <arm_neon.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    float32x4_t v[4];
+};
+struct I32 {
+    int32x4_t v[4];
+};
+struct U8 {
+    uint8x16_t v[4];
+};
+
+#define WOOLLY_PARTS for (int i = 0; i < 4; ++i)
+
+inline F32 set1(float x) {
+    const float32x4_t a = vdupq_n_f32(x);
+    return {{a, a, a, a}};
+}
+inline F32 zero() { return set1(0.0f); }
+inline F32 load(const float* p) { return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}}; }
+inline void store(float* p, F32 a) { WOOLLY_PARTS vst1q_f32(p + 4 * i, a.v[i]); }
+inline F32 add(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vaddq_f32(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 sub(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vsubq_f32(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 mul(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vmulq_f32(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    WOOLLY_PARTS c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]);
+    return c;
+}
+inline F32 max(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]);
+    return a;
+}
+inline F32 abs(F32 a) {
+    WOOLLY_PARTS a.v[i] = vabsq_f32(a.v[i]);
+    return a;
+}
+inline F32 div(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = vdivq_f32(a.v[i], b.v[i]);
+    return a;
+}
+
+inline F32 load_f16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i)));
+    return r;
+}
+inline void store_f16(uint16_t* p, F32 a) {
+    WOOLLY_PARTS vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.v[i])));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16));
+    return r;
+}
+
+inline I32 iset1(int32_t x) {
+    const int32x4_t a = vdupq_n_s32(x);
+    return {{a, a, a, a}};
+}
+inline I32 izero() { return iset1(0); }
+inline I32 iadd(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = vaddq_s32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 isub(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = vsubq_s32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 imul(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = vmulq_s32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 load_u8(const uint8_t* p) {
+    const uint8x16_t b = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(b)), high = vmovl_u8(vget_high_u8(b));
+    return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
+             vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+             vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
+inline I32 load_s8(const int8_t* p) {
+    const int8x16_t b = vld1q_s8(p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
+    return {{vmovl_s16(vget_low_s16(low)), vmovl_s16(vget_high_s16(low)), vmovl_s16(vget_low_s16(high)),
+             vmovl_s16(vget_high_s16(high))}};
+}
+inline F32 to_float(I32 a) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = vcvtq_f32_s32(a.v[i]);
+    return r;
+}
+inline I32 round_to_int(F32 a) {
+    I32 r;
+    WOOLLY_PARTS r.v[i] = vcvtnq_s32_f32(a.v[i]);
+    return r;
+}
+inline void store_s8(int8_t* p, I32 a) {
+    const int16x8_t low = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
+    const int16x8_t high = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
+    vst1q_s8(p, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+}
+inline F32 power_of_two(I32 a) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(a.v[i], vdupq_n_s32(127)), 23));
+    return r;
+}
+
+inline float sum_lanes(F32 a) {
+    const float32x4_t four = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+    const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+inline float max_lanes(F32 a) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[2]), vmaxq_f32(a.v[1], a.v[3])));
+}
+inline int32_t isum_lanes(I32 a) {
+    return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
+}
+
+inline U8 load_bytes(const uint8_t* p) { return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}}; }
+inline U8 low_bits(U8 a, uint8_t mask) {
+    WOOLLY_PARTS a.v[i] = vandq_u8(a.v[i], vdupq_n_u8(mask));
+    return a;
+}
+template <int n>
+inline U8 shift_right(U8 a) {
+    if constexpr (n > 0) WOOLLY_PARTS a.v[i] = vshrq_n_u8(a.v[i], n);
+    return a;
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    WOOLLY_PARTS a.v[i] = vshlq_n_u8(a.v[i], n);
+    return a;
+}
+inline U8 either(U8 a, U8 b) {
+    WOOLLY_PARTS a.v[i] = vorrq_u8(a.v[i], b.v[i]);
+    return a;
+}
+inline U8 lookup(const int8_t* table, U8 a) {
+    const uint8x16_t values = vreinterpretq_u8_s8(vld1q_s8(table));
+    WOOLLY_PARTS a.v[i] = vqtbl1q_u8(values, a.v[i]);
+    return a;
+}
+
+constexpr int32_t kSignedOffset = 0;
+inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    const int8x16_t columns = vld1q_s8(a);
+    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w0.v[i]), columns, 0);
+    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w1.v[i]), columns, 1);
+    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w2.v[i]), columns, 2);
+    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w3.v[i]), columns, 3);
+    return acc;
+}
+inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    return dot16_signed(acc, w0, w1, w2, w3, a);
+}
+
+#undef WOOLLY_PARTS
+
+}  // namespace woolly::WOOLLY_TARGET

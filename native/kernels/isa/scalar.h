@@ -1,0 +1,230 @@
+// The portable primitives: plain loops over 16 lanes. Every other level gives the same bits.
+//
+// F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
+// consecutive columns, the operand of a 4-way byte dot.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    float v[16];
+};
+struct I32 {
+    int32_t v[16];
+};
+struct U8 {
+    uint8_t v[64];
+};
+
+#define WOOLLY_LANES for (int i = 0; i < 16; ++i)
+
+inline F32 zero() { return {}; }
+inline F32 set1(float x) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = x;
+    return r;
+}
+inline F32 load(const float* p) {
+    F32 r;
+    std::memcpy(r.v, p, sizeof(r.v));
+    return r;
+}
+inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof(a.v)); }
+inline F32 add(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] += b.v[i];
+    return a;
+}
+inline F32 sub(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] -= b.v[i];
+    return a;
+}
+inline F32 mul(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] *= b.v[i];
+    return a;
+}
+// x86-64 without FMA would call a slow library function here: two roundings there, one everywhere else.
+inline F32 fma(F32 a, F32 b, F32 c) {
+#if defined(__FMA__) || defined(__aarch64__)
+    WOOLLY_LANES a.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+#else
+    WOOLLY_LANES a.v[i] = a.v[i] * b.v[i] + c.v[i];
+#endif
+    return a;
+}
+inline F32 max(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+inline F32 abs(F32 a) {
+    WOOLLY_LANES a.v[i] = __builtin_fabsf(a.v[i]);
+    return a;
+}
+inline F32 div(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] /= b.v[i];
+    return a;
+}
+
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16;
+    const uint32_t magnitude = h & 0x7fff;
+    uint32_t bits;
+    if (magnitude >= 0x7c00) {
+        bits = sign | 0x7f800000 | ((magnitude & 0x3ff) << 13);  // infinity, NaN
+    } else if (magnitude >= 0x0400) {
+        bits = sign | ((magnitude << 13) + 0x38000000);
+    } else {
+        float f = float(magnitude) * 0x1p-24f;  // subnormal: exact in f32
+        std::memcpy(&bits, &f, 4);
+        bits |= sign;
+    }
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+inline uint16_t float_to_half(float f) {
+    uint32_t bits;
+    std::memcpy(&bits, &f, 4);
+    const uint16_t sign = uint16_t((bits >> 16) & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return uint16_t(sign | 0x7e00 | ((bits >> 13) & 0x3ff));  // NaN, payload kept
+    if (bits >= 0x477ff000) return uint16_t(sign | 0x7c00);                         // rounds to infinity
+    if (bits < 0x38800000) {  // subnormal: the sum rounds to the nearest even multiple of 2^-24
+        float scaled;
+        std::memcpy(&scaled, &bits, 4);
+        scaled += 0.5f;
+        std::memcpy(&bits, &scaled, 4);
+        return uint16_t(sign | (bits - 0x3f000000));
+    }
+    bits += 0xfff + ((bits >> 13) & 1);
+    return uint16_t(sign | ((bits - 0x38000000) >> 13));
+}
+inline F32 load_f16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = half_to_float(p[i]);
+    return r;
+}
+inline void store_f16(uint16_t* p, F32 a) { WOOLLY_LANES p[i] = float_to_half(a.v[i]); }
+inline F32 load_bf16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_LANES {
+        const uint32_t bits = uint32_t(p[i]) << 16;
+        std::memcpy(&r.v[i], &bits, 4);
+    }
+    return r;
+}
+
+inline I32 izero() { return {}; }
+inline I32 iset1(int32_t x) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = x;
+    return r;
+}
+inline I32 iadd(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] += b.v[i];
+    return a;
+}
+inline I32 isub(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] -= b.v[i];
+    return a;
+}
+inline I32 imul(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] *= b.v[i];
+    return a;
+}
+inline I32 load_u8(const uint8_t* p) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = p[i];
+    return r;
+}
+inline I32 load_s8(const int8_t* p) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = p[i];
+    return r;
+}
+inline F32 to_float(I32 a) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = float(a.v[i]);
+    return r;
+}
+// To the nearest, ties to even.
+inline I32 round_to_int(F32 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = int32_t(__builtin_rintf(a.v[i]));
+    return r;
+}
+inline void store_s8(int8_t* p, I32 a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
+// 2 to the power of each lane, for lanes from -126 to 127.
+inline F32 power_of_two(I32 a) {
+    F32 r;
+    WOOLLY_LANES {
+        const int32_t bits = (a.v[i] + 127) << 23;
+        std::memcpy(&r.v[i], &bits, 4);
+    }
+    return r;
+}
+
+// Sums and maxima over the lanes, always in this order.
+inline float sum_lanes(F32 a) {
+    for (int half = 8; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+    return a.v[0];
+}
+inline float max_lanes(F32 a) {
+    for (int half = 8; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+    return a.v[0];
+}
+inline int32_t isum_lanes(I32 a) {
+    int32_t sum = 0;
+    WOOLLY_LANES sum += a.v[i];
+    return sum;
+}
+
+inline U8 load_bytes(const uint8_t* p) {
+    U8 r;
+    std::memcpy(r.v, p, sizeof(r.v));
+    return r;
+}
+inline U8 low_bits(U8 a, uint8_t mask) {
+    for (int i = 0; i < 64; ++i) a.v[i] &= mask;
+    return a;
+}
+template <int n>
+inline U8 shift_right(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] >> n);
+    return a;
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] << n);
+    return a;
+}
+inline U8 either(U8 a, U8 b) {
+    for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i];
+    return a;
+}
+// table[a] for bytes below 16.
+inline U8 lookup(const int8_t* table, U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(table[a.v[i]]);
+    return a;
+}
+
+// acc[row] += sum over 16 columns of w[row][column] * a[column]; w below 128 in dot16, signed in dot16_signed.
+// dot16_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
+constexpr int32_t kSignedOffset = 0;
+inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    const U8* const w[4] = {&w0, &w1, &w2, &w3};
+    for (int g = 0; g < 4; ++g)
+        for (int r = 0; r < 16; ++r)
+            for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w[g]->v[4 * r + j]) * a[4 * g + j];
+    return acc;
+}
+inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    return dot16_signed(acc, w0, w1, w2, w3, a);
+}
+
+#undef WOOLLY_LANES
+
+}  // namespace woolly::WOOLLY_TARGET
