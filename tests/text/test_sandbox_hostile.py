@@ -77,7 +77,7 @@ GROWS = {
     "doubling replace filter": GROW + "{% set ns.x = ns.x|replace('a', ns.x) %}{% endfor %}",
     "doubling tojson": GROW + "{% set ns.x = (ns.x ~ '\"')|tojson %}{% endfor %}",
     "doubling repr": GROW + "{% set ns.x = [ns.x ~ '\\\\']|string %}{% endfor %}",
-    "doubling macro": "{% macro f(n) %}{% set x = f(n - 1) if n else '01234567' %}{{ x }}{{ x }}{% endmacro %}{{ f(50) }}",
+    "doubling macro": "{% macro f(n) %}{% set x = f(n - 1) if n else '0123' %}{{ x }}{{ x }}{% endmacro %}{{ f(50) }}",
     "doubling filter block": "{% macro f(n) %}{% filter replace('a', 'aaaaaaaaaa') %}"
     "{% if n %}{{ f(n - 1) }}{% else %}a{% endif %}{% endfilter %}{% endmacro %}{{ f(20) }}",
     "replace of nothing": "{{ ('a' * 100000).replace('', 'b' * 100000) }}",
@@ -108,6 +108,8 @@ GROWS = {
     "output": "{% set s = 'a' * 1000000 %}{% for i in range(100000) %}{{ s }}{% endfor %}",
     "template's own text": "{% for i in range(100000) %}" + "x" * 100000 + "{% endfor %}",
     "sum of lists": "{{ ([[1] * 1000] * 10000)|sum(start=[])|length }}",
+    "long filter name": "{{ [1]|map('\x01' * 9000000)|list }}",
+    "long missing key": "{{ ('%(' ~ '\x01' * 9000000 ~ ')s') % {} }}",
     "power": "{{ 9 ** (9 ** 9) }}",
     "repeated squares": "{% set ns = namespace(x=3) %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "int of text": "{{ ('9' * 1000000)|int }}",
@@ -258,6 +260,6 @@ def test_what_a_template_must_not_see_does_not_exist(source, expected):
 
 def test_the_conversation_that_was_handed_in_is_never_changed():
     messages = [{"role": "user", "content": "a"}]
-    source = "{% set messages = messages + [1] %}{% set ns = namespace(m=messages[0]) %}{% set ns.m = 1 %}{{ messages|length }}"
+    source = "{% set messages = messages + [1] %}{{ messages|length }}"
     assert ChatTemplate(source).render(messages) == "2"
     assert messages == [{"role": "user", "content": "a"}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import tokenizers
@@ -17,6 +17,8 @@ __all__ = ["BYTE_OF_CHARACTER", "BytePairEncoder"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NEWLINES = re.compile(r"(\n+)")
+_PART = 100_000  # characters that are encoded at once
+_LONGEST_PART = 2_000_000  # the regex engine gives up on a word of ten million characters
 _MISSING = "\ufdd0missing"  # stands for a character without a token; U+FDD0 is never a character
 
 
@@ -41,6 +43,7 @@ class BytePairEncoder:
 
     def __init__(self, vocabulary: Vocabulary, pre: Pretokenizer, unknown: int | None, lowercase: bool = False) -> None:
         self._pre = pre
+        self._cut = re.compile(pre.cut) if pre.cut else None
         self._lowercase = lowercase
         self._unknown = unknown
         self._ids = vocabulary.ids
@@ -65,10 +68,31 @@ class BytePairEncoder:
         return out
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._model.encode(text, add_special_tokens=False).ids
-        if self._extra and max(ids, default=0) >= self._n_tokens:
-            return self._replace_extra(ids)
-        return ids
+        out: list[int] = []
+        begin = 0
+        for end in [*self._cuts(text), len(text)]:
+            part = text if end - begin == len(text) else text[begin:end]
+            out += self._model.encode(part, add_special_tokens=False).ids
+            begin = end
+        if self._extra and max(out, default=0) >= self._n_tokens:
+            return self._replace_extra(out)
+        return out
+
+    def _cuts(self, text: str) -> Iterator[int]:
+        """Places to cut a long text at: encoding takes some 200 bytes of memory per character."""
+        begin = 0
+        while len(text) - begin > _PART:
+            found = self._cut.search(text, begin + _PART) if self._cut is not None else None
+            end = len(text) if found is None else found.end()
+            if end - begin > _LONGEST_PART:
+                raise TokenizerError(
+                    f"the text has more than {_LONGEST_PART:,} characters without a place to cut it at, "
+                    "which is a letter before a space or before the end of a line"
+                )
+            if found is None:
+                return
+            yield end
+            begin = end
 
     def _build(self, vocabulary: Vocabulary) -> tokenizers.Tokenizer:
         ids = _encodable(vocabulary.ids)
@@ -130,8 +154,8 @@ def _split_merges(merges: list[str]) -> list[tuple[str, str]]:
         merges = list(dict.fromkeys(merges))  # the first of equals sets the rank
     merges = _encodable(merges)
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    lines = "\n".join(merges)  # three quick looks at all of them for what the quick split gets wrong
-    if set(map(len, pairs)) - {2} or lines[:1] == " " or "\n " in lines or " \n" in lines:
+    lines = "\n" + "\n".join(merges) + "\n"  # three quick looks at all of them for what the quick split gets wrong
+    if set(map(len, pairs)) - {2} or "\n " in lines or " \n" in lines:
         pairs = [_split_merge(merge) for merge in merges]
     return pairs  # type: ignore[return-value]  # each has two parts
 

@@ -27,6 +27,8 @@ class Pretokenizer:
     always_bos: bool = False  # whatever the file says: known files say it wrongly
     whole_newlines: bool = False  # a run of newlines that is a token is taken without merging
     drop_spaces: bool = False  # whitespace separates words and is not encoded
+    # No word runs over the end of this pattern, so that a long text can be encoded in parts; empty: words have no end.
+    cut: str = r"[A-Za-z](?=[ \n])"
 
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -36,6 +38,7 @@ _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _ASIAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _LINES = r"[^\n]+|\n+"
+_LETTER_LINE = r"[A-Za-z](?=\n)"  # for words that hold spaces
 
 
 def _words(number: str, letters: str = r"\p{L}+", symbol: str = r"[^\s\p{L}\p{N}]+[\r\n]*") -> str:
@@ -87,7 +90,7 @@ _qwen2 = Pretokenizer((_words(r"\p{N}"),))
 _deepseek3 = Pretokenizer((r"\p{N}{1,3}", _CJK, _PUNCTUATED))
 _gpt4o = Pretokenizer((_cased_words(r"\p{N}{1,3}"),))
 _bloom = Pretokenizer((_BLOOM,))
-_lines = Pretokenizer((_LINES,), byte_level=False, escape_spaces=True)
+_lines = Pretokenizer((_LINES,), byte_level=False, escape_spaces=True, cut=_LETTER_LINE)
 
 _FAMILIES: tuple[tuple[Pretokenizer, str], ...] = (
     (
@@ -227,7 +230,7 @@ _FAMILIES: tuple[tuple[Pretokenizer, str], ...] = (
         "kimi-k2",
     ),
     (
-        Pretokenizer((r"\p{N}+", *_DIGIT_BREAKS)),
+        Pretokenizer((r"\p{N}+", *_DIGIT_BREAKS), cut=""),
         "superbpe",
     ),
     (
@@ -264,7 +267,8 @@ _FAMILIES: tuple[tuple[Pretokenizer, str], ...] = (
             (
                 rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
                 r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-            )
+            ),
+            cut=_LETTER_LINE,
         ),
         "exaone-moe",
     ),

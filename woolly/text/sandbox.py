@@ -36,6 +36,8 @@ from woolly.text.sandbox_budget import (
 from woolly.text.sandbox_filters import FILTERS, FUNCTIONS, TESTS, within
 from woolly.text.sandbox_methods import METHODS, PROPERTIES, Bound, add_formatting, operate, size_of
 
+__all__ = ["MAX_CALLS_DEEP", "MAX_SOURCE", "MAX_TOKENS", "CompiledTemplate", "GenerationBlocks", "Sandbox"]
+
 #: About eight and four times the largest template in use; compiling takes up to a second at these limits.
 MAX_SOURCE = 128 * 1024
 MAX_TOKENS = 16_000
@@ -146,10 +148,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         budget = ACTIVE.get()
         budget.spend(8 + len(args) + len(kwargs))
         cls = type(obj)
-        if cls is Bound:
-            return obj.function(obj.target, *args, **kwargs)
-        if cls is Joiner:
-            return obj()
+        if cls is Bound or cls is Joiner:
+            return obj(*args, **kwargs)
         if cls is not Macro and cls is not LoopContext:
             if isinstance(obj, Undefined):
                 obj._fail_with_undefined_error()
@@ -172,13 +172,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_filter(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         """A filter that a template names at run time, as `map` does."""
         spend(8)
-        if type(name) is str and name.startswith("#"):
-            raise TemplateRuntimeError(f"No filter named {name!r}.")
+        if name not in FILTERS:
+            raise TemplateRuntimeError(f"No filter named {text_of(name)[:100]!r}.")
         return super().call_filter(name, value, *args, **kwargs)
 
     def call_test(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         """A test that a template names at run time, as `select` does."""
         spend(8)
+        if name not in TESTS:
+            raise TemplateRuntimeError(f"No test named {text_of(name)[:100]!r}.")
         return super().call_test(name, value, *args, **kwargs)
 
 
@@ -367,7 +369,9 @@ class CompiledTemplate:
 
 
 def _summary(error: Exception) -> str:
-    words = " ".join(str(error)[:_MAX_MESSAGE].split())
+    # A KeyError would quote the whole key, which a template can make long.
+    reason = error.args[0] if isinstance(error, KeyError) and error.args else error
+    words = " ".join(str(reason)[:_MAX_MESSAGE].split())
     return words or type(error).__name__
 
 

@@ -21,6 +21,28 @@ from jinja2.utils import Namespace
 
 from woolly.errors import TemplateError
 
+__all__ = [
+    "ACTIVE",
+    "MAX_BITS",
+    "MAX_DEPTH",
+    "NUMBERS",
+    "SIZED",
+    "Budget",
+    "DictItems",
+    "DictKeys",
+    "DictValues",
+    "ListIterator",
+    "check_key",
+    "hold",
+    "join_texts",
+    "paid_iterable",
+    "paid_list",
+    "spend",
+    "text_bytes",
+    "text_of",
+    "weigh",
+]
+
 #: Nesting beyond this is refused: comparing, hashing and printing recurse in C.
 MAX_DEPTH = 100
 #: Integers beyond the range of a float serve no template, and their arithmetic is not constant time.

@@ -38,6 +38,8 @@ from woolly.text.sandbox_budget import (
 )
 from woolly.text.sandbox_methods import METHODS, Bound, Function, operate, percent, replace, splitlines
 
+__all__ = ["FILTERS", "FUNCTIONS", "TESTS", "within"]
+
 _WORD = re.compile(r"\w+")
 _TIME_FORMAT = re.compile(r"(?:[^%\x00]|%-?[A-Za-z%]){0,200}")
 _MAX_NUMBER_TEXT = 300

@@ -26,6 +26,20 @@ from woolly.text.sandbox_budget import (
     weigh,
 )
 
+__all__ = [
+    "METHODS",
+    "OPERATORS",
+    "PROPERTIES",
+    "Bound",
+    "Function",
+    "add_formatting",
+    "operate",
+    "percent",
+    "replace",
+    "size_of",
+    "splitlines",
+]
+
 Function = Callable[..., Any]
 
 OPERATORS: dict[str, Function] = {
@@ -54,6 +68,10 @@ class Bound:
     def __init__(self, function: Function, target: Any = None) -> None:
         self.function = function
         self.target = target
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on its value."""
+        return self.function(self.target, *args, **kwargs)
 
     def __repr__(self) -> str:
         return "<function>"
@@ -247,8 +265,9 @@ def _deep_question(kind: type, name: str) -> Function:
     def run(target: Any, /, *args: Any) -> Any:
         weigh(target)
         for arg in args:
-            n_values, _ = weigh(arg)
+            n_values, n_bytes = weigh(arg)
             spend(len(target) * n_values)
+            hold(4 * n_bytes + 32 * n_values)  # the error of `index` quotes it
         return method(target, *args)
 
     return run

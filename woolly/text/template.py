@@ -14,6 +14,8 @@ from woolly.errors import TemplateError
 if TYPE_CHECKING:
     from woolly.text.sandbox import CompiledTemplate
 
+__all__ = ["CHATML", "ChatTemplate"]
+
 #: For models whose file brings no template: the plain ChatML turns that most chat models have seen.
 CHATML = (
     "{% for message in messages %}"
@@ -50,6 +52,8 @@ class ChatTemplate:
         # Jinja is loaded for the first template, not by importing woolly.
         from woolly.text.sandbox import CompiledTemplate
 
+        if source is not None and not isinstance(source, str):
+            raise TemplateError(f"a chat template must be a string, not {type(source).__name__}")
         self.is_fallback = source is None
         self.source = CHATML if source is None else source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}

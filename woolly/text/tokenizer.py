@@ -104,31 +104,31 @@ class Tokenizer:
             parts.append(data)
         return b"".join(parts).decode("utf-8", "replace")
 
-    def render(self, index: int, strip: bool, skip_special: bool) -> tuple[bytes, bool]:
+    def render(self, id: int, strip: bool, skip_special: bool) -> tuple[bytes, bool]:
         """The bytes of a token where it stands, and whether a space in front of the next one is to be dropped."""
-        data = self.token_bytes(index)
-        kind = self._types[index]
+        data = self.token_bytes(id)
+        kind = self._types[id]
         if kind in _FOUND:
             return b"" if skip_special and kind in _HIDDEN else data, self.adds_space_prefix
         return data[1:] if strip and data.startswith(b" ") else data, strip and not data
 
-    def token_bytes(self, index: int) -> bytes:
+    def token_bytes(self, id: int) -> bytes:
         """The bytes that a token stands for; of control tokens, their text."""
-        self._check(index)
-        data = self._bytes[index]
+        self._check(id)
+        data = self._bytes[id]
         if data is None:
-            data = self._bytes[index] = self._make_bytes(index)
+            data = self._bytes[id] = self._make_bytes(id)
         return data
 
-    def token_text(self, index: int) -> str:
+    def token_text(self, id: int) -> str:
         """The token as the vocabulary writes it."""
-        self._check(index)
-        return self._tokens[index]
+        self._check(id)
+        return self._tokens[id]
 
-    def is_special(self, index: int) -> bool:
+    def is_special(self, id: int) -> bool:
         """Whether a token is a control or unknown token, which `skip_special` leaves out."""
-        self._check(index)
-        return self._types[index] in _HIDDEN
+        self._check(id)
+        return self._types[id] in _HIDDEN
 
     @property
     def n_vocab(self) -> int:
@@ -170,14 +170,12 @@ class Tokenizer:
         """Every control token."""
         return frozenset(i for i, kind in enumerate(self._types) if kind == TokenType.CONTROL)
 
-    def _check(self, index: int) -> None:
-        if not 0 <= index < len(self._tokens):
-            raise TokenizerError(
-                f"token id {index} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}"
-            )
+    def _check(self, id: int) -> None:
+        if not 0 <= id < len(self._tokens):
+            raise TokenizerError(f"token id {id} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}")
 
-    def _make_bytes(self, index: int) -> bytes:
-        text, kind = self._tokens[index], self._types[index]
+    def _make_bytes(self, id: int) -> bytes:
+        text, kind = self._tokens[id], self._types[id]
         if kind == TokenType.BYTE and (name := BYTE_NAME.fullmatch(text)):
             return bytes([int(name[1], 16)])
         if kind in _FOUND:

@@ -1,0 +1,104 @@
+"""What is wrong with a vocabulary, a text or an id is said in one sentence."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.text.tiny import byte_level, sentencepiece
+from woolly.errors import TokenizerError, UnsupportedError
+from woolly.text import Tokenizer
+
+KEY = "tokenizer.ggml."
+
+
+def without(metadata: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key != KEY + name}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({}, r"no tokenizer\.ggml\.model"),
+        (byte_level() | {KEY + "model": 7}, r"no tokenizer\.ggml\.model"),
+        (without(byte_level(), "tokens"), r"no tokenizer\.ggml\.tokens"),
+        (byte_level(tokens=[]), r"no tokenizer\.ggml\.tokens"),
+        (byte_level(tokens=[1, 2]), "tokens must be an array of strings"),
+        (byte_level(tokens="abc"), "tokens must be an array of strings"),
+        (without(byte_level(), "merges"), r"no tokenizer\.ggml\.merges"),
+        (byte_level(merges=["ab"]), "'ab', which is not two pieces"),
+        (byte_level(merges=["ab "]), "'ab ', which is not two pieces"),
+        (byte_level() | {KEY + "merges": [3]}, "merges must be an array of strings"),
+        (byte_level(token_type=[1, 1]), "token_type has 2 values for 256 tokens"),
+        (byte_level(token_type="no"), "token_type must be an array of numbers"),
+        (byte_level(token_type=["a"] * 256), "token_type must be an array of numbers"),
+        (byte_level(bos_token_id="<s>"), "bos_token_id is '<s>', but must be a token id"),
+        (byte_level(add_bos_token=1), "add_bos_token is 1, but must be true or false"),
+        (byte_level(pre=3), "pre is int, but must be a string"),
+        (sentencepiece([("a", 0.0)], scores=[0.0]), "scores has 1 values for 260 tokens"),
+        (sentencepiece([("a", 0.0)], scores=[[0.0]] * 300), "scores must be an array of numbers"),
+        (sentencepiece([("a", 0.0)], model="t5", precompiled_charsmap="x"), "precompiled_charsmap must be an array"),
+    ],
+)
+def test_bad_metadata_is_named(metadata, message):
+    with pytest.raises(TokenizerError, match=message):
+        Tokenizer.from_metadata(metadata)
+
+
+@pytest.mark.parametrize("model", ["rwkv", "plamo2", "none", "no_vocab", "hybriddna"])
+def test_kinds_of_vocabularies_that_are_not_supported_are_named(model):
+    with pytest.raises(UnsupportedError, match=f"'{model}'"):
+        Tokenizer.from_metadata(byte_level() | {KEY + "model": model})
+
+
+def test_arrays_that_are_longer_than_the_tokens_are_tolerated():
+    metadata = byte_level(token_type=[1] * 300)
+    assert Tokenizer.from_metadata(metadata).encode("a") == [97]
+
+
+def test_empty_tokens_get_a_name():
+    metadata = byte_level()
+    metadata[KEY + "tokens"].append("")
+    metadata[KEY + "token_type"].append(1)
+    assert Tokenizer.from_metadata(metadata).token_text(256) == "[EMPTY_256]"
+
+
+def test_a_lone_surrogate_in_a_text_is_an_error():
+    with pytest.raises(TokenizerError, match=r"lone surrogate U\+D83D at character 2"):
+        Tokenizer.from_metadata(byte_level()).encode("ab\ud83d")
+
+
+@pytest.mark.parametrize("index", [-1, 256, 2**40])
+def test_an_id_outside_of_the_vocabulary_is_an_error(index):
+    tokenizer = Tokenizer.from_metadata(byte_level())
+    for use in (
+        lambda: tokenizer.decode([0, index]),
+        lambda: tokenizer.token_bytes(index),
+        lambda: tokenizer.token_text(index),
+    ):
+        with pytest.raises(TokenizerError, match=rf"token id {index} .* from 0 to 255"):
+            use()
+
+
+def test_many_threads_get_the_same_ids():
+    tokenizers = [
+        Tokenizer.from_metadata(byte_level(["a b", "ab a"])),
+        Tokenizer.from_metadata(sentencepiece([("▁a", 0.0)])),
+    ]
+    text = "ab aba b " * 200
+    expected = [tokenizer.encode(text) for tokenizer in tokenizers]
+    failures: list[object] = []
+
+    def work() -> None:
+        for _ in range(20):
+            if [tokenizer.encode(text) for tokenizer in tokenizers] != expected:
+                failures.append(text)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
