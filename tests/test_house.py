@@ -39,10 +39,14 @@ def modules():
 
 
 def tracked():
-    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listing.returncode != 0:
-        pytest.skip("not a git checkout, so there is no list of tracked files")
-    return [Path(line) for line in listing.stdout.splitlines() if (ROOT / line).exists()]
+    """Files of the checkout; without git (or outside a clone) those that are not plainly generated."""
+    try:
+        listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return [Path(line) for line in listing.splitlines() if (ROOT / line).exists()]
+    except (OSError, subprocess.CalledProcessError):
+        generated = {".venv", "build", "dist", "__pycache__", ".git"}
+        files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        return [p for p in files if not generated & set(p.parts) and not any(q.startswith(".") for q in p.parts)]
 
 
 def room(path):

@@ -50,9 +50,8 @@ nb::list decode_strings(const Bytes& bytes, uint64_t offset, uint64_t count) {
 }  // namespace
 
 void bind_gguf(nb::module_& m) {
-    m.def(
-        "skip_strings", &bind_skip_strings, "buffer"_a, "offset"_a, "count"_a,
-        "Walk length-prefixed strings; returns the offset after the last whole one and how many were whole.");
+    m.def("skip_strings", &bind_skip_strings, "buffer"_a, "offset"_a, "count"_a,
+          "Walk length-prefixed strings; returns the offset after the last whole one and how many were whole.");
     m.def("decode_strings", &decode_strings, "buffer"_a, "offset"_a, "count"_a,
           "Decode length-prefixed UTF-8 strings; bytes that are not UTF-8 become surrogate escapes.");
 }

@@ -9,6 +9,8 @@
 namespace nb = nanobind;
 
 NB_MODULE(_native, m) {
+    // An object that lives until the interpreter ends is no leak, and a library does not print.
+    nb::set_leak_warnings(false);
     m.attr("__version__") = WOOLLY_VERSION;
     m.def("cpu_features", &woolly::cpu_features,
           "Instruction-set extensions that this CPU and its operating system offer.");

@@ -43,8 +43,7 @@ std::vector<std::int32_t> encode(const Model& model, const nb::bytes& text) {
     return model.encode(data);
 }
 
-std::vector<SpecialSplitter::Fragment> split(const SpecialSplitter& splitter, const nb::bytes& text,
-                                             bool control) {
+std::vector<SpecialSplitter::Fragment> split(const SpecialSplitter& splitter, const nb::bytes& text, bool control) {
     const std::string_view data = view(text);
     const nb::gil_scoped_release release;
     return splitter.split(data, control);
@@ -57,9 +56,7 @@ void bind_text(nb::module_& m) {
         .def(
             "__init__",
             [](SentencePieceBPE* self, const nb::list& pieces, const Floats& scores, const nb::bytes& kinds,
-               std::int32_t unknown) {
-                new (self) SentencePieceBPE(to_pieces(pieces, scores, kinds), unknown);
-            },
+               std::int32_t unknown) { new (self) SentencePieceBPE(to_pieces(pieces, scores, kinds), unknown); },
             nb::arg("pieces"), nb::arg("scores"), nb::arg("kinds"), nb::arg("unknown"))
         .def("encode", &encode<SentencePieceBPE>, nb::arg("text"));
 
@@ -68,8 +65,8 @@ void bind_text(nb::module_& m) {
             "__init__",
             [](Unigram* self, const nb::list& pieces, const Floats& scores, const nb::bytes& kinds,
                std::int32_t unknown, const nb::bytes& charsmap, bool add_space_prefix, bool merge_spaces) {
-                new (self) Unigram(to_pieces(pieces, scores, kinds), Charsmap(std::string(view(charsmap))),
-                                   unknown, add_space_prefix, merge_spaces);
+                new (self) Unigram(to_pieces(pieces, scores, kinds), Charsmap(std::string(view(charsmap))), unknown,
+                                   add_space_prefix, merge_spaces);
             },
             nb::arg("pieces"), nb::arg("scores"), nb::arg("kinds"), nb::arg("unknown"), nb::arg("charsmap"),
             nb::arg("add_space_prefix"), nb::arg("merge_spaces"))

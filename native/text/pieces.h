@@ -11,14 +11,7 @@
 namespace woolly {
 
 // Token types as GGUF numbers them.
-enum class PieceKind : char {
-    kNormal = 1,
-    kUnknown = 2,
-    kControl = 3,
-    kUserDefined = 4,
-    kUnused = 5,
-    kByte = 6
-};
+enum class PieceKind : char { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 // The pieces of a SentencePiece vocabulary, by id.
 struct Pieces {

@@ -45,8 +45,7 @@ class SpecialSplitter {
     // The fragments in order; what a token swallowed is in none. A text without special tokens is one
     // fragment.
     std::vector<Fragment> split(std::string_view text, bool parse_control) const {
-        std::vector<std::int32_t>
-            ends;  // per byte: rank of the longest token ending there that is not yet tried
+        std::vector<std::int32_t> ends;  // per byte: rank of the longest token ending there that is not yet tried
         std::vector<std::size_t> lengths;
         if (!scan(text, parse_control, ends, lengths)) {
             return text.empty() ? std::vector<Fragment>{} : std::vector<Fragment>{{0, text.size(), -1}};

@@ -34,8 +34,7 @@ std::vector<std::int32_t> SentencePieceBPE::encode(std::string_view text) const 
     // No merge crosses a place where no piece joins what stands left of a space to that space. Cutting there
     // gives the same ids from queues of a few entries instead of one over the whole text.
     std::size_t start = 0;
-    for (auto at = text.find(kSpaceMark, 1); at != std::string_view::npos;
-         at = text.find(kSpaceMark, at + 1)) {
+    for (auto at = text.find(kSpaceMark, 1); at != std::string_view::npos; at = text.find(kSpaceMark, at + 1)) {
         if (joins_[static_cast<unsigned char>(text[at - 1])]) continue;
         encode_segment(text.substr(start, at - start), work, out);
         start = at;
@@ -44,8 +43,7 @@ std::vector<std::int32_t> SentencePieceBPE::encode(std::string_view text) const 
     return out;
 }
 
-void SentencePieceBPE::encode_segment(std::string_view text, Work& work,
-                                      std::vector<std::int32_t>& out) const {
+void SentencePieceBPE::encode_segment(std::string_view text, Work& work, std::vector<std::int32_t>& out) const {
     if (text.empty()) return;
     if (character_size(text, 0) == text.size()) return emit(text, out);
     work.symbols.clear();
@@ -80,8 +78,7 @@ void SentencePieceBPE::encode_segment(std::string_view text, Work& work,
     }
 }
 
-void SentencePieceBPE::consider(std::string_view text, std::int32_t left, std::int32_t right,
-                                Work& work) const {
+void SentencePieceBPE::consider(std::string_view text, std::int32_t left, std::int32_t right, Work& work) const {
     const Symbol& first = work.symbols[static_cast<std::size_t>(left)];
     const std::size_t size = first.size + work.symbols[static_cast<std::size_t>(right)].size;
     const std::int32_t id = map_.find(text.substr(first.start, size));

@@ -67,8 +67,7 @@ class Trie {
         const Node& parent = nodes_[index];
         const auto first = nodes_.begin() + parent.first;
         const auto last = first + parent.children;
-        const auto it =
-            std::lower_bound(first, last, byte, [](const Node& n, std::uint8_t b) { return n.label < b; });
+        const auto it = std::lower_bound(first, last, byte, [](const Node& n, std::uint8_t b) { return n.label < b; });
         return it != last && it->label == byte ? static_cast<std::uint32_t>(it - nodes_.begin()) : kMissing;
     }
 

@@ -104,8 +104,7 @@ class Unigram {
         std::vector<Best> best(text.size() + 1);
         best[0].score = 0.0;
         const auto offer = [&](std::size_t start, std::size_t end, double score, std::int32_t id) {
-            if (best[start].score + score > best[end].score)
-                best[end] = {best[start].score + score, start, id};
+            if (best[start].score + score > best[end].score) best[end] = {best[start].score + score, start, id};
         };
         for (std::size_t start = 0; start < text.size();) {
             const std::size_t character = character_size(text, start);

@@ -109,7 +109,7 @@ def test_equal_models_give_equal_plans():
     assert hash(build()) == hash(build())
 
 
-def test_every_op_of_the_table_can_be_traced():
+def test_every_plain_op_of_the_table_can_be_traced():
     p = tracer(up__weight=(8, 8), norm__weight=(4,))
     x = p.embed("token_embd")
     h = p.rms_norm(x, "norm", eps=1e-6)
@@ -118,6 +118,6 @@ def test_every_op_of_the_table_can_be_traced():
     x = p.swiglu(x, x) * 0.5
     p.output(p.output_rows(x))
     plan = p.plan()
-    assert {step.op for step in plan.steps} == set(OPS)
+    assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}
     assert plan.cache[0].n_kv_heads == 2
     assert plan.cache_bytes_per_token(2) == 2 * 8 * 2

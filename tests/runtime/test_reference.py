@@ -7,9 +7,10 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import PlanError, RequestError
 from woolly.gguf import GGMLType, open_gguf
 from woolly.models import trace
-from woolly.plan import OPS, Plan, Rope, Step, Value, Weight
+from woolly.plan import OPS, CacheLayer, Plan, Rope, Step, Value, Weight
 from woolly.runtime import BACKENDS, Batch, State, choose, pages_for
 from woolly.runtime.reference import REFERENCE_OPS
+from woolly.runtime.reference_ops import Context
 
 IDS = np.random.RandomState(3).randint(0, 264, 80).tolist()
 # f32 sums in another order: BLAS takes other kernels for other row counts.
@@ -100,10 +101,7 @@ def attention(*, window=0, softcap=0.0, rows=12, heads=4, kv_heads=2, head_dim=8
     q = rng.standard_normal((rows, heads * head_dim)).astype(np.float32)
     k, v = rng.standard_normal((2, rows, kv_heads * head_dim)).astype(np.float32)
     attributes = {"layer": 0, "head_dim": head_dim, "scale": 0.3, "window": window, "softcap": softcap}
-    step = Step("attention", (0, 1, 2), 3, (), tuple(attributes.items()), "")
-    from woolly.plan import CacheLayer
-    from woolly.runtime.reference import Context
-
+    step = Step("attention", (0, 1, 2), (3,), (), tuple(attributes.items()), "")
     plan = Plan("test", (step,), (Value(0, 1, "batch"),) * 4, (CacheLayer(kv_heads, head_dim),))
     batch = Batch.of([([0] * rows, 0, [1])])
     got = REFERENCE_OPS["attention"](Context(None, batch, State(plan, 2)), step, q, k, v)
@@ -132,10 +130,8 @@ def test_attention_is_causal_softmax_over_the_window(window, softcap, kv_heads):
 
 @pytest.mark.parametrize("style", ["adjacent", "halves"])
 def test_rope_turns_only_its_part_and_keeps_lengths(style):
-    from woolly.runtime.reference import Context
-
     rope = Rope(head_dim=8, n_rot=4, base=100.0, style=style)
-    step = Step("rope", (0,), 1, (), (("rope", rope),), "")
+    step = Step("rope", (0,), (1,), (), (("rope", rope),), "")
     x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
     batch = Batch.of([([0, 0, 0], 0, [0])])
     y = REFERENCE_OPS["rope"](Context(None, batch, None), step, x).reshape(3, 2, 8)
@@ -149,10 +145,8 @@ def test_rope_turns_only_its_part_and_keeps_lengths(style):
 
 
 def test_swiglu_has_the_right_limits_without_warnings():
-    from woolly.runtime.reference import Context
-
     gate, up = np.array([[-1e4, 0.0, 1e4]], np.float32), np.full((1, 3), 2, np.float32)
-    step = Step("swiglu", (0, 1), 2, (), (), "")
+    step = Step("swiglu", (0, 1), (2,), (), (), "")
     np.testing.assert_array_equal(REFERENCE_OPS["swiglu"](Context(None, None, None), step, gate, up), [[0, 0, 2e4]])
 
 
@@ -168,6 +162,6 @@ def test_a_batch_that_its_pages_cannot_hold_is_refused():
 
 def test_a_type_that_cannot_be_computed_is_refused_at_compile(tmp_path):
     weight = Weight("token_embd.weight", GGMLType.IQ2_XXS, (4, 256))
-    plan = Plan("test", (Step("embed", (), 0, (weight,), (), ""),), (Value(0, 256, "batch"),), ())
+    plan = Plan("test", (Step("embed", (), (0,), (weight,), (), ""),), (Value(0, 256, "batch"),), ())
     with pytest.raises(Exception, match=r"token_embd\.weight.*IQ2_XXS.*not supported yet"):
         choose("reference").compile(plan, {}, threads=None, weight_memory=None)

@@ -51,7 +51,7 @@ class Engine:
             prompt=prompt,
             params=params,
             sampler=Sampler(params),
-            detokenizer=StreamDetokenizer(self.tokenizer),
+            detokenizer=StreamDetokenizer(self.tokenizer, strip_prefix=False),
             stop=StopMatcher(params.stop),
             max_tokens=room if params.max_tokens is None else params.max_tokens,
         )

@@ -19,6 +19,7 @@ class Op:
     weights: tuple[str, ...]  # a name that ends in "?" may be absent
     attributes: tuple[str, ...]
     meaning: str
+    fused: bool = False  # made by a pass, never said by a model
 
 
 _TABLE = (
@@ -43,6 +44,30 @@ _TABLE = (
     Op("add", ("a", "b"), (), (), "a plus b"),
     Op("scale", ("x",), (), ("factor",), "x times a constant"),
     Op("output_rows", ("x",), (), (), "only the rows whose logits are wanted"),
+    Op(
+        "linears",
+        ("x", "residual?"),
+        ("norm?", "weight...", "bias?..."),
+        ("roles", "eps", "scale", "epilogue"),
+        "x normed, times each weight, plus its bias, times scale; then swiglu of two, or added to the residual",
+        fused=True,
+    ),
+    Op(
+        "store",
+        ("q", "k", "v"),
+        ("q_norm?", "k_norm?", "divisors?"),
+        ("roles", "rope", "eps", "layer", "head_dim"),
+        "q and k normed per head and turned; k and v stored in the cache; gives q",
+        fused=True,
+    ),
+    Op(
+        "attend",
+        ("q",),
+        (),
+        ("layer", "head_dim", "scale", "window", "softcap"),
+        "causal softmax attention of q over the cache",
+        fused=True,
+    ),
 )
 
 OPS = {op.name: op for op in _TABLE}

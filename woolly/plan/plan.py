@@ -39,10 +39,22 @@ class Step:
 
     op: str
     inputs: tuple[int, ...]  # ids of values, () for the step that reads the batch's tokens
-    output: int  # id of the value it makes
+    outputs: tuple[int, ...]  # ids of the values it makes; one, but for fused steps
     weights: tuple[Weight, ...]
     attributes: tuple[tuple[str, Attribute], ...]
     source: str  # "file.py:line" of the model's own line
+
+    @property
+    def output(self) -> int:
+        """The value of a step that makes one."""
+        (value,) = self.outputs
+        return value
+
+    def text(self, name: str) -> str:
+        """An attribute that is text."""
+        value = dict(self.attributes)[name]
+        assert isinstance(value, str)
+        return value
 
     def integer(self, name: str) -> int:
         """An attribute that is a whole number."""
@@ -56,11 +68,14 @@ class Step:
         assert isinstance(value, (int, float))
         return float(value)
 
-    def rope(self) -> Rope:
-        """The parameters of a rope step."""
+    def rope(self) -> Rope | None:
+        """The parameters of a step that turns; None where it turns nothing."""
         value = dict(self.attributes)["rope"]
-        assert isinstance(value, Rope)
-        return value
+        return value if isinstance(value, Rope) else None
+
+    def by_role(self, role: str) -> list[Weight]:
+        """Weights of a fused step that play the given role, in order."""
+        return [w for w, r in zip(self.weights, self.text("roles").split(), strict=True) if r == role]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ def show(plan: Plan) -> str:
 
 
 def _row(plan: Plan, index: int, step: Step) -> tuple[str, ...]:
-    value = plan.values[step.output]
     attributes = " ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in step.attributes
     )
@@ -32,7 +31,7 @@ def _row(plan: Plan, index: int, step: Step) -> tuple[str, ...]:
         str(index),
         step.op,
         ",".join(f"v{i}" for i in step.inputs),
-        f"v{step.output} [{value.rows}, {value.width}]",
+        " ".join(f"v{i} [{plan.values[i].rows}, {plan.values[i].width}]" for i in step.outputs),
         " ".join(weight.name for weight in step.weights),
         " ".join(weight.type.name for weight in step.weights),
         attributes,

@@ -209,7 +209,7 @@ class Tracer:
         value = Value(len(self._values), width, rows)
         self._values.append(value)
         ids = tuple(handle.value.id for handle in inputs)
-        self._steps.append(Step(op, ids, value.id, weights, tuple(attributes.items()), self._model_line()))
+        self._steps.append(Step(op, ids, (value.id,), weights, tuple(attributes.items()), self._model_line()))
         return Handle(value, self)
 
     def _full(self, name: str, kind: str) -> str:

@@ -1,8 +1,8 @@
-"""The NumPy meaning of every op, in f32. Slow but right: the oracle of everything fast."""
+"""The reference backend: NumPy in f32. Slow but right: the oracle of everything fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -11,128 +11,18 @@ from threadpoolctl import threadpool_limits
 
 from woolly.errors import PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor
-from woolly.plan import Plan, Step, rope_frequencies
+from woolly.plan import Plan
 from woolly.runtime.batch import Batch
-from woolly.runtime.state import PAGE_SIZE, State
+from woolly.runtime.reference_fused import FUSED_OPS
+from woolly.runtime.reference_ops import PLAIN_OPS, Context
+from woolly.runtime.state import State
 from woolly.runtime.weights import WeightStats, WeightStore
 
 __all__ = ["REFERENCE_OPS", "ReferenceBackend", "ReferenceProgram"]
 
 Float32 = npt.NDArray[np.float32]
 
-
-class Context:
-    """What an op may look at besides its inputs."""
-
-    def __init__(self, weights: WeightStore, batch: Batch, state: State) -> None:
-        self.weights = weights
-        self.batch = batch
-        self.state = state
-
-
-def _embed(c: Context, step: Step) -> Float32:
-    return c.weights.rows(step.weights[0].name, c.batch.tokens)
-
-
-def _rms_norm(c: Context, step: Step, x: Float32) -> Float32:
-    weight = c.weights.get(step.weights[0].name)
-    groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
-    mean_square = np.mean(groups.astype(np.float64) ** 2, axis=-1, keepdims=True)
-    scale = (1.0 / np.sqrt(mean_square + step.number("eps"))).astype(np.float32)
-    y: Float32 = groups * scale * weight
-    return y.reshape(x.shape)
-
-
-def _linear(c: Context, step: Step, x: Float32) -> Float32:
-    y: Float32 = x @ c.weights.get(step.weights[0].name).T
-    if len(step.weights) == 2:
-        y = y + c.weights.get(step.weights[1].name)
-    return y
-
-
-def _rope(c: Context, step: Step, x: Float32) -> Float32:
-    rope = step.rope()
-    divisors = c.weights.get(step.weights[0].name) if step.weights else None
-    frequencies, magnitude = rope_frequencies(rope, divisors)
-    angles = c.batch.positions.astype(np.float64)[:, None, None] * frequencies
-    cos = (np.cos(angles) * magnitude).astype(np.float32)
-    sin = (np.sin(angles) * magnitude).astype(np.float32)
-    out: Float32 = x.reshape(len(x), -1, rope.head_dim).copy()
-    half = rope.n_rot // 2
-    if rope.style == "adjacent":
-        a, b = slice(0, rope.n_rot, 2), slice(1, rope.n_rot, 2)
-    else:
-        a, b = slice(0, half), slice(half, rope.n_rot)
-    left, right = out[..., a].copy(), out[..., b].copy()
-    out[..., a] = left * cos - right * sin
-    out[..., b] = left * sin + right * cos
-    return out.reshape(x.shape)
-
-
-def _attention(c: Context, step: Step, q: Float32, k: Float32, v: Float32) -> Float32:
-    layer, head_dim = step.integer("layer"), step.integer("head_dim")
-    keys, values = c.state.k[layer], c.state.v[layer]
-    n_kv_heads = keys.shape[2]
-    queries = q.reshape(len(q), n_kv_heads, -1, head_dim)  # rows, KV heads, query heads per KV head, head_dim
-    out = np.empty_like(queries)
-    for s in range(c.batch.n_sequences):
-        rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
-        positions, pages = c.batch.positions[rows], c.batch.pages[s]
-        at = pages[positions // PAGE_SIZE], positions % PAGE_SIZE
-        keys[at] = k[rows].reshape(-1, n_kv_heads, head_dim)
-        values[at] = v[rows].reshape(-1, n_kv_heads, head_dim)
-        n_past = int(positions[-1]) + 1
-        used = pages[: -(-n_past // PAGE_SIZE)]
-        past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
-        past_v = values[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
-        seen = np.arange(n_past) <= positions[:, None]
-        if window := step.integer("window"):
-            seen &= np.arange(n_past) > positions[:, None] - window
-        scores = np.einsum("rhgd,phd->hgrp", queries[rows], past_k, optimize=True) * np.float32(step.number("scale"))
-        if softcap := step.number("softcap"):
-            scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
-        out[rows] = np.einsum("hgrp,phd->rhgd", _softmax(scores, seen), past_v, optimize=True)
-    return out.reshape(q.shape)
-
-
-def _softmax(scores: Float32, seen: npt.NDArray[np.bool_]) -> Float32:
-    scores = np.where(seen, scores, np.float32(-np.inf))
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: Float32 = weights / weights.sum(axis=-1, keepdims=True)
-    return shares
-
-
-def _swiglu(c: Context, step: Step, gate: Float32, up: Float32) -> Float32:
-    # exp of a large positive argument is inf, and gate / inf is the right limit: 0.
-    with np.errstate(over="ignore"):
-        y: Float32 = gate / (np.float32(1) + np.exp(-gate)) * up
-    return y
-
-
-def _add(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
-    return a + b
-
-
-def _scale(c: Context, step: Step, x: Float32) -> Float32:
-    y: Float32 = x * np.float32(step.number("factor"))
-    return y
-
-
-def _output_rows(c: Context, step: Step, x: Float32) -> Float32:
-    return x[c.batch.output_rows]
-
-
-REFERENCE_OPS: Mapping[str, Callable[..., Float32]] = {
-    "add": _add,
-    "attention": _attention,
-    "embed": _embed,
-    "linear": _linear,
-    "output_rows": _output_rows,
-    "rms_norm": _rms_norm,
-    "rope": _rope,
-    "scale": _scale,
-    "swiglu": _swiglu,
-}
+REFERENCE_OPS = {**PLAIN_OPS, **FUSED_OPS}
 
 
 class ReferenceProgram:
@@ -167,11 +57,12 @@ class ReferenceProgram:
                 if missing := [f"v{value}" for value in step.inputs if value not in self._values]:
                     raise PlanError(f"step {index} needs {missing[0]}, which no earlier run left; start further ahead")
                 inputs = [self._values[value] for value in step.inputs]
-                self._values[step.output] = REFERENCE_OPS[step.op](context, step, *inputs)
+                outputs = REFERENCE_OPS[step.op](context, step, *inputs)
+                self._values |= zip(step.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True)
                 for value in step.inputs:
-                    if self._last_use[value] == index:
+                    if self._last_use[value] == index and value not in step.outputs:
                         self._values.pop(value, None)
-        return self._values[self.plan.steps[last - 1].output]
+        return self._values[self.plan.steps[last - 1].outputs[-1]]
 
     def _thread_limit(self) -> AbstractContextManager[object]:
         return nullcontext() if self._threads is None else threadpool_limits(self._threads, user_api="blas")

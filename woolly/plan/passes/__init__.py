@@ -1,0 +1,20 @@
+"""Speed applied from outside: each pass turns a plan into another that computes the same."""
+
+from woolly.plan.passes.fuse_attention import fuse_attention
+from woolly.plan.passes.fuse_norm import fuse_norm
+from woolly.plan.passes.fuse_residual import fuse_residual
+from woolly.plan.passes.fuse_swiglu import fuse_swiglu
+from woolly.plan.passes.merge_linears import merge_linears
+from woolly.plan.plan import Plan
+
+__all__ = ["FUSIONS", "fuse", "fuse_attention", "fuse_norm", "fuse_residual", "fuse_swiglu", "merge_linears"]
+
+# In this order: later passes look for what earlier ones made.
+FUSIONS = (fuse_attention, merge_linears, fuse_norm, fuse_swiglu, fuse_residual)
+
+
+def fuse(plan: Plan) -> Plan:
+    """All fusions, one after another."""
+    for one_pass in FUSIONS:
+        plan = one_pass(plan)
+    return plan

@@ -1,0 +1,29 @@
+"""A norm that only linears read moves into them: it is computed where its input is quantized."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.plan.passes.rewrite import changed, rebuilt, users
+from woolly.plan.plan import Plan, Step
+
+__all__ = ["fuse_norm"]
+
+
+def fuse_norm(plan: Plan) -> Plan:
+    """rms_norm over whole rows, read by one `linears` step -> that step's prologue."""
+    readers = users(plan)
+    replaced: dict[int, tuple[Step, ...]] = {}
+    for index, norm in enumerate(plan.steps):
+        if norm.op != "rms_norm" or norm.weights[0].shape != (plan.values[norm.output].width,):
+            continue
+        if len(readers[norm.output]) != 1:
+            continue
+        at = readers[norm.output][0]
+        linears = plan.steps[at]
+        if linears.op != "linears" or linears.by_role("norm"):
+            continue
+        fused = changed(linears, roles=f"norm {linears.text('roles')}", eps=norm.number("eps"))
+        replaced[index] = ()
+        replaced[at] = (replace(fused, inputs=norm.inputs, weights=(*norm.weights, *linears.weights)),)
+    return rebuilt(plan, replaced)

@@ -1,0 +1,41 @@
+"""A linear whose result is only scaled or added to the residual does so where it is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.plan.passes.rewrite import changed, rebuilt, users
+from woolly.plan.plan import Plan, Step
+
+__all__ = ["fuse_residual"]
+
+
+def fuse_residual(plan: Plan) -> Plan:
+    """`linears` of one output, then scale, then add -> the scale and the epilogue of the linears."""
+    readers = users(plan)
+    replaced: dict[int, tuple[Step, ...]] = {}
+    for index, step in enumerate(plan.steps):
+        if step.op != "linears" or step.text("epilogue") != "none" or len(step.outputs) != 1:
+            continue
+        fused = step
+
+        def reader(fused: Step = step) -> tuple[int, Step | None]:
+            at = readers[fused.output]
+            return (at[0], plan.steps[at[0]]) if len(at) == 1 else (-1, None)
+
+        at, after = reader(fused)
+        if after is not None and after.op == "scale":
+            fused = replace(changed(fused, scale=after.number("factor")), outputs=after.outputs)
+            replaced[at] = ()
+            at, after = reader(fused)
+        if after is not None and after.op == "add" and after.inputs[0] != after.inputs[1]:
+            (residual,) = (value for value in after.inputs if value != fused.output)
+            fused = replace(
+                changed(fused, epilogue="residual"), inputs=(fused.inputs[0], residual), outputs=after.outputs
+            )
+            # The sum is made where the add stood: the residual may be computed only after the linears.
+            replaced[index] = ()
+            replaced[at] = (fused,)
+        else:
+            replaced[index] = (fused,)
+    return rebuilt(plan, replaced)
