@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,15 +14,7 @@ namespace woolly {
 class Charsmap {
   public:
     // Throws std::invalid_argument for a block that is too short for what it says of itself.
-    explicit Charsmap(std::string blob) : blob_(std::move(blob)) {
-        if (blob_.empty()) return;
-        if (blob_.size() < 4) throw std::invalid_argument("precompiled_charsmap is shorter than its header");
-        const std::size_t bytes = word(0);
-        if (bytes % 4 != 0 || bytes + 4 >= blob_.size() || blob_.back() != '\0')
-            throw std::invalid_argument("precompiled_charsmap is shorter than its header says");
-        units_ = bytes / 4;
-        texts_ = 4 + bytes;
-    }
+    explicit Charsmap(std::string blob);
 
     // The replacement of the longest known prefix of `text`, and how many bytes it replaces; 0 where there is
     // none.

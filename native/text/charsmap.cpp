@@ -1,0 +1,17 @@
+#include "text/charsmap.h"
+
+#include <stdexcept>
+
+namespace woolly {
+
+Charsmap::Charsmap(std::string blob) : blob_(std::move(blob)) {
+    if (blob_.empty()) return;
+    if (blob_.size() < 4) throw std::invalid_argument("precompiled_charsmap is shorter than its header");
+    const std::size_t bytes = word(0);
+    if (bytes % 4 != 0 || bytes + 4 >= blob_.size() || blob_.back() != '\0')
+        throw std::invalid_argument("precompiled_charsmap is shorter than its header says");
+    units_ = bytes / 4;
+    texts_ = 4 + bytes;
+}
+
+}  // namespace woolly
