@@ -19,7 +19,7 @@ def real(smollm2):
 
 
 def test_smollm2_knows_the_capital_of_france(real):
-    answer = real.chat([{"role": "user", "content": "What is the capital of France?"}], GREEDY)
+    answer = real.chat([{"role": "user", "content": "Name the capital city of France."}], GREEDY)
     assert "Paris" in answer.text
     assert answer.finish_reason == "stop"
     assert "<|im_end|>" not in answer.text

@@ -17,7 +17,7 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import Keys, trace
 from woolly.plan import Plan
-from woolly.runtime import choose
+from woolly.runtime import Options, choose, parse_size
 from woolly.store import resolve
 from woolly.text import ChatTemplate, Tokenizer
 
@@ -69,12 +69,14 @@ class LLM:
         backend: str = "auto",
         threads: int | None = None,
         ctx: int | None = None,
-        weight_memory: int | None = None,
+        weight_memory: int | str | None = None,
+        kv_type: str | None = None,
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
         `ctx` bounds prompt and answer together, in tokens; the model's own limit is the most it can be.
-        `threads` None takes all cores; `weight_memory` bounds the bytes kept of prepared weights.
+        `threads` None takes all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as
+        text such as "600MB". `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values.
         """
         self.path = resolve(model)
         self._file = open_gguf(self.path)
@@ -90,7 +92,8 @@ class LLM:
             self.ctx = min(limit, DEFAULT_CTX) if ctx is None else ctx
             if isinstance(self.ctx, bool) or not isinstance(self.ctx, int) or not 1 <= self.ctx <= limit:
                 raise RequestError(f"ctx is {ctx!r}; this model takes a whole number from 1 to {limit}")
-            program = choose(backend).compile(plan, self._file.tensors, threads=threads, weight_memory=weight_memory)
+            options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
+            program = choose(backend).compile(plan, self._file.tensors, options)
             self._engine: Engine | None = Engine(program, self.tokenizer, ctx=self.ctx)
         except BaseException:
             self._file.close()

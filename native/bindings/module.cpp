@@ -15,5 +15,6 @@ NB_MODULE(_native, m) {
     m.def("cpu_features", &woolly::cpu_features,
           "Instruction-set extensions that this CPU and its operating system offer.");
     woolly::bind_gguf(m);
+    woolly::bind_program(m);
     woolly::bind_text(m);
 }

@@ -41,7 +41,7 @@ def test_help_names_every_command():
 
 
 def test_run_answers_on_stdout_and_says_nothing_else(smollm2):
-    done = woolly("run", smollm2, "What is the capital of France?", "--temp", "0")
+    done = woolly("run", smollm2, "Name the capital city of France.", "--temp", "0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Paris" in done.stdout
 

@@ -9,13 +9,13 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import FUSIONS, fuse
-from woolly.runtime import Batch, choose
+from woolly.runtime import Batch, Options, choose
 
 IDS = np.random.RandomState(3).randint(0, 264, 50).tolist()
 
 
 def logits(file, plan):
-    program = choose("reference").compile(plan, file.tensors, threads=None, weight_memory=None)
+    program = choose("reference").compile(plan, file.tensors, Options())
     state = program.new_state(4)
     first = program.run(Batch.of([(IDS[:30], 0, [2, 1]), (IDS[30:40], 0, [3])], [5, 29, 39]), state)
     second = program.run(Batch.of([(IDS[40:], 30, [2, 1])], range(10)), state)

@@ -8,7 +8,7 @@ from woolly.errors import PlanError, RequestError
 from woolly.gguf import GGMLType, open_gguf
 from woolly.models import trace
 from woolly.plan import OPS, CacheLayer, Plan, Rope, Step, Value, Weight
-from woolly.runtime import BACKENDS, Batch, State, choose, pages_for
+from woolly.runtime import BACKENDS, Batch, Options, State, choose, pages_for
 from woolly.runtime.reference import REFERENCE_OPS
 from woolly.runtime.reference_ops import Context
 
@@ -19,7 +19,7 @@ CLOSE = {"rtol": 0, "atol": 2e-5}
 
 def program(name, folder, **options):
     file = open_gguf(write_tiny(TINY[name], folder / "tiny.gguf"))
-    return choose("reference").compile(trace(file), file.tensors, **{"threads": None, "weight_memory": None, **options})
+    return choose("reference").compile(trace(file), file.tensors, Options(**options))
 
 
 def whole(prog):
@@ -164,4 +164,4 @@ def test_a_type_that_cannot_be_computed_is_refused_at_compile(tmp_path):
     weight = Weight("token_embd.weight", GGMLType.IQ2_XXS, (4, 256))
     plan = Plan("test", (Step("embed", (), (0,), (weight,), (), ""),), (Value(0, 256, "batch"),), ())
     with pytest.raises(Exception, match=r"token_embd\.weight.*IQ2_XXS.*not supported yet"):
-        choose("reference").compile(plan, {}, threads=None, weight_memory=None)
+        choose("reference").compile(plan, {}, Options())

@@ -25,14 +25,14 @@ class Engine:
     """Runs requests over one program. Not thread-safe: one thread owns it."""
 
     def __init__(
-        self, program: Program, tokenizer: Tokenizer, *, ctx: int, chunk: int = 512, max_running: int = 16
+        self, program: Program, tokenizer: Tokenizer, *, ctx: int, chunk: int | None = None, max_running: int = 16
     ) -> None:
         self.program = program
         self.tokenizer = tokenizer
         self.ctx = ctx
         n_pages = pages_for(ctx)
         self.state = program.new_state(n_pages)
-        self.scheduler = Scheduler(PageAllocator(n_pages), chunk=chunk, max_running=max_running)
+        self.scheduler = Scheduler(PageAllocator(n_pages), chunk=chunk or program.max_rows, max_running=max_running)
 
     def add(self, prompt: Seq[int], params: SamplingParams) -> Sequence:
         """Queues a request; one that cannot fit is refused with both numbers."""

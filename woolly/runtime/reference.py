@@ -13,6 +13,7 @@ from woolly.errors import PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
+from woolly.runtime.options import Options
 from woolly.runtime.reference_fused import FUSED_OPS
 from woolly.runtime.reference_ops import PLAIN_OPS, Context
 from woolly.runtime.state import State
@@ -28,8 +29,9 @@ REFERENCE_OPS = {**PLAIN_OPS, **FUSED_OPS}
 class ReferenceProgram:
     """Walks the plan step by step."""
 
-    def __init__(self, plan: Plan, weights: WeightStore, threads: int | None) -> None:
+    def __init__(self, plan: Plan, weights: WeightStore, threads: int | None, max_rows: int) -> None:
         self.plan = plan
+        self.max_rows = max_rows
         self._weights = weights
         self._threads = threads
         self._values: dict[int, Float32] = {}
@@ -73,13 +75,14 @@ class ReferenceBackend:
 
     name = "reference"
 
-    def compile(
-        self, plan: Plan, tensors: Mapping[str, Tensor], *, threads: int | None, weight_memory: int | None
-    ) -> ReferenceProgram:
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> ReferenceProgram:
         """Nothing is computed yet: weights are read when a step needs them."""
-        if threads is not None and threads < 1:
-            raise RequestError(f"threads is {threads}, but at least 1 is needed")
+        if options.kv_type not in (None, "f32"):
+            raise RequestError(f"kv_type is {options.kv_type!r}, but the reference backend keeps f32")
+        if options.level is not None:
+            raise RequestError(f"kernel level {options.level!r} was asked for, but the reference backend has none")
         for weight in plan.weights.values():
             if not weight.type.can_dequantize:
                 raise UnsupportedError(f"tensor {weight.name!r} is {weight.type.name}, which is not supported yet")
-        return ReferenceProgram(plan, WeightStore(tensors, weight_memory), threads)
+        store = WeightStore(tensors, options.weight_memory)
+        return ReferenceProgram(plan, store, options.threads, options.max_rows)

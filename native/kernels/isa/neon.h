@@ -124,12 +124,16 @@ inline float sum_lanes(F32 a) {
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
+// Not vmaxq: it prefers NaN and +0, and the order of a > b ? a : b decides here as in max.
 inline float max_lanes(F32 a) {
-    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[2]), vmaxq_f32(a.v[1], a.v[3])));
+    const auto greater = [](float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); };
+    const float32x4_t four = greater(greater(a.v[0], a.v[2]), greater(a.v[1], a.v[3]));
+    const float32x2_t low = vget_low_f32(four), high = vget_high_f32(four);
+    const float32x2_t two = vbsl_f32(vcgt_f32(low, high), low, high);
+    const float x = vget_lane_f32(two, 0), y = vget_lane_f32(two, 1);
+    return x > y ? x : y;
 }
-inline int32_t isum_lanes(I32 a) {
-    return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
-}
+inline int32_t isum_lanes(I32 a) { return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3]))); }
 
 inline U8 load_bytes(const uint8_t* p) { return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}}; }
 inline U8 low_bits(U8 a, uint8_t mask) {
@@ -165,9 +169,7 @@ inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
     WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w3.v[i]), columns, 3);
     return acc;
 }
-inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    return dot16_signed(acc, w0, w1, w2, w3, a);
-}
+inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) { return dot16_signed(acc, w0, w1, w2, w3, a); }
 
 #undef WOOLLY_PARTS
 

@@ -2,7 +2,6 @@
 //
 // F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
 // consecutive columns, the operand of a 4-way byte dot.
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -89,7 +88,7 @@ inline uint16_t float_to_half(float f) {
     const uint16_t sign = uint16_t((bits >> 16) & 0x8000);
     bits &= 0x7fffffff;
     if (bits > 0x7f800000) return uint16_t(sign | 0x7e00 | ((bits >> 13) & 0x3ff));  // NaN, payload kept
-    if (bits >= 0x477ff000) return uint16_t(sign | 0x7c00);                         // rounds to infinity
+    if (bits >= 0x477ff000) return uint16_t(sign | 0x7c00);                          // rounds to infinity
     if (bits < 0x38800000) {  // subnormal: the sum rounds to the nearest even multiple of 2^-24
         float scaled;
         std::memcpy(&scaled, &bits, 4);
@@ -221,9 +220,7 @@ inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
             for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w[g]->v[4 * r + j]) * a[4 * g + j];
     return acc;
 }
-inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    return dot16_signed(acc, w0, w1, w2, w3, a);
-}
+inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) { return dot16_signed(acc, w0, w1, w2, w3, a); }
 
 #undef WOOLLY_LANES
 

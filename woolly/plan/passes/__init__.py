@@ -5,9 +5,21 @@ from woolly.plan.passes.fuse_norm import fuse_norm
 from woolly.plan.passes.fuse_residual import fuse_residual
 from woolly.plan.passes.fuse_swiglu import fuse_swiglu
 from woolly.plan.passes.merge_linears import merge_linears
+from woolly.plan.passes.place import Placement, barriers, place
 from woolly.plan.plan import Plan
 
-__all__ = ["FUSIONS", "fuse", "fuse_attention", "fuse_norm", "fuse_residual", "fuse_swiglu", "merge_linears"]
+__all__ = [
+    "FUSIONS",
+    "Placement",
+    "barriers",
+    "fuse",
+    "fuse_attention",
+    "fuse_norm",
+    "fuse_residual",
+    "fuse_swiglu",
+    "merge_linears",
+    "place",
+]
 
 # In this order: later passes look for what earlier ones made.
 FUSIONS = (fuse_attention, merge_linears, fuse_norm, fuse_swiglu, fuse_residual)

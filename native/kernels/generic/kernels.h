@@ -1,0 +1,79 @@
+// The whole kernel table of one level, built over the primitives that were included before.
+
+namespace woolly::WOOLLY_TARGET {
+
+// How far ahead weights are fetched. The hardware alone does not keep up with a stream of dots.
+constexpr int kPrefetch = 4096;
+
+}  // namespace woolly::WOOLLY_TARGET
+
+// clang-format off: each needs the ones before it
+#include "kernels/generic/blocks32.h"
+#include "kernels/generic/blocks256.h"
+#include "kernels/generic/floats.h"
+#include "kernels/generic/vectors.h"
+#include "kernels/generic/attention.h"
+// clang-format on
+
+namespace woolly::WOOLLY_TARGET {
+
+template <class Type>
+struct Blocks32 {
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_blocks32<Type, M>(panel, columns, rows, tile);
+    }
+};
+template <class Type>
+struct Floats {
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_floats<Type, M>(panel, columns, rows, tile);
+    }
+};
+
+template <class Type>
+void dot_any(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile) {
+    switch (n_rows) {
+        case 1:
+            return Type::template dot<1>(panel, columns, rows, tile);
+        case 2:
+            return Type::template dot<2>(panel, columns, rows, tile);
+        case 3:
+            return Type::template dot<3>(panel, columns, rows, tile);
+        default:
+            return Type::template dot<4>(panel, columns, rows, tile);
+    }
+}
+
+inline KernelTable make_table(const char* name) {
+    KernelTable t{};
+    t.name = name;
+    const auto set = [&](WeightType type, PanelDot dot) { t.dot[int(type)] = dot; };
+    set(WeightType::f32, dot_any<Floats<LoadF32>>);
+    set(WeightType::f16, dot_any<Floats<LoadF16>>);
+    set(WeightType::bf16, dot_any<Floats<LoadBf16>>);
+    set(WeightType::q4_0, dot_any<Blocks32<Q4_0>>);
+    set(WeightType::q4_1, dot_any<Blocks32<Q4_1>>);
+    set(WeightType::q5_0, dot_any<Blocks32<Q5_0>>);
+    set(WeightType::q5_1, dot_any<Blocks32<Q5_1>>);
+    set(WeightType::q8_0, dot_any<Blocks32<Q8_0>>);
+    set(WeightType::iq4_nl, dot_any<Blocks32<IQ4_NL>>);
+    set(WeightType::mxfp4, dot_any<Blocks32<MXFP4>>);
+    set(WeightType::q2_k, dot_any<Q2_K>);
+    set(WeightType::q3_k, dot_any<Q3_K>);
+    set(WeightType::q4_k, dot_any<Q4_K>);
+    set(WeightType::q5_k, dot_any<Q5_K>);
+    set(WeightType::q6_k, dot_any<Q6_K>);
+    set(WeightType::iq4_xs, dot_any<IQ4_XS>);
+    t.quantize_32 = quantize<32, 32>;
+    t.quantize_256 = quantize<256, 16>;
+    t.rms_norm = rms_norm;
+    t.swiglu = swiglu;
+    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;
+    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>;
+    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>;
+    return t;
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,84 @@
+// Norms, activations and quantization over one row. Sums run in 16 lanes and end in one fixed order.
+
+namespace woolly::WOOLLY_TARGET {
+
+// exp of each lane: 2^n * p(r) with r in half a unit around 0; relative error below 2e-7. Below -87 the result is 0
+// or next to it; lanes are clamped to [-87, 88], so that nothing overflows.
+[[gnu::always_inline]] inline F32 exp(F32 x) {
+    x = max(x, set1(-87.0f));
+    x = sub(zero(), max(sub(zero(), x), set1(-88.0f)));
+    const I32 n = round_to_int(mul(x, set1(1.44269504f)));
+    const F32 whole = to_float(n);
+    F32 r = fma(whole, set1(-0.693145752f), x);  // ln 2 in two parts
+    r = fma(whole, set1(-1.42860677e-6f), r);
+    F32 p = set1(1.0f / 5040.0f);
+    p = fma(p, r, set1(1.0f / 720.0f));
+    p = fma(p, r, set1(1.0f / 120.0f));
+    p = fma(p, r, set1(1.0f / 24.0f));
+    p = fma(p, r, set1(1.0f / 6.0f));
+    p = fma(p, r, set1(0.5f));
+    p = fma(p, r, set1(1.0f));
+    p = fma(p, r, set1(1.0f));
+    return mul(p, power_of_two(n));
+}
+
+// The last n < 16 values of a row, filled up with zeros.
+inline F32 load_some(const float* p, int64_t n) {
+    float padded[16] = {};
+    std::memcpy(padded, p, size_t(n) * sizeof(float));
+    return load(padded);
+}
+inline void store_some(float* p, F32 a, int64_t n) {
+    float padded[16];
+    store(padded, a);
+    std::memcpy(p, padded, size_t(n) * sizeof(float));
+}
+
+inline void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* y) {
+    F32 squares = zero();
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const F32 a = load(x + i);
+        squares = fma(a, a, squares);
+    }
+    if (i < n) {
+        const F32 a = load_some(x + i, n - i);
+        squares = fma(a, a, squares);
+    }
+    const float scale = 1.0f / __builtin_sqrtf(sum_lanes(squares) / float(n) + eps);
+    for (i = 0; i + 16 <= n; i += 16) store(y + i, mul(mul(load(x + i), set1(scale)), load(weight + i)));
+    if (i < n) store_some(y + i, mul(mul(load_some(x + i, n - i), set1(scale)), load_some(weight + i, n - i)), n - i);
+}
+
+[[gnu::always_inline]] inline F32 silu_times(F32 gate, F32 up) {
+    return mul(div(gate, add(set1(1.0f), exp(sub(zero(), gate)))), up);
+}
+
+inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, silu_times(load(gate + i), load(up + i)));
+    if (i < n) store_some(y + i, silu_times(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
+}
+
+// One scale per `Block` columns, chosen so that the largest magnitude becomes 127; sums of every `Sum` columns.
+template <int Block, int Sum>
+inline void quantize(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums) {
+    for (int64_t b = 0; b < columns / Block; ++b, x += Block, q += Block) {
+        F32 largest = zero();
+        for (int i = 0; i < Block; i += 16) largest = max(largest, abs(load(x + i)));
+        const float magnitude = max_lanes(largest);
+        scale[b] = magnitude / 127.0f;
+        const F32 inverse = set1(magnitude > 0.0f ? 127.0f / magnitude : 0.0f);
+        for (int s = 0; s < Block; s += Sum) {
+            int32_t sum = 0;
+            for (int i = s; i < s + Sum; i += 16) {
+                const I32 rounded = round_to_int(mul(load(x + i), inverse));
+                store_s8(q + i, rounded);
+                sum += isum_lanes(rounded);
+            }
+            *sums++ = sum;
+        }
+    }
+}
+
+}  // namespace woolly::WOOLLY_TARGET

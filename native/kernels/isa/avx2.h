@@ -1,0 +1,209 @@
+// AVX2 with FMA and F16C: 16 lanes are two registers.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    __m256 v[2];
+};
+struct I32 {
+    __m256i v[2];
+};
+struct U8 {
+    __m256i v[2];
+};
+
+#define WOOLLY_PARTS for (int i = 0; i < 2; ++i)
+
+inline F32 set1(float x) {
+    const __m256 a = _mm256_set1_ps(x);
+    return {{a, a}};
+}
+inline F32 zero() { return set1(0.0f); }
+inline F32 load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+inline void store(float* p, F32 a) { WOOLLY_PARTS _mm256_storeu_ps(p + 8 * i, a.v[i]); }
+inline F32 add(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_add_ps(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 sub(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_sub_ps(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 mul(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_mul_ps(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    WOOLLY_PARTS c.v[i] = _mm256_fmadd_ps(a.v[i], b.v[i], c.v[i]);
+    return c;
+}
+// The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
+inline F32 max(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_max_ps(a.v[i], b.v[i]);
+    return a;
+}
+inline F32 abs(F32 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v[i]);
+    return a;
+}
+inline F32 div(F32 a, F32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_div_ps(a.v[i], b.v[i]);
+    return a;
+}
+
+inline __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
+inline F32 load_f16(const uint16_t* p) { return {{_mm256_cvtph_ps(load_128(p)), _mm256_cvtph_ps(load_128(p + 8))}}; }
+inline void store_f16(uint16_t* p, F32 a) {
+    WOOLLY_PARTS _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8 * i),
+                                  _mm256_cvtps_ph(a.v[i], _MM_FROUND_TO_NEAREST_INT));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_128(p + 8 * i)), 16));
+    return r;
+}
+
+inline I32 iset1(int32_t x) {
+    const __m256i a = _mm256_set1_epi32(x);
+    return {{a, a}};
+}
+inline I32 izero() { return iset1(0); }
+inline I32 iadd(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_add_epi32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 isub(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_sub_epi32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 imul(I32 a, I32 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_mullo_epi32(a.v[i], b.v[i]);
+    return a;
+}
+inline I32 load_u8(const uint8_t* p) {
+    const __m128i b = load_128(p);
+    return {{_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b))}};
+}
+inline I32 load_s8(const int8_t* p) {
+    const __m128i b = load_128(p);
+    return {{_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))}};
+}
+inline F32 to_float(I32 a) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_cvtepi32_ps(a.v[i]);
+    return r;
+}
+inline I32 round_to_int(F32 a) {
+    I32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_cvtps_epi32(a.v[i]);
+    return r;
+}
+// The low byte of each lane. The packing instructions saturate, so the other bytes are cleared before them;
+// they also work within 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
+inline void store_s8(int8_t* p, I32 a) {
+    const __m256i low_byte = _mm256_set1_epi32(0xff);
+    const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.v[0], low_byte), _mm256_and_si256(a.v[1], low_byte));
+    const __m128i even = _mm256_castsi256_si128(words), odd = _mm256_extracti128_si256(words, 1);
+    const __m128i bytes = _mm_packus_epi16(even, odd);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+inline F32 power_of_two(I32 a) {
+    F32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a.v[i], _mm256_set1_epi32(127)), 23));
+    return r;
+}
+
+inline float sum_lanes(F32 a) {
+    const __m256 eight = _mm256_add_ps(a.v[0], a.v[1]);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float max_lanes(F32 a) {
+    const __m256 eight = _mm256_max_ps(a.v[0], a.v[1]);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline int32_t isum_lanes(I32 a) {
+    const __m256i eight = _mm256_add_epi32(a.v[0], a.v[1]);
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+}
+
+inline U8 load_bytes(const uint8_t* p) {
+    U8 r;
+    WOOLLY_PARTS r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i));
+    return r;
+}
+inline U8 low_bits(U8 a, uint8_t mask) {
+    WOOLLY_PARTS a.v[i] = _mm256_and_si256(a.v[i], _mm256_set1_epi8(static_cast<char>(mask)));
+    return a;
+}
+// There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
+template <int n>
+inline U8 shift_right(U8 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_srli_epi16(a.v[i], n);
+    return low_bits(a, static_cast<uint8_t>(0xff >> n));
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_slli_epi16(a.v[i], n);
+    return low_bits(a, static_cast<uint8_t>(0xff << n));
+}
+inline U8 either(U8 a, U8 b) {
+    WOOLLY_PARTS a.v[i] = _mm256_or_si256(a.v[i], b.v[i]);
+    return a;
+}
+inline U8 lookup(const int8_t* table, U8 a) {
+    const __m256i values = _mm256_broadcastsi128_si256(load_128(table));
+    WOOLLY_PARTS a.v[i] = _mm256_shuffle_epi8(values, a.v[i]);
+    return a;
+}
+
+// Four columns of activations, repeated for each row.
+inline __m256i four_columns(const int8_t* a) {
+    int32_t columns;
+    std::memcpy(&columns, a, 4);
+    return _mm256_set1_epi32(columns);
+}
+// The dots are always inlined: GCC would call them, and pass each struct through memory.
+// The pair sums saturate at 16 bits: 2 * 127 * 127 = 32258 fits.
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, __m256i columns) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    WOOLLY_PARTS acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w.v[i], columns), ones));
+    return acc;
+}
+// The weight's sign moves to the activation, and -128 would have no negative. 2 * 128 * 127 = 32512 fits.
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, __m256i columns) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    WOOLLY_PARTS {
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[i]), _mm256_sign_epi8(columns, w.v[i]));
+        acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs, ones));
+    }
+    return acc;
+}
+
+constexpr int32_t kSignedOffset = 0;
+[[gnu::always_inline]] inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    acc = dot4_signed(acc, w0, four_columns(a));
+    acc = dot4_signed(acc, w1, four_columns(a + 4));
+    acc = dot4_signed(acc, w2, four_columns(a + 8));
+    return dot4_signed(acc, w3, four_columns(a + 12));
+}
+[[gnu::always_inline]] inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    acc = dot4(acc, w0, four_columns(a));
+    acc = dot4(acc, w1, four_columns(a + 4));
+    acc = dot4(acc, w2, four_columns(a + 8));
+    return dot4(acc, w3, four_columns(a + 12));
+}
+
+#undef WOOLLY_PARTS
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,117 @@
+// AVX-512 (F, BW, DQ, VL) with VNNI: 16 lanes are one register.
+// GCC 12 and older warn of the undefined operand that their own header gives to an unmasked intrinsic.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    __m512 v;
+};
+struct I32 {
+    __m512i v;
+};
+struct U8 {
+    __m512i v;
+};
+
+inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F32 zero() { return {_mm512_setzero_ps()}; }
+inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
+inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
+inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32 abs(F32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
+inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+
+inline __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+inline F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_256(p))}; }
+inline void store_f16(uint16_t* p, F32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16))};
+}
+
+inline I32 iset1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline I32 izero() { return {_mm512_setzero_si512()}; }
+inline I32 iadd(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I32 isub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+inline I32 imul(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+inline I32 load_u8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(load_128(p))}; }
+inline I32 load_s8(const int8_t* p) { return {_mm512_cvtepi8_epi32(load_128(p))}; }
+inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+inline F32 power_of_two(I32 a) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(127)), 23))};
+}
+
+inline float sum_lanes(F32 a) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float max_lanes(F32 a) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline int32_t isum_lanes(I32 a) { return _mm512_reduce_add_epi32(a.v); }
+
+inline U8 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline U8 low_bits(U8 a, uint8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(static_cast<char>(mask)))}; }
+// There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
+template <int n>
+inline U8 shift_right(U8 a) {
+    return low_bits({_mm512_srli_epi16(a.v, n)}, static_cast<uint8_t>(0xff >> n));
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    return low_bits({_mm512_slli_epi16(a.v, n)}, static_cast<uint8_t>(0xff << n));
+}
+inline U8 either(U8 a, U8 b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline U8 lookup(const int8_t* table, U8 a) {
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
+}
+
+// Four columns of activations, repeated for each row.
+inline __m512i four_columns(const int8_t* a) {
+    int32_t columns;
+    std::memcpy(&columns, a, 4);
+    return _mm512_set1_epi32(columns);
+}
+
+inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    acc.v = _mm512_dpbusd_epi32(acc.v, w0.v, four_columns(a));
+    acc.v = _mm512_dpbusd_epi32(acc.v, w1.v, four_columns(a + 4));
+    acc.v = _mm512_dpbusd_epi32(acc.v, w2.v, four_columns(a + 8));
+    return {_mm512_dpbusd_epi32(acc.v, w3.v, four_columns(a + 12))};
+}
+// The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
+constexpr int32_t kSignedOffset = 128;
+inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
+    const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
+    return dot16(acc, {_mm512_xor_si512(w0.v, top)}, {_mm512_xor_si512(w1.v, top)}, {_mm512_xor_si512(w2.v, top)},
+                 {_mm512_xor_si512(w3.v, top)}, a);
+}
+
+}  // namespace woolly::WOOLLY_TARGET

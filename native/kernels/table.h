@@ -1,0 +1,100 @@
+// Every kernel, with its contract. Only plain data crosses this table: the functions behind it are compiled once per
+// instruction set, and nothing of theirs may be shared with other files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace woolly {
+
+constexpr int kPanel = 16;  // rows of a weight matrix that are packed and computed together
+
+// How a row of activations is stored for a linear. Integer dots are exact, so all that decides the result of one
+// output element is this quantization and the order of blocks, which is the same in every kernel.
+enum class Activation : uint8_t {
+    f32,    // as it is
+    q8_32,  // int8, one scale and one sum per 32 columns
+    q8_256  // int8, one scale per 256 columns, one sum per 16
+};
+
+// One quantized row. For f32 only `x` is set.
+struct ActivationRow {
+    const float* x;
+    const int8_t* q;      // [columns]
+    const float* scale;   // [columns / 32 or / 256]
+    const int32_t* sums;  // of q, [columns / 32 or / 16]
+};
+
+// Storage types, by their ggml ids.
+enum class WeightType : uint8_t {
+    f32 = 0,
+    f16 = 1,
+    q4_0 = 2,
+    q4_1 = 3,
+    q5_0 = 6,
+    q5_1 = 7,
+    q8_0 = 8,
+    q2_k = 10,
+    q3_k = 11,
+    q4_k = 12,
+    q5_k = 13,
+    q6_k = 14,
+    iq4_nl = 20,
+    iq4_xs = 23,
+    bf16 = 30,
+    mxfp4 = 39
+};
+constexpr int kWeightTypes = 40;
+
+// tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= 4.
+// `panel` is packed (quant/pack.h says how), `columns` the matrix's.
+using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
+
+enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
+
+// One query group over one range of cached positions.
+struct AttentionTask {
+    const float* q;  // [n_heads, head_dim], turned and not scaled
+    int n_heads;     // query heads that share this KV head
+    int head_dim;
+    float scale;
+    float softcap;                   // 0: none
+    int first, last;                 // positions that are seen, exclusive of `last`
+    const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
+    const uint8_t* const* v_blocks;
+    int first_block;
+    float* out;  // [n_heads, head_dim]: sum of exp(score - max) * v
+    float* max;  // [n_heads]
+    float* sum;  // [n_heads]: sum of exp(score - max)
+};
+
+struct KernelTable {
+    const char* name;
+
+    PanelDot dot[kWeightTypes];  // null where a type has no kernel
+
+    // Quantizes one row of `columns` (a multiple of 32 or 256) values.
+    void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
+    void (*quantize_256)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
+
+    // y = x / rms(x) * weight over n columns. y may be x.
+    void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);
+    // y = silu(gate) * up. y may be gate or up.
+    void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
+
+    // Writes one token's K and V (head_dim values each) into its slot of a block of 16 positions.
+    void (*store_k[3])(const float* k, int head_dim, int slot, uint8_t* block);
+    void (*store_v[3])(const float* v, int head_dim, int slot, uint8_t* block);
+    void (*attend[3])(const AttentionTask& task);
+};
+
+// Index into store_k, store_v and attend.
+constexpr int kv_index(KvType type) { return type == KvType::f32 ? 0 : type == KvType::f16 ? 1 : 2; }
+
+// Bytes of K (or of V) of one KV head in a block of 16 positions.
+constexpr size_t kv_block_bytes(KvType type, int head_dim) {
+    const size_t n = size_t(head_dim) * 16;
+    return type == KvType::f32 ? n * 4 : type == KvType::f16 ? n * 2 : n + n / 32 * 4;
+}
+
+}  // namespace woolly

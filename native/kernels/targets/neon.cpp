@@ -1,0 +1,15 @@
+// The neon level. Includes no STL: a function of it compiled with this file's flags must not replace another file's.
+#include "kernels/table.h"
+
+// clang-format off: the algorithms need the primitives before them
+#define WOOLLY_TARGET neon
+#include "kernels/isa/neon.h"
+#include "kernels/generic/kernels.h"
+// clang-format on
+
+namespace woolly {
+
+extern const KernelTable k_neon_table;
+const KernelTable k_neon_table = neon::make_table("neon");
+
+}  // namespace woolly

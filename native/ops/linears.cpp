@@ -1,0 +1,208 @@
+// linears: prepare the input once (norm, quantize), then panels of 16 rows, each for all rows of the batch.
+#include <algorithm>
+#include <cstring>
+
+#include "program/worker.h"
+#include "quant/pack.h"
+
+namespace woolly {
+
+namespace {
+
+size_t aligned(size_t n) { return (n + 63) & ~size_t{63}; }
+
+}  // namespace
+
+// Bytes of one prepared row: f32, or quants, then scales, then sums.
+static size_t activation_row_bytes(Activation kind, int64_t columns) {
+    const size_t n = size_t(columns);
+    if (kind == Activation::f32) return aligned(n * 4);
+    if (kind == Activation::q8_32) return aligned(n) + aligned(n / 32 * 4) + aligned(n / 32 * 4);
+    return aligned(n) + aligned(n / 256 * 4) + aligned(n / 16 * 4);
+}
+
+void Program::finish() {
+    size_t columns = 0;
+    for (const Matrix& m : matrices_) {
+        columns = std::max(columns, size_t(m.columns));
+        panel_bytes_ = std::max(panel_bytes_, aligned(woolly::panel_bytes(m.info, m.columns)));
+    }
+    activation_bytes_ = 0;
+    for (const Step& step : steps_) {
+        if (step.op != Op::linears) continue;
+        size_t sum = 0;
+        for (const Activation kind : {Activation::f32, Activation::q8_32, Activation::q8_256})
+            sum += activation_row_bytes(kind, matrices_[size_t(step.matrices[0])].columns);
+        activation_bytes_ = std::max(activation_bytes_, sum);
+    }
+    norm_bytes_ = aligned(columns * 4);
+    activations_ = Memory(activation_bytes_ * size_t(max_rows_));
+    for (auto& rows : activation_rows_) rows.resize(size_t(max_rows_));
+    row_sequence_.resize(size_t(max_rows_));
+
+    size_t group = 0;
+    int64_t heads = 0;
+    for (const Step& step : steps_) {
+        if (step.op != Op::attend) continue;
+        const int64_t width = values_[size_t(step.inputs[0])].width;
+        group = std::max(group, size_t(width + 2 * (width / step.head_dim)) * 4);
+        heads = std::max(heads, width / step.head_dim);
+    }
+    // Splits are computed apart only where rows are few (attend says when), so their number is bounded.
+    const size_t splits = size_t(max_context_ / kSplit + 1);
+    partial_bytes_ = group;
+    partials_ = Memory(group * splits * size_t(4 * pool_.size()));
+    finished_ = std::make_unique<std::atomic<int32_t>[]>(size_t(4 * pool_.size()) * size_t(heads + 1));
+    next_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
+    times_.assign(steps_.size(), 0);
+    // Each worker: a prepared row, a normed row, two panels (gate and up), attention of one group twice.
+    for (int i = 0; i < pool_.size(); ++i)
+        own_.emplace_back(aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_ + 2 * aligned(group));
+}
+
+void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,
+                         ActivationRow* to) {
+    const int64_t columns = p.matrices_[size_t(step.matrices[0])].columns;
+    const float* x = in(step, 0) + row * columns;
+    const size_t n = size_t(columns);
+    if (step.norm >= 0) {
+        float* y = kind == Activation::f32 ? reinterpret_cast<float*>(memory) : normed;
+        p.kernels_.rms_norm(x, p.vectors_[size_t(step.norm)].data, step.eps, columns, y);
+        x = y;
+    }
+    *to = {x, nullptr, nullptr, nullptr};
+    if (kind == Activation::f32) return;
+    int8_t* q = reinterpret_cast<int8_t*>(memory);
+    const bool per_32 = kind == Activation::q8_32;
+    float* scale = reinterpret_cast<float*>(memory + aligned(n));
+    int32_t* sums = reinterpret_cast<int32_t*>(memory + aligned(n) + aligned(n / (per_32 ? 32 : 256) * 4));
+    (per_32 ? p.kernels_.quantize_32 : p.kernels_.quantize_256)(x, columns, q, scale, sums);
+    *to = {nullptr, q, scale, sums};
+}
+
+// The input of a step in one of the three forms, for all rows. `own`: by this worker alone, in its own memory.
+const ActivationRow* Worker::prepare(const Step& step, Activation kind, int64_t n_rows, bool own) {
+    const int64_t columns = p.matrices_[size_t(step.matrices[0])].columns;
+    uint8_t* mine = p.own_[size_t(id)].data();
+    float* normed = reinterpret_cast<float*>(mine + aligned(p.activation_bytes_));
+    size_t at = 0;  // of this form within a prepared row
+    for (int k = 0; k < int(kind); ++k) at += activation_row_bytes(Activation(k), columns);
+    if (own) {
+        static thread_local ActivationRow row[3];
+        prepare_row(step, kind, 0, mine + at, normed, &row[int(kind)]);
+        return &row[int(kind)];
+    }
+    ActivationRow* rows = p.activation_rows_[int(kind)].data();
+    const Range range = share(n_rows);
+    for (int64_t r = range.first; r < range.last; ++r)
+        prepare_row(step, kind, r, p.activations_.data() + size_t(r) * p.activation_bytes_ + at, normed, rows + r);
+    return rows;
+}
+
+// The panel in packed form: where it is kept, or made in this worker's own memory. `slot` 0 or 1.
+const uint8_t* Worker::packed(Matrix& matrix, int64_t panel, int slot) {
+    const size_t bytes = woolly::panel_bytes(matrix.info, matrix.columns);
+    const bool kept = matrix.packed != nullptr;
+    uint8_t* to =
+        kept ? matrix.packed + size_t(panel) * bytes
+             : p.own_[size_t(id)].data() + aligned(p.activation_bytes_) + p.norm_bytes_ + size_t(slot) * p.panel_bytes_;
+    if (kept && matrix.done[size_t(panel)] != 0) return to;
+    const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
+    pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
+               matrix.columns, to);
+    if (kept) matrix.done[size_t(panel)] = 1;
+    return to;
+}
+
+void Worker::finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
+                         int64_t n_columns) {
+    const int64_t width = p.value_width(step.outputs[m]);
+    const float* bias = step.biases[m] < 0 ? nullptr : p.vectors_[size_t(step.biases[m])].data + column;
+    for (int i = 0; i < n; ++i) {
+        float* y = out(step, int(m)) + (row + i) * width + column;
+        const float* residual =
+            step.epilogue == Epilogue::residual ? in(step, 1) + (row + i) * width + column : nullptr;
+        for (int64_t c = 0; c < n_columns; ++c) {
+            float v = tile[i * kPanel + c];
+            if (bias != nullptr) v += bias[c];
+            v *= step.factor;
+            y[c] = residual != nullptr ? residual[c] + v : v;
+        }
+    }
+}
+
+void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* rows, int64_t n_rows) {
+    Matrix& matrix = p.matrices_[size_t(step.matrices[m])];
+    const PanelDot dot = p.kernels_.dot[matrix.type];
+    const int64_t column = panel * kPanel;
+    const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
+    const uint8_t* weights = packed(matrix, panel, 0);
+    alignas(64) float tile[4 * kPanel];
+    if (step.epilogue != Epilogue::swiglu) {
+        for (int64_t r = 0; r < n_rows; r += 4) {
+            const int n = int(std::min<int64_t>(4, n_rows - r));
+            dot(weights, matrix.columns, rows + r, n, tile);
+            finish_tile(step, m, tile, r, n, column, n_columns);
+        }
+        return;
+    }
+    // Gate and up: the same panel of both, then silu(gate) * up. Up may be of another type, with other activations.
+    Matrix& second = p.matrices_[size_t(step.matrices[1])];
+    const PanelDot second_dot = p.kernels_.dot[second.type];
+    const uint8_t* second_weights = packed(second, panel, 1);
+    const ActivationRow* second_rows = n_rows == 1 ? prepare(step, second.info.activation, 1, true)
+                                                   : p.activation_rows_[int(second.info.activation)].data();
+    if (second.info.activation == matrix.info.activation) second_rows = rows;
+    alignas(64) float up[4 * kPanel];
+    const int64_t width = p.value_width(step.outputs[0]);
+    const auto add_bias = [&](float* t, int n, int bias) {
+        if (bias < 0) return;
+        for (int i = 0; i < n; ++i)
+            for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += p.vectors_[size_t(bias)].data[column + c];
+    };
+    for (int64_t r = 0; r < n_rows; r += 4) {
+        const int n = int(std::min<int64_t>(4, n_rows - r));
+        dot(weights, matrix.columns, rows + r, n, tile);
+        second_dot(second_weights, second.columns, second_rows + r, n, up);
+        add_bias(tile, n, step.biases[0]);
+        add_bias(up, n, step.biases[1]);
+        p.kernels_.swiglu(tile, up, n * kPanel, tile);
+        for (int i = 0; i < n; ++i)
+            std::memcpy(out(step) + (r + i) * width + column, tile + i * kPanel, size_t(n_columns) * 4);
+    }
+}
+
+void Worker::linears(const Step& step, int index) {
+    const int64_t n_rows = rows(step);
+    if (n_rows == 0) return;
+    const size_t n_matrices = step.epilogue == Epilogue::swiglu ? 1 : step.matrices.size();
+    bool needed[3] = {};
+    for (const int m : step.matrices) needed[int(p.matrices_[size_t(m)].info.activation)] = true;
+    // A single row is prepared by every worker for itself: cheaper than waiting for one to do it.
+    const bool own = n_rows == 1;
+    const ActivationRow* prepared[3] = {};
+    for (int k = 0; k < 3; ++k)
+        if (needed[k]) prepared[k] = prepare(step, Activation(k), n_rows, own);
+    if (!own) p.pool_.barrier();
+
+    int64_t n_panels = 0;
+    for (size_t m = 0; m < n_matrices; ++m) n_panels += p.matrices_[size_t(step.matrices[m])].n_panels();
+    const auto one = [&](int64_t task) {
+        size_t m = 0;
+        while (task >= p.matrices_[size_t(step.matrices[m])].n_panels())
+            task -= p.matrices_[size_t(step.matrices[m++])].n_panels();
+        panel(step, m, task, prepared[int(p.matrices_[size_t(step.matrices[m])].info.activation)], n_rows);
+    };
+    // Three quarters in one run for each worker, the rest taken in small pieces by whoever is free.
+    const int64_t fixed = n_panels * 3 / 4;
+    const Range range = share(fixed);
+    for (int64_t task = range.first; task < range.last; ++task) one(task);
+    const int64_t piece = std::max<int64_t>(1, (n_panels - fixed) / (8 * p.pool_.size()));
+    for (;;) {
+        const int64_t task = fixed + p.next_[size_t(index)].fetch_add(piece, std::memory_order_relaxed);
+        if (task >= n_panels) break;
+        for (int64_t t = task; t < std::min(task + piece, n_panels); ++t) one(t);
+    }
+}
+
+}  // namespace woolly

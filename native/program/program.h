@@ -1,0 +1,140 @@
+// A plan compiled for the CPU: an array of steps over one arena. It walks the array; it decides nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/table.h"
+#include "program/cache.h"
+#include "program/memory.h"
+#include "quant/types.h"
+#include "threads/pool.h"
+
+namespace woolly {
+
+// A weight matrix. `source` is the mapped file; `packed` is where its panels are kept, or null where the budget has
+// no room for them. A panel is packed by the thread that first computes with it.
+struct Matrix {
+    int type = 0;
+    TypeInfo info{};
+    int64_t rows = 0, columns = 0;
+    const uint8_t* source = nullptr;
+    uint8_t* packed = nullptr;
+    std::unique_ptr<uint8_t[]> done;  // [n_panels], 1 where the panel is packed
+
+    int64_t n_panels() const { return (rows + kPanel - 1) / kPanel; }
+    size_t stride() const { return row_bytes(info, columns); }
+};
+
+struct Vector {
+    const float* data = nullptr;
+    int64_t n = 0;
+};
+
+// A value of the plan: f32 [rows, width] in the arena.
+struct ValueSlot {
+    size_t offset = 0;
+    int64_t width = 0;
+    bool output_rows = false;  // one row per wanted logits instead of one per token
+};
+
+enum class Op : uint8_t { embed, rms_norm, linears, store, attend, swiglu, add, scale, output_rows };
+enum class Epilogue : uint8_t { none, swiglu, residual };
+
+struct Step {
+    Op op{};
+    Epilogue epilogue{};
+    bool barrier_before = false;
+    bool adjacent = false;             // rotary pairs side by side
+    std::vector<int> inputs, outputs;  // values
+    std::vector<int> matrices;         // linears, embed
+    std::vector<int> biases;           // a vector for each matrix, -1 for none
+    int norm = -1, k_norm = -1;        // vectors
+    float eps = 0, factor = 1, softcap = 0;
+    int layer = 0, head_dim = 0, n_rot = 0, window = 0;
+    std::string name;  // for error messages
+};
+
+// One step's inputs, as Batch in Python has them, and cos and sin of each row's position.
+struct BatchView {
+    int64_t n_rows = 0, n_sequences = 0, n_output = 0, max_pages = 0;
+    const int32_t* tokens = nullptr;
+    const int32_t* positions = nullptr;
+    const int32_t* offsets = nullptr;
+    const int32_t* pages = nullptr;
+    const int32_t* output_rows = nullptr;
+    const float* cosines = nullptr;  // [positions, n_rot / 2]
+    const float* sines = nullptr;
+    int64_t n_turns = 0;  // positions that the tables hold
+};
+
+class Program {
+  public:
+    Program(const KernelTable& kernels, int n_threads, int64_t max_rows, size_t arena_bytes, int64_t max_context);
+
+    int add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source);
+    int add_vector(const float* data, int64_t n);
+    int add_value(size_t offset, int64_t width, bool output_rows);
+    void add_step(Step step);
+    // Called once after the last add: sizes the scratch memory.
+    void finish();
+
+    // Gives a matrix room for its packed panels (or takes it away with null).
+    void set_packed(int matrix, uint8_t* memory);
+    // Panels of a matrix that are packed so far.
+    int64_t panels_done(int matrix) const;
+
+    // Runs steps [first, last). Throws std::invalid_argument for a batch that does not fit. Returns false where the
+    // cancel flag stopped it.
+    bool run(const BatchView& batch, Cache& cache, int first, int last);
+    void cancel() { cancel_.store(true, std::memory_order_relaxed); }
+
+    float* value(int id) { return reinterpret_cast<float*>(arena_.data() + values_[size_t(id)].offset); }
+    int64_t value_width(int id) const { return values_[size_t(id)].width; }
+    int64_t value_rows(int id, const BatchView& b) const {
+        return values_[size_t(id)].output_rows ? b.n_output : b.n_rows;
+    }
+    int n_steps() const { return int(steps_.size()); }
+    int n_threads() const { return pool_.size(); }
+    const char* level() const { return kernels_.name; }
+
+    // Nanoseconds spent in each step by worker 0 since the last reset, barriers included in the step that waits.
+    std::vector<int64_t>& times() { return times_; }
+    void set_profiling(bool on) { profiling_ = on; }
+
+  private:
+    friend struct Worker;
+    void check(const BatchView& batch, const Cache& cache, int first, int last) const;
+    void work(int worker);
+
+    const KernelTable& kernels_;
+    Pool pool_;
+    const int64_t max_rows_, max_context_;
+    Memory arena_;
+    std::vector<Matrix> matrices_;
+    std::vector<Vector> vectors_;
+    std::vector<ValueSlot> values_;
+    std::vector<Step> steps_;
+
+    // Quantized activations of one linears step, shared by all workers; and each worker's own copy for a single row.
+    size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_bytes_ = 0;
+    Memory activations_, partials_;
+    std::vector<Memory> own_;
+    std::vector<ActivationRow> activation_rows_[3];
+    std::unique_ptr<std::atomic<int64_t>[]> next_;      // [n_steps]: the next task to take
+    std::unique_ptr<std::atomic<int32_t>[]> finished_;  // attention splits that are done, per row and KV head
+    std::vector<int32_t> row_sequence_;
+
+    // Of the present run.
+    const BatchView* batch_ = nullptr;
+    Cache* cache_ = nullptr;
+    int first_ = 0, last_ = 0;
+    std::atomic<bool> cancel_{false};
+    bool cancelled_ = false, profiling_ = false;
+    std::vector<int64_t> times_;
+};
+
+}  // namespace woolly

@@ -1,0 +1,49 @@
+// What one thread does with one step. Each op is a member; ops/ holds their bodies.
+#pragma once
+
+#include "program/program.h"
+
+namespace woolly {
+
+constexpr int kSplit = 128;  // positions of one attention task: fixed, so that results do not depend on the threads
+
+struct Worker {
+    Program& p;
+    const int id;
+    const BatchView& batch;
+    Cache& cache;
+
+    void run(const Step& step, int index);
+
+    void embed(const Step& step);
+    void rms_norm(const Step& step);
+    void linears(const Step& step, int index);
+    void store(const Step& step);
+    void attend(const Step& step, int index);
+    void elementwise(const Step& step);
+    void output_rows(const Step& step);
+
+    // This worker's share of n things: [first, last).
+    struct Range {
+        int64_t first, last;
+    };
+    Range share(int64_t n) const {
+        const int64_t threads = p.pool_.size();
+        return {n * id / threads, n * (id + 1) / threads};
+    }
+    const float* in(const Step& step, int i) const { return p.value(step.inputs[size_t(i)]); }
+    float* out(const Step& step, int i = 0) const { return p.value(step.outputs[size_t(i)]); }
+    int64_t rows(const Step& step) const { return p.value_rows(step.outputs[0], batch); }
+
+  private:
+    const ActivationRow* prepare(const Step& step, Activation kind, int64_t n_rows, bool own);
+    void prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed, ActivationRow* to);
+    void panel(const Step& step, size_t m, int64_t panel, const ActivationRow* rows, int64_t n_rows);
+    const uint8_t* packed(Matrix& matrix, int64_t panel, int slot);
+    void finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
+                     int64_t n_columns);
+    void attend_split(const Step& step, int64_t row, int kv_head, int split, float* out, float* max, float* sum);
+    void write_attention(const Step& step, int64_t row, int kv_head, const float* out, const float* sum);
+};
+
+}  // namespace woolly

@@ -1,0 +1,398 @@
+// Every primitive of one instruction set gives the bits of the scalar one.
+//
+// Build with one of TEST_SCALAR, TEST_NEON, TEST_AVX2, TEST_AVX512, that set's flags and -ffp-contract=off,
+// which keeps a mul and an add two roundings. The result of an operation on a NaN may carry another payload,
+// since C++ leaves the order of commutative operands open; bits that are only moved or chosen must be equal.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#define WOOLLY_TARGET scalar
+#include "kernels/isa/scalar.h"
+#undef WOOLLY_TARGET
+#define WOOLLY_TARGET tested
+#if defined(TEST_NEON)
+#include "kernels/isa/neon.h"
+#elif defined(TEST_AVX2)
+#include "kernels/isa/avx2.h"
+#elif defined(TEST_AVX512)
+#include "kernels/isa/avx512.h"
+#elif defined(TEST_SCALAR)
+#include "kernels/isa/scalar.h"
+#else
+#error "name the instruction set: -DTEST_SCALAR, -DTEST_NEON, -DTEST_AVX2 or -DTEST_AVX512"
+#endif
+#undef WOOLLY_TARGET
+
+#if !defined(__FMA__) && !defined(__aarch64__)
+#error "without -mfma the scalar fma rounds twice and the comparison means nothing"
+#endif
+
+namespace s = woolly::scalar;
+namespace t = woolly::tested;
+
+namespace {
+
+// Lanes lie in order in every instruction set's structs, so that a plain copy moves them in and out.
+static_assert(sizeof(t::F32) == 64 && sizeof(t::I32) == 64 && sizeof(t::U8) == 64);
+
+template <class To, class From>
+To as(const From& from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+struct Bits {
+    uint32_t v[16];
+};
+struct Bytes {
+    uint8_t v[64];
+};
+
+uint64_t state = 0x9e3779b97f4a7c15;
+uint32_t random_bits() {  // xorshift64*
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return uint32_t((state * 0x2545f4914f6cdd1d) >> 32);
+}
+int random_between(int low, int high) { return low + int(random_bits() % uint32_t(high - low + 1)); }
+
+bool any_difference = false;
+
+struct Group {
+    const char* name;
+    long checked = 0, different = 0;
+
+    ~Group() {
+        std::printf("%-9s %s: %ld values", different == 0 ? "same" : "DIFFERENT", name, checked);
+        if (different != 0) std::printf(", %ld of them differ", different);
+        std::printf("\n");
+        any_difference = any_difference || different != 0;
+    }
+    void check(const char* what, uint32_t expected, uint32_t actual, uint32_t input) {
+        ++checked;
+        if (expected == actual) return;
+        if (++different <= 5) std::printf("  %s of %08x: expected %08x, got %08x\n", what, input, expected, actual);
+    }
+    void bits(const char* what, const Bits& expected, const Bits& actual, const Bits& input) {
+        for (int i = 0; i < 16; ++i) check(what, expected.v[i], actual.v[i], input.v[i]);
+    }
+    void bytes(const char* what, const Bytes& expected, const Bytes& actual, const Bytes& input) {
+        for (int i = 0; i < 64; ++i) check(what, expected.v[i], actual.v[i], input.v[i]);
+    }
+};
+
+bool is_nan(uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
+uint32_t one_nan(uint32_t bits) { return is_nan(bits) ? 0x7fc00000 : bits; }
+uint32_t quiet(uint32_t bits) { return is_nan(bits) ? bits | 0x00400000 : bits; }
+template <class F>
+Bits each(Bits a, F f) {
+    for (uint32_t& lane : a.v) lane = f(lane);
+    return a;
+}
+
+// Zero, subnormals, the smallest normals, half of the smallest half, ties for rounding, the largest integers
+// that are exact and that fit, the largest, infinity, NaN (the first one signalling).
+constexpr uint32_t edges[] = {
+    0x00000000, 0x00000001, 0x00000002, 0x00400000, 0x007fffff, 0x00800000, 0x00800001, 0x33000000,
+    0x34000000, 0x3effffff, 0x3f000000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x3fc00000, 0x40200000,
+    0x42fe0000, 0x43000000, 0x4b000000, 0x4b000001, 0x4b7fffff, 0x4effffff, 0x5f000000, 0x7f000000,
+    0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000, 0x7fd55555,
+};
+uint32_t edge() {
+    const uint32_t bits = random_bits();
+    return edges[(bits >> 1) % (sizeof(edges) / sizeof(edges[0]))] | (bits << 31);
+}
+// Any bits, edges, and numbers of like size, whose sums round and cancel.
+uint32_t random_float() {
+    const uint32_t bits = random_bits(), kind = random_bits() % 4;
+    if (kind < 2) return kind == 0 ? bits : edge();
+    return (bits & 0x807fffff) | uint32_t(random_between(117, 137)) << 23;
+}
+Bits random_words() {
+    return each(Bits{}, [](uint32_t) { return random_bits(); });
+}
+Bits random_floats() {
+    return each(Bits{}, [](uint32_t) { return random_float(); });
+}
+Bits random_ints(int low, int high) {
+    return each(Bits{}, [=](uint32_t) { return uint32_t(random_between(low, high)); });
+}
+template <class F>
+void each_round(F f) {
+    for (int round = 0; round < 20000; ++round) f();
+}
+
+void test_moves() {
+    Group group{"zero, set1, load, store, abs, max"};
+    const Bits none{};
+    group.bits("zero", none, as<Bits>(t::zero()), none);
+    group.bits("izero", none, as<Bits>(t::izero()), none);
+    each_round([&] {
+        const Bits a = random_floats(), b = random_floats();
+        const auto sa = as<s::F32>(a), sb = as<s::F32>(b);
+        const auto ta = as<t::F32>(a), tb = as<t::F32>(b);
+        group.bits("abs", as<Bits>(s::abs(sa)), as<Bits>(t::abs(ta)), a);
+        group.bits("max", as<Bits>(s::max(sa, sb)), as<Bits>(t::max(ta, tb)), a);
+        const float x = as<float>(a.v[0]);
+        float unaligned[17], out[18] = {};
+        group.bits("set1", as<Bits>(s::set1(x)), as<Bits>(t::set1(x)), a);
+        std::memcpy(unaligned + 1, &a, sizeof(a));
+        group.bits("load", a, as<Bits>(t::load(unaligned + 1)), a);
+        t::store(out + 1, ta);
+        Bits stored;
+        std::memcpy(&stored, out + 1, sizeof(stored));
+        group.bits("store", a, stored, a);
+        group.check("store, before and after", 0, out[0] != 0 || out[17] != 0, 0);
+    });
+}
+
+void test_arithmetic() {
+    Group group{"add, sub, mul, div, fma"};
+    const auto same = [&](const char* what, s::F32 expected, t::F32 actual, const Bits& input) {
+        group.bits(what, each(as<Bits>(expected), one_nan), each(as<Bits>(actual), one_nan), input);
+    };
+    const auto check = [&](const Bits& a, const Bits& b, const Bits& c) {
+        const auto sa = as<s::F32>(a), sb = as<s::F32>(b), sc = as<s::F32>(c);
+        const auto ta = as<t::F32>(a), tb = as<t::F32>(b), tc = as<t::F32>(c);
+        same("add", s::add(sa, sb), t::add(ta, tb), a);
+        same("sub", s::sub(sa, sb), t::sub(ta, tb), a);
+        same("mul", s::mul(sa, sb), t::mul(ta, tb), a);
+        same("div", s::div(sa, sb), t::div(ta, tb), a);
+        same("fma", s::fma(sa, sb, sc), t::fma(ta, tb, tc), a);
+    };
+    each_round([&] { check(random_floats(), random_floats(), random_floats()); });
+    each_round([&] {  // the volatile product cannot be fused
+        const Bits a = random_floats(), b = random_floats(), c = random_floats();
+        s::F32 sum = as<s::F32>(c);
+        for (int i = 0; i < 16; ++i) {
+            const volatile float product = as<float>(a.v[i]) * as<float>(b.v[i]);
+            sum.v[i] = product + sum.v[i];
+        }
+        same("mul then add", sum, t::add(t::mul(as<t::F32>(a), as<t::F32>(b)), as<t::F32>(c)), a);
+    });
+    for (const uint32_t x : edges)
+        for (const uint32_t y : edges) {
+            Bits a, b, c;
+            for (uint32_t i = 0; i < 16; ++i) {
+                a.v[i] = x | (i << 31);
+                b.v[i] = y | (i >> 1 << 31);
+                c.v[i] = edge();
+            }
+            check(a, b, c);
+        }
+}
+
+void test_halves() {
+    Group group{"load_f16, store_f16, load_bf16"};
+    uint16_t in[17];
+    for (uint32_t first = 0; first < 0x10000; first += 16) {
+        Bits input;
+        for (uint32_t i = 0; i < 16; ++i) in[i + 1] = uint16_t(input.v[i] = first + i);
+        // Converting makes a signalling NaN quiet in hardware; the scalar one keeps it.
+        group.bits("load_f16", each(as<Bits>(s::load_f16(in + 1)), quiet), each(as<Bits>(t::load_f16(in + 1)), quiet),
+                   input);
+        group.bits("load_bf16", as<Bits>(s::load_bf16(in + 1)), as<Bits>(t::load_bf16(in + 1)), input);
+    }
+    const auto store = [&](const Bits& a) {
+        uint16_t expected[16], actual[18] = {};
+        s::store_f16(expected, as<s::F32>(a));
+        t::store_f16(actual + 1, as<t::F32>(a));
+        for (int i = 0; i < 16; ++i) group.check("store_f16", expected[i], actual[i + 1], a.v[i]);
+        group.check("store_f16, before and after", 0, actual[0] | actual[17], 0);
+    };
+    // Each half, the tie above it, and their neighbours. The last tie is 65520, the first to become infinite.
+    for (uint32_t h = 0; h < 0x7c00; ++h) {
+        const float below = s::half_to_float(uint16_t(h));
+        const float above = h == 0x7bff ? 65536.0f : s::half_to_float(uint16_t(h + 1));
+        const float tie = below + (above - below) / 2;
+        Bits a;
+        for (uint32_t i = 0; i < 16; ++i) {
+            a.v[i] = as<uint32_t>((i & 4) ? tie : below);
+            a.v[i] = a.v[i] + (i & 3) - (a.v[i] == 0 ? 0 : 1);
+            a.v[i] |= (i & 8) << 28;
+        }
+        store(a);
+    }
+    each_round([&] { store(random_floats()); });
+    each_round([&] { store(each(Bits{}, [](uint32_t) { return random_bits(); })); });
+}
+
+void test_integers() {
+    Group group{"iset1, iadd, isub, imul, load_u8, load_s8, store_s8, isum_lanes"};
+    each_round([&] {
+        const Bits a = random_ints(-46340, 46340), b = random_ints(-46340, 46340);
+        const auto sa = as<s::I32>(a), sb = as<s::I32>(b);
+        const auto ta = as<t::I32>(a), tb = as<t::I32>(b);
+        const auto x = int32_t(random_bits());
+        group.bits("iset1", as<Bits>(s::iset1(x)), as<Bits>(t::iset1(x)), a);
+        group.bits("iadd", as<Bits>(s::iadd(sa, sb)), as<Bits>(t::iadd(ta, tb)), a);
+        group.bits("isub", as<Bits>(s::isub(sa, sb)), as<Bits>(t::isub(ta, tb)), a);
+        group.bits("imul", as<Bits>(s::imul(sa, sb)), as<Bits>(t::imul(ta, tb)), a);
+        group.check("isum_lanes", uint32_t(s::isum_lanes(sa)), uint32_t(t::isum_lanes(ta)), 0);
+    });
+    each_round([&] {
+        const Bits a = random_words();
+        int8_t expected[16], actual[18] = {};
+        s::store_s8(expected, as<s::I32>(a));
+        t::store_s8(actual + 1, as<t::I32>(a));
+        for (int i = 0; i < 16; ++i) group.check("store_s8", uint8_t(expected[i]), uint8_t(actual[i + 1]), a.v[i]);
+        group.check("store_s8, before and after", 0, actual[0] != 0 || actual[17] != 0, 0);
+    });
+    uint8_t in[256 + 16];
+    int8_t signed_in[256 + 16];
+    for (int i = 0; i < 256 + 16; ++i) in[i] = uint8_t(i);
+    std::memcpy(signed_in, in, sizeof(in));
+    for (int i = 0; i < 256; ++i) {
+        group.bits("load_u8", as<Bits>(s::load_u8(in + i)), as<Bits>(t::load_u8(in + i)), Bits{});
+        const int8_t* p = signed_in + i;
+        group.bits("load_s8", as<Bits>(s::load_s8(p)), as<Bits>(t::load_s8(p)), Bits{});
+    }
+}
+
+void test_conversions() {
+    Group group{"to_float, round_to_int, power_of_two"};
+    const auto rounded = [&](const Bits& a) {
+        group.bits("round_to_int", as<Bits>(s::round_to_int(as<s::F32>(a))), as<Bits>(t::round_to_int(as<t::F32>(a))),
+                   a);
+    };
+    // What does not fit an int32 has no defined result.
+    const auto fits = [](uint32_t x) { return (x & 0x7fffffff) <= 0x4effffff ? x : x & 0x807fffff; };
+    each_round([&] {
+        const Bits a = random_words();
+        group.bits("to_float", as<Bits>(s::to_float(as<s::I32>(a))), as<Bits>(t::to_float(as<t::I32>(a))), a);
+        rounded(each(random_floats(), fits));
+    });
+    for (int first = -40000; first < 40000; first += 16) {  // halves and quarters: every tie
+        Bits a;
+        for (int i = 0; i < 16; ++i) a.v[i] = as<uint32_t>(float(first + i) * 0.25f);
+        rounded(a);
+    }
+    for (int first = -126; first <= 112; first += 14) {
+        Bits a;
+        for (int i = 0; i < 16; ++i) a.v[i] = uint32_t(first + i);
+        group.bits("power_of_two", as<Bits>(s::power_of_two(as<s::I32>(a))), as<Bits>(t::power_of_two(as<t::I32>(a))),
+                   a);
+    }
+}
+
+void test_reductions() {
+    Group group{"sum_lanes, max_lanes"};
+    const auto check = [&](const Bits& a) {
+        const auto bits = [](float x) { return as<uint32_t>(x); };
+        const auto sa = as<s::F32>(a);
+        const auto ta = as<t::F32>(a);
+        group.check("sum_lanes", one_nan(bits(s::sum_lanes(sa))), one_nan(bits(t::sum_lanes(ta))), a.v[0]);
+        group.check("max_lanes", bits(s::max_lanes(sa)), bits(t::max_lanes(ta)), a.v[0]);
+    };
+    each_round([&] { check(random_floats()); });
+    each_round([&] {  // like sizes, so that each order of the sum rounds in its own way
+        check(each(Bits{}, [](uint32_t) { return (random_bits() & 0x80ffffff) | 0x3f000000; }));
+    });
+    each_round([&] {  // zeros of both signs, and NaN in any lane: the order decides
+        check(each(Bits{}, [](uint32_t) {
+            const uint32_t bits = random_bits();
+            return bits % 5 == 0 ? 0x7fc00000 | (bits >> 16) : bits & 0x80000000;
+        }));
+    });
+}
+
+Bytes random_bytes(int low, int high) {
+    Bytes r;
+    for (uint8_t& byte : r.v) byte = uint8_t(random_between(low, high));
+    return r;
+}
+
+template <int n>
+void test_shift(Group& group, const Bytes& a) {
+    const auto sa = as<s::U8>(a);
+    const auto ta = as<t::U8>(a);
+    group.bytes("shift_right", as<Bytes>(s::shift_right<n>(sa)), as<Bytes>(t::shift_right<n>(ta)), a);
+    group.bytes("shift_left", as<Bytes>(s::shift_left<n>(sa)), as<Bytes>(t::shift_left<n>(ta)), a);
+    if constexpr (n > 0) test_shift<n - 1>(group, a);
+}
+
+void test_bytes() {
+    Group group{"load_bytes, low_bits, shift_right, shift_left, either, lookup"};
+    for (int first = 0; first < 256; ++first) {
+        uint8_t in[65];
+        Bytes a;
+        for (int i = 0; i < 64; ++i) in[i + 1] = a.v[i] = uint8_t(first + i * 37);
+        group.bytes("load_bytes", a, as<Bytes>(t::load_bytes(in + 1)), a);
+        test_shift<7>(group, a);
+        for (int mask = 0; mask < 256; ++mask)
+            group.bytes("low_bits", as<Bytes>(s::low_bits(as<s::U8>(a), uint8_t(mask))),
+                        as<Bytes>(t::low_bits(as<t::U8>(a), uint8_t(mask))), a);
+    }
+    for (int round = 0; round < 2000; ++round) {
+        const Bytes a = random_bytes(0, 255), b = random_bytes(0, 255), index = random_bytes(0, 15);
+        test_shift<7>(group, a);
+        group.bytes("either", as<Bytes>(s::either(as<s::U8>(a), as<s::U8>(b))),
+                    as<Bytes>(t::either(as<t::U8>(a), as<t::U8>(b))), a);
+        int8_t table[16];
+        std::memcpy(table, b.v, 16);
+        group.bytes("lookup", as<Bytes>(s::lookup(table, as<s::U8>(index))),
+                    as<Bytes>(t::lookup(table, as<t::U8>(index))), index);
+    }
+}
+
+void test_dots() {
+    Group group{"dot16, dot16_signed"};
+    const auto check = [&](const Bits& start, const Bytes(&w)[4], const int8_t* a, bool is_signed) {
+        const auto sacc = as<s::I32>(start);
+        const auto tacc = as<t::I32>(start);
+        const auto w0 = as<s::U8>(w[0]), w1 = as<s::U8>(w[1]), w2 = as<s::U8>(w[2]), w3 = as<s::U8>(w[3]);
+        const auto t0 = as<t::U8>(w[0]), t1 = as<t::U8>(w[1]), t2 = as<t::U8>(w[2]), t3 = as<t::U8>(w[3]);
+        if (!is_signed) {
+            group.bits("dot16", as<Bits>(s::dot16(sacc, w0, w1, w2, w3, a)),
+                       as<Bits>(t::dot16(tacc, t0, t1, t2, t3, a)), start);
+            return;
+        }
+        int32_t sum = 0;
+        for (int i = 0; i < 16; ++i) sum += a[i];
+        const t::I32 dot = t::dot16_signed(tacc, t0, t1, t2, t3, a);
+        group.bits("dot16_signed", as<Bits>(s::dot16_signed(sacc, w0, w1, w2, w3, a)),
+                   as<Bits>(t::isub(dot, t::iset1(t::kSignedOffset * sum))), start);
+    };
+    // low = high gives the extremes, where a 16-bit step would saturate.
+    const auto ranges = [&](int low, int high, bool is_signed) {
+        for (int round = 0; round < 4000; ++round) {
+            Bytes w[4];
+            for (Bytes& group_of_four : w) group_of_four = random_bytes(low, high);
+            int8_t a[17];
+            const int extreme = round % 8;
+            for (int i = 0; i < 16; ++i) {
+                a[i + 1] = int8_t(random_between(-127, 127));
+                if (extreme == 1) a[i + 1] = 127;
+                if (extreme == 2) a[i + 1] = -127;
+                if (extreme == 3) a[i + 1] = i % 2 ? 127 : -127;
+            }
+            check(random_ints(-1000000, 1000000), w, a + 1, is_signed);
+        }
+    };
+    ranges(0, 15, false);
+    ranges(0, 127, false);
+    ranges(127, 127, false);
+    ranges(-128, 127, true);
+    ranges(-128, -128, true);
+    ranges(-128, -127, true);
+    ranges(127, 127, true);
+    ranges(0, 0, true);
+}
+
+}  // namespace
+
+int main() {
+    test_moves();
+    test_arithmetic();
+    test_halves();
+    test_integers();
+    test_conversions();
+    test_reductions();
+    test_bytes();
+    test_dots();
+    return any_difference ? 1 : 0;
+}

@@ -1,0 +1,93 @@
+#include "threads/pool.h"
+
+#include <unistd.h>
+
+#include <chrono>
+
+namespace woolly {
+
+namespace {
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Spins for about 50 us, which covers the gap between two tokens' steps, then sleeps until the value changes.
+template <class T>
+void wait_while(const std::atomic<T>& value, T old) {
+    const auto start = std::chrono::steady_clock::now();
+    for (;;) {
+        for (int i = 0; i < 256; ++i) {
+            if (value.load(std::memory_order_acquire) != old) return;
+            relax();
+        }
+        if (std::chrono::steady_clock::now() - start > std::chrono::microseconds(50)) break;
+    }
+    while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+Pool::Pool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {}
+
+Pool::~Pool() {
+    if (threads_.empty()) return;
+    if (owner_ != int(getpid())) {
+        // A forked child holds handles of threads that it does not have: leave them, joining would hang.
+        for (auto& thread : threads_) thread.detach();
+        return;
+    }
+    stop_ = true;
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+    for (auto& thread : threads_) thread.join();
+}
+
+void Pool::start() {
+    for (auto& thread : threads_) thread.detach();
+    threads_.clear();
+    owner_ = int(getpid());
+    arrived_ = 0;
+    running_ = 0;
+    const uint32_t seen = epoch_.load();
+    for (int worker = 1; worker < n_threads_; ++worker) threads_.emplace_back([=, this] { work(worker, seen); });
+}
+
+void Pool::run(void (*job)(void*, int), void* context) {
+    if (n_threads_ > 1 && owner_ != int(getpid())) start();
+    job_ = job;
+    context_ = context;
+    running_.store(n_threads_ - 1, std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_release);
+    if (n_threads_ > 1) epoch_.notify_all();
+    job(context, 0);
+    for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) wait_while(running_, left);
+}
+
+void Pool::work(int worker, uint32_t seen) {
+    for (;;) {
+        wait_while(epoch_, seen);
+        seen = epoch_.load(std::memory_order_acquire);
+        if (stop_) return;
+        job_(context_, worker);
+        if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    }
+}
+
+void Pool::barrier() {
+    if (n_threads_ == 1) return;
+    const uint32_t phase = phase_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == n_threads_ - 1) {
+        arrived_.store(0, std::memory_order_relaxed);
+        phase_.fetch_add(1, std::memory_order_release);
+        phase_.notify_all();
+    } else {
+        wait_while(phase_, phase);
+    }
+}
+
+}  // namespace woolly

@@ -1,0 +1,43 @@
+"""Options: what a person may ask of a backend. A value out of range is refused by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from woolly.errors import RequestError
+
+__all__ = ["KV_TYPES", "Options", "parse_size"]
+
+KV_TYPES = ("f16", "f32", "q8_0")
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a program is to be compiled."""
+
+    threads: int | None = None  # None: the physical cores that the process may use
+    weight_memory: int | None = None  # bytes kept of prepared weights; None: all
+    kv_type: str | None = None  # of the cache; None: the backend's own choice
+    level: str | None = None  # of the kernels; None: the best that the machine can run
+    max_rows: int = 512  # most rows of a batch
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and (isinstance(self.threads, bool) or self.threads < 1):
+            raise RequestError(f"threads is {self.threads}, but at least 1 is needed")
+        if self.weight_memory is not None and self.weight_memory < 0:
+            raise RequestError(f"weight_memory is {self.weight_memory}, but at least 0 bytes are needed")
+        if self.kv_type is not None and self.kv_type not in KV_TYPES:
+            raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}")
+
+
+def parse_size(name: str, size: int | str | None) -> int | None:
+    """Bytes as a number, or as text such as 600MB or 1.5GiB."""
+    if size is None or (isinstance(size, int) and not isinstance(size, bool)):
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None
+    if found is None:
+        raise RequestError(f"{name} is {size!r}; bytes were expected, such as 600000000, 600MB or 1.5GiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
