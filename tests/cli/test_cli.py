@@ -70,8 +70,8 @@ def test_show_json_adds_up(tiny):
     facts = json.loads(woolly("show", tiny, "--json", "--ctx", "100").stdout)
     assert facts["metadata"]["general.architecture"] == "granite"
     assert facts["tensors"]["F32"]["bytes"] == facts["memory"]["weights"] == facts["parameters"] * 4
-    # 2 layers, K and V, 2 heads of 16, in f32
-    assert facts["memory"]["kv_cache_f32"] == 100 * 2 * 2 * 2 * 16 * 4
+    # 2 layers, K and V, 2 heads of 16, in f16
+    assert facts["memory"]["kv_cache"] == 100 * 2 * 2 * 2 * 16 * 2
 
 
 def test_plan_prints_one_line_per_step(tiny):
@@ -81,6 +81,7 @@ def test_plan_prints_one_line_per_step(tiny):
     assert lines[0].split()[:2] == ["step", "op"]
     assert lines[1].split()[:2] == ["0", "embed"]
     assert "granite.py" in lines[-1]
+    assert "factor=0.125" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,11 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "one", "two", "three"), 2, "quotes"),
         (("run", "TINY", "x", "--raw", "-s", "y"), 2, "--system needs a chat template"),
         (("run", "TINY", ""), 2, "the prompt is empty"),
+        (("run", "TINY", "  "), 2, "the prompt is empty"),
+        (("run", "TINY"), 2, "the prompt is empty"),
+        (("run", "nope.gguf"), 2, "the prompt is empty"),
+        (("show", "TINY", "--ctx", "0"), 2, "--ctx is 0"),
+        (("show", "TINY", "--ctx", "100000"), 1, "from 1 to 512"),
         (("fly",), 2, "fly"),
     ],
 )
@@ -113,4 +119,48 @@ def test_a_reader_that_goes_away_is_no_error(tiny):
     command = f"{sys.executable} -c 'from woolly.cli import main; main()' plan {tiny} | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("step")
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+def test_a_model_alone_takes_its_prompt_from_standard_input(tiny):
+    piped = woolly("run", tiny, "--seed", "1", "-n", "8", stdin="hello")
+    assert piped.returncode == 0
+    assert piped.stdout == woolly("run", tiny, "hello", "--seed", "1", "-n", "8").stdout
+
+
+def test_standard_input_that_is_not_utf8_is_refused(tiny):
+    command = [sys.executable, "-c", "from woolly.cli import main; main()", "run", str(tiny), "-"]
+    done = subprocess.run(command, input=b"caf\xe9", capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"not UTF-8 (byte 3)" in done.stderr
+
+
+def test_a_full_disk_is_one_sentence(tiny):
+    command = f"{sys.executable} -c 'from woolly.cli import main; main()' plan {tiny} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "woolly: error: No space left on device\n"
+
+
+def test_a_hostile_file_name_or_key_cannot_drive_the_terminal(tiny, tmp_path):
+    from woolly.gguf import GGUFWriter
+
+    writer = GGUFWriter(tmp_path / "y[bold].gguf")
+    writer.add("general.architecture", "llama")
+    writer.add("evil\x1b[31m", "\x1b]0;title\x07[red]")
+    writer.add("not.a.number", float("nan"))
+    writer.write()
+    for options in ((), ("--json",)):
+        done = woolly("show", tmp_path / "y[bold].gguf", *options)
+        assert done.returncode == 0
+        assert "y[bold].gguf" in done.stdout
+        assert "\x1b" not in done.stdout
+        assert "[red]" in done.stdout
+
+
+def test_plan_folds_layers_that_are_alike(tiny):
+    folded, whole = woolly("plan", tiny).stdout, woolly("plan", tiny, "--all").stdout
+    assert "(1 more layers like this one)" in folded
+    assert "blk.1." not in folded
+    assert "blk.1.ffn_down.weight" in whole
+    assert "linears" in woolly("plan", tiny, "--fused").stdout

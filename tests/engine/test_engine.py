@@ -1,5 +1,7 @@
 """Requests run together give what they give alone; what cannot fit is refused with its numbers."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def prompts():
 
 
 def run_all(engine, params):
-    sequences = [engine.add(prompt, params) for prompt in prompts()]
+    sequences = [engine.add(engine.prepare(prompt, params)) for prompt in prompts()]
     for _ in range(10_000):
         if all(s.finish_reason for s in sequences):
             return sequences
@@ -50,9 +52,9 @@ def test_a_cache_too_small_for_all_serves_them_one_after_another(llm):
 
 def test_a_long_prompt_does_not_stall_a_running_answer(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=16)
-    running = engine.add([1, 2, 3], GREEDY)
+    running = engine.add(engine.prepare([1, 2, 3], GREEDY))
     engine.step()
-    engine.add(prompts()[1], GREEDY)
+    engine.add(engine.prepare(prompts()[1], GREEDY))
     before = len(running.output)
     engine.step()
     assert len(running.output) == before + 1
@@ -67,9 +69,49 @@ def test_leaving_a_stream_early_frees_its_pages(llm):
 
 
 def test_a_stream_that_is_never_read_takes_no_part(llm):
-    llm.generate([1, 2, 3], GREEDY, stream=True)
+    unread = llm.generate([1, 2, 3], GREEDY, stream=True)
+    before = len(llm.engine.scheduler.waiting)
     assert llm.generate([4, 5], GREEDY).finish_reason == "length"
+    assert before == 0
     assert not llm.engine.scheduler.running
+    unread.close()
+
+
+def test_a_stream_that_is_dropped_frees_its_pages(llm):
+    stream = llm.generate([1, 2, 3], GREEDY, stream=True)
+    next(stream)
+    del stream
+    assert llm.engine.scheduler.pages.n_free == llm.engine.scheduler.pages.n_pages
+
+
+def test_streams_that_are_read_in_turns_lose_nothing(llm):
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    wanted = [llm.generate(prompt, params).text for prompt in ([1, 2, 3], [9, 8], [50])]
+    streams = [llm.generate(prompt, params, stream=True) for prompt in ([1, 2, 3], [9, 8], [50])]
+    texts = ["", "", ""]
+    for _ in range(30):
+        for i, stream in enumerate(streams):
+            texts[i] += "".join(chunk.text for chunk in [next(stream, None)] if chunk)
+        assert llm.generate([7], SamplingParams(temperature=0, max_tokens=1)).token_ids
+    assert texts == wanted
+
+
+def test_two_threads_may_ask_at_once(llm):
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    wanted = [llm.generate(prompt, params).token_ids for prompt in prompts()]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda prompt: llm.generate(prompt, params).token_ids, prompts() * 3))
+    assert got == wanted * 3
+
+
+def test_closing_ends_a_stream_with_a_clear_error(tmp_path):
+    llm = LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"))
+    stream = llm.generate([1, 2, 3], GREEDY, stream=True)
+    next(stream)
+    llm.close()
+    with pytest.raises(RequestError, match="was closed"):
+        for _ in stream:
+            pass
 
 
 def test_streamed_pieces_make_up_the_whole_answer(llm):
@@ -113,11 +155,16 @@ def test_without_max_tokens_an_answer_may_fill_the_context(llm):
     ("prompt", "params", "message"),
     [
         ([], GREEDY, "the prompt is empty"),
-        ([1] * 256, GREEDY, "the prompt has 256 tokens, but the context holds 256"),
+        ([1] * 256, GREEDY, "the prompt has 256 tokens .*, but the context holds 256"),
         ([1] * 250, GREEDY, "250 tokens and max_tokens=12 exceed the context of 256"),
         ([1, 320], GREEDY, "token 320 is not an id of this vocabulary"),
         ([-1], GREEDY, "token -1 is not an id"),
-        (["a"], GREEDY, "token 'a' is not an id"),
+        ([1.5], GREEDY, "token 1.5 is not an id"),
+        (["a"], GREEDY, "one prompt at a time"),
+        ([1], {"max_tokens": 3}, "params is of type dict"),
+        ([True], GREEDY, "token True is not an id"),
+        (b"abc", GREEDY, "the prompt is of type bytes"),
+        (5, GREEDY, "the prompt is of type int"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused(llm, prompt, params, message):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from woolly.engine import SamplingParams
 from woolly.engine.sampler import Sampler
-from woolly.errors import RequestError
+from woolly.errors import ModelError, RequestError
 
 OPEN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -89,6 +89,13 @@ def test_any_logits_and_filters_give_a_token(logits, top_k, top_p, min_p):
 def test_a_value_out_of_range_is_refused_by_name(name, value):
     with pytest.raises(RequestError, match=f"^{name} is "):
         SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("logits", [[np.nan, 1.0], [1.0, np.inf], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_an_error(logits, temperature):
+    with pytest.raises(ModelError, match="not finite"):
+        draws(logits, n=1, temperature=temperature)
 
 
 def test_a_single_stop_string_may_be_given_bare():

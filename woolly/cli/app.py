@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import typer
 
 from woolly import __version__
+from woolly.cli.bench import bench
 from woolly.cli.plan import plan
 from woolly.cli.pull import pull
 from woolly.cli.run import run
@@ -27,6 +30,7 @@ app.command()(run)
 app.command()(show)
 app.command()(plan)
 app.command()(pull)
+app.command()(bench)
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,6 +50,11 @@ def _root(
 
 def main() -> None:
     """Entry point: 0 for success, 1 for an error of the user's input, 2 for wrong usage, 130 for Ctrl-C."""
+    if hasattr(signal, "SIGPIPE"):
+        # The reader of our output may go away (`woolly plan ... | head`): end as other tools do, without a word.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
     try:
         app()
     except WoollyError as error:
@@ -53,7 +62,7 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output went away (`woolly show ... | head`): nothing more to say.
-        sys.stderr.close()
-        sys.exit(141)
+    except OSError as error:
+        # Standard output is full or gone; files of the user's have errors of their own.
+        typer.echo(f"woolly: error: {error.strerror or error}", err=True)
+        sys.exit(1)

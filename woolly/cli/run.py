@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from woolly.cli.pull import pull_with_progress
-from woolly.store import CATALOGUE, DEFAULT_MODEL
+from woolly.store import DEFAULT_MODEL, is_catalogued
 
 __all__ = ["run"]
 
@@ -46,7 +47,14 @@ def run(
         typer.Option("--ctx", "-c", help="Context in tokens.", show_default="the model's, at most 8192"),
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
-    backend: Annotated[str, typer.Option(help="auto or reference.")] = "auto",
+    kv_type: Annotated[
+        str | None,
+        typer.Option("--kv-type", "-ctk", help="How the cache is kept: f16, f32, q8_0.", show_default="f16"),
+    ] = None,
+    weight_memory: Annotated[
+        str | None, typer.Option(help="Most memory for prepared weights, such as 600MB.", show_default="no limit")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="auto, cpu or reference.")] = "auto",
 ) -> None:
     """Answer one prompt, for instance: woolly run "Why is the sky blue?"."""
     # Imported late, so that --help answers at once.
@@ -67,19 +75,22 @@ def run(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    path = pull_with_progress(model, Console(stderr=True)) if model in CATALOGUE else model
-    with LLM(path, ctx=ctx, threads=threads, backend=backend) as llm:
+    path = pull_with_progress(model, Console(stderr=True)) if is_catalogued(model) else model
+    with LLM(path, ctx=ctx, threads=threads, backend=backend, kv_type=kv_type, weight_memory=weight_memory) as llm:
         if raw:
             chunks = llm.generate(prompt, params, stream=True)
         else:
             messages = [{"role": "system", "content": system}] if system is not None else []
             chunks = llm.chat([*messages, {"role": "user", "content": prompt}], params, stream=True)
         ended = None
-        for chunk in chunks:
-            sys.stdout.write(chunk.text)
-            sys.stdout.flush()
-            ended = chunk.finish_reason
-        sys.stdout.write("\n")
+        try:
+            for chunk in chunks:
+                sys.stdout.write(chunk.text)
+                sys.stdout.flush()
+                ended = chunk.finish_reason
+        finally:
+            # Also after Ctrl-C, so that the shell's prompt starts on a line of its own.
+            sys.stdout.write("\n")
         if ended == "length" and max_tokens is None:
             typer.echo(f"woolly: the context of {llm.ctx} tokens is full; --ctx asks for more", err=True)
 
@@ -87,13 +98,30 @@ def run(
 def _model_and_prompt(words: list[str]) -> tuple[str, str]:
     if not words and not sys.stdin.isatty():
         words = ["-"]
-    if not 1 <= len(words) <= 2:
+    if not words:
+        raise typer.BadParameter('a prompt was expected, for instance: woolly run "Why is the sky blue?"')
+    if len(words) > 2:
         raise typer.BadParameter(
             f'a prompt, or a model and a prompt, were expected, but {len(words)} words came; put the prompt in "quotes"'
         )
+    if len(words) == 1 and (is_catalogued(words[0]) or Path(words[0]).is_file() or words[0].endswith(".gguf")):
+        # A model alone: its prompt comes from standard input.
+        if sys.stdin.isatty():
+            raise typer.BadParameter(f"{words[0]} is a model; a prompt was expected after it")
+        words = [words[0], "-"]
     model, prompt = (DEFAULT_MODEL, words[0]) if len(words) == 1 else (words[0], words[1])
     if prompt == "-":
-        prompt = sys.stdin.read()
-    if not prompt:
+        prompt = _standard_input()
+    if not prompt.strip():
         raise typer.BadParameter("the prompt is empty")
     return model, prompt
+
+
+def _standard_input() -> str:
+    if sys.stdin.isatty():
+        typer.echo("woolly: type the prompt, end with Ctrl-D", err=True)
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"standard input is not UTF-8 (byte {error.start})") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 import numpy as np
@@ -14,7 +13,7 @@ from woolly.engine.sampler import Sampler
 from woolly.engine.scheduler import Scheduler
 from woolly.engine.sequence import FinishReason, Sequence
 from woolly.engine.stop import StopMatcher
-from woolly.errors import RequestError
+from woolly.errors import ModelError, RequestError
 from woolly.runtime import Batch, Program, pages_for
 from woolly.text import StreamDetokenizer, Tokenizer
 
@@ -34,20 +33,20 @@ class Engine:
         self.state = program.new_state(n_pages)
         self.scheduler = Scheduler(PageAllocator(n_pages), chunk=chunk or program.max_rows, max_running=max_running)
 
-    def add(self, prompt: Seq[int], params: SamplingParams) -> Sequence:
-        """Queues a request; one that cannot fit is refused with both numbers."""
+    def prepare(self, prompt: Seq[int], params: SamplingParams) -> Sequence:
+        """A request that is not queued yet; one that cannot fit is refused with both numbers."""
         self.check_tokens(prompt)
         room = self.ctx - len(prompt)
         if room < 1:
             raise RequestError(
-                f"the prompt has {len(prompt)} tokens, but the context holds {self.ctx} and at least one must be"
-                " left for the answer; raise ctx or shorten the prompt"
+                f"the prompt has {len(prompt)} tokens (a chat template's included), but the context holds {self.ctx}"
+                " and at least one must be left for the answer; shorten it, or raise ctx where the model allows"
             )
         if params.max_tokens is not None and params.max_tokens > room:
             raise RequestError(
                 f"the prompt's {len(prompt)} tokens and max_tokens={params.max_tokens} exceed the context of {self.ctx}"
             )
-        sequence = Sequence(
+        return Sequence(
             prompt=prompt,
             params=params,
             sampler=Sampler(params),
@@ -55,11 +54,14 @@ class Engine:
             stop=StopMatcher(params.stop),
             max_tokens=room if params.max_tokens is None else params.max_tokens,
         )
+
+    def add(self, sequence: Sequence) -> Sequence:
+        """Queues a prepared request."""
         self.scheduler.waiting.append(sequence)
         return sequence
 
-    def step(self) -> list[tuple[Sequence, str]]:
-        """One step for all; gives each sequence that got a token or finished, with its text that may be shown."""
+    def step(self) -> list[Sequence]:
+        """One step for all; gives the sequences that got a token. Their text waits in each one's `unread`."""
         work = self.scheduler.schedule()
         if not work:
             return []
@@ -74,17 +76,9 @@ class Engine:
         logits = self.program.run(batch, self.state)
         for sequence, tokens in work:
             sequence.n_computed += len(tokens)
-        return [(s, self._settle(s, row)) for (s, _), row in zip(ready, logits, strict=True)]
-
-    def stream(self, sequence: Sequence) -> Iterator[str]:
-        """Steps until the sequence is finished, giving its text piece by piece; leaving early cancels it."""
-        try:
-            while sequence.finish_reason is None:
-                for other, text in self.step():
-                    if other is sequence and text:
-                        yield text
-        finally:
-            self.cancel(sequence)
+        for (sequence, _), row in zip(ready, logits, strict=True):
+            self._settle(sequence, row)
+        return [sequence for sequence, _ in ready]
 
     def cancel(self, sequence: Sequence) -> None:
         """Ends a sequence that has not finished and frees its pages."""
@@ -117,29 +111,31 @@ class Engine:
         if len(ids) == 0:
             raise RequestError("the prompt is empty; at least one token is needed")
         for token in ids:
-            if not isinstance(token, (int, np.integer)) or not 0 <= token < n_vocab:
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < n_vocab:
                 raise RequestError(f"token {token!r} is not an id of this vocabulary (0 to {n_vocab - 1})")
 
-    def _settle(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> str:
+    def _settle(self, sequence: Sequence, logits: npt.NDArray[np.float32]) -> None:
         """Chooses a token, turns it into text, and sees whether the sequence is done."""
-        token = sequence.sampler.choose(logits)
+        try:
+            token = sequence.sampler.choose(logits)
+        except ModelError:
+            self._finish(sequence, "error")
+            raise
         sequence.output.append(token)
         if token in self.tokenizer.stop_ids and not sequence.params.ignore_eos:
-            return self._finish(sequence, "stop")
+            self._finish(sequence, "stop")
+            return
         text, stopped = sequence.stop.push(sequence.detokenizer.push(token))
-        sequence.text += text
+        sequence.show(text)
         if stopped:
             self._finish(sequence, "stop", flush=False)
         elif len(sequence.output) == sequence.max_tokens:
-            text += self._finish(sequence, "length")
-        return text
+            self._finish(sequence, "length")
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, *, flush: bool = True) -> str:
-        rest = ""
+    def _finish(self, sequence: Sequence, reason: FinishReason, *, flush: bool = True) -> None:
         if flush:
-            shown, stopped = sequence.stop.push(sequence.detokenizer.finish())
-            rest = shown if stopped else shown + sequence.stop.finish()
-        sequence.text += rest
+            text, stopped = sequence.stop.push(sequence.detokenizer.finish())
+            sequence.show(text if stopped else text + sequence.stop.finish())
+            reason = "stop" if stopped and reason == "length" else reason
         sequence.finish_reason = reason
         self.scheduler.release(sequence)
-        return rest

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.params import SamplingParams
+from woolly.errors import ModelError
 
 __all__ = ["Sampler"]
 
@@ -24,8 +25,12 @@ class Sampler:
     def choose(self, logits: npt.NDArray[np.float32]) -> int:
         """The next token. Ties go to the lowest id."""
         params = self._params
+        best = int(np.argmax(logits))
+        # argmax of a row with a NaN is that NaN, so one look finds every sick row but those of minus infinities.
+        if not np.isfinite(logits[best]):
+            raise ModelError("the model computed logits that are not finite; its file may be damaged")
         if params.temperature == 0.0:
-            return int(np.argmax(logits))
+            return best
         ids = self._shortlist(logits)
         scores = logits[ids].astype(np.float64)
         ids, scores = _nucleus(ids, scores, params.top_p)

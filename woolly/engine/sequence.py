@@ -35,6 +35,17 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     n_computed: int = 0  # tokens whose K and V are in the cache
     finish_reason: FinishReason | None = None
+    unread: str = ""  # text that no reader has taken yet
+
+    def show(self, text: str) -> None:
+        """Adds text to the answer."""
+        self.text += text
+        self.unread += text
+
+    def take_unread(self) -> str:
+        """Text since the last call."""
+        text, self.unread = self.unread, ""
+        return text
 
     @property
     def n_tokens(self) -> int:

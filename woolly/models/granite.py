@@ -30,7 +30,7 @@ def read(keys: Keys) -> GraniteParams:
     if logit_scale == 0:
         raise ModelError("metadata key granite.logit_scale is 0, but logits are divided by it")
     return GraniteParams(
-        common=read_transformer(keys, "adjacent"),
+        common=read_transformer(keys, "adjacent", scalars=True),
         embedding_scale=keys.number("embedding_scale", 1.0),
         residual_scale=keys.number("residual_scale", 1.0),
         logit_scale=logit_scale,
@@ -40,11 +40,11 @@ def read(keys: Keys) -> GraniteParams:
 def build(p: Tracer, hp: GraniteParams) -> None:
     """The whole model."""
     eps = hp.common.eps
-    x = p.embed("token_embd") * hp.embedding_scale
+    x = p.embed("token_embd", width=hp.common.width) * hp.embedding_scale
     for i in range(hp.common.n_layers):
         with p.scope(f"blk.{i}"):
             a = blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=eps), hp.common, i)
             x = x + a * hp.residual_scale
-            f = blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps))
+            f = blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), hp.common)
             x = x + f * hp.residual_scale
     p.output(blocks.logits(p, x, hp.common) * (1.0 / hp.logit_scale))

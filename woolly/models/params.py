@@ -13,7 +13,17 @@ from woolly.plan.rope import RopeStyle
 __all__ = ["Keys", "TransformerParams", "read_rope", "read_transformer"]
 
 # Keys whose presence changes the arithmetic in ways that no model here knows; silence would mean wrong logits.
-_REFUSED = ("expert_count", "attention.clamp_kqv", "attention.max_alibi_bias", "final_logit_softcapping")
+_REFUSED = (
+    "expert_count",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.sliding_window_pattern",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "leading_dense_block_count",
+)
+# The same, but for models that have them.
+_SCALARS = ("embedding_scale", "residual_scale", "logit_scale")
 
 
 class Keys:
@@ -64,6 +74,11 @@ class Keys:
         """Whether the file gives this key."""
         return f"{self.architecture}.{name}" in self._metadata
 
+    def is_set(self, name: str) -> bool:
+        """Whether the file gives this key, and not as zero or false."""
+        value = self._metadata.get(f"{self.architecture}.{name}")
+        return value is not None and not (isinstance(value, (bool, int, float)) and value == 0)
+
     def _get(self, name: str, default: object) -> object:
         key = f"{self.architecture}.{name}"
         if key in self._metadata:
@@ -82,6 +97,8 @@ class TransformerParams:
     """What decoder-only transformers have in common."""
 
     n_layers: int
+    width: int
+    ffn: int
     n_heads: int
     n_kv_heads: int
     head_dim: int
@@ -91,14 +108,16 @@ class TransformerParams:
     rope: Rope
 
 
-def read_transformer(keys: Keys, style: RopeStyle) -> TransformerParams:
-    """The common parameters, checked against each other."""
-    for name in _REFUSED:
-        if keys.has(name) and keys.number(name) != 0:
+def read_transformer(keys: Keys, style: RopeStyle, *, scalars: bool = False) -> TransformerParams:
+    """The common parameters, checked against each other. `scalars`: the model reads its scales itself."""
+    for name in _REFUSED + (() if scalars else _SCALARS):
+        if keys.is_set(name):
             raise UnsupportedError(
                 f"metadata key {keys.architecture}.{name} is set, which Woolly's {keys.architecture} model"
                 " does not support yet"
             )
+    if not keys.flag("attention.causal", True):
+        raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
     n_heads = keys.positive("attention.head_count")
     n_kv_heads = keys.positive("attention.head_count_kv", n_heads)
     width = keys.positive("embedding_length")
@@ -109,14 +128,20 @@ def read_transformer(keys: Keys, style: RopeStyle) -> TransformerParams:
     head_dim = keys.positive("attention.key_length", width // n_heads)
     if keys.positive("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError("heads whose values are longer or shorter than their keys are not supported yet")
+    eps = keys.number("attention.layer_norm_rms_epsilon")
+    window = keys.integer("attention.sliding_window", 0)
+    if eps < 0 or window < 0:
+        raise ModelError(f"the norms' epsilon is {eps:g} and the attention window {window}; neither may be negative")
     return TransformerParams(
         n_layers=keys.positive("block_count"),
+        width=width,
+        ffn=keys.positive("feed_forward_length"),
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
-        eps=keys.number("attention.layer_norm_rms_epsilon"),
+        eps=eps,
         scale=keys.number("attention.scale", 0.0) or head_dim**-0.5,
-        window=keys.integer("attention.sliding_window", 0),
+        window=window,
         rope=read_rope(keys, head_dim, style),
     )
 
@@ -130,6 +155,10 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle) -> Rope:
     base = keys.number("rope.freq_base", 10000.0)
     if factor <= 0 or base <= 1:
         raise ModelError(f"rope needs a positive factor and a base above 1; the file gives {factor:g} and {base:g}")
+    beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32.0)
+    beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0)
+    if beta_fast <= 0 or beta_slow <= 0:
+        raise ModelError(f"yarn's betas are {beta_fast:g} and {beta_slow:g}; both must be positive")
     return Rope(
         head_dim=head_dim,
         n_rot=keys.positive("rope.dimension_count", head_dim),
@@ -139,7 +168,7 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle) -> Rope:
         yarn=scaling == "yarn",
         extrapolation=keys.number("rope.scaling.yarn_ext_factor", 1.0),
         magnitude=keys.number("rope.scaling.attn_factor", 1.0) * keys.number("rope.scaling.yarn_attn_factor", 1.0),
-        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
         original_context=keys.positive("rope.scaling.original_context_length", keys.positive("context_length")),
     )

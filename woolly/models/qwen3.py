@@ -16,9 +16,9 @@ def read(keys: Keys) -> TransformerParams:
 
 def build(p: Tracer, hp: TransformerParams) -> None:
     """The whole model."""
-    x = p.embed("token_embd")
+    x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             x = x + blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
-            x = x + blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps))
+            x = x + blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp)
     p.output(blocks.logits(p, x, hp))

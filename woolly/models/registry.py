@@ -30,6 +30,9 @@ def trace(file: GGUFFile) -> Plan:
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise ModelError(f"{file.path}: metadata key general.architecture is missing, so this is no model")
+    kind = file.metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedError(f"{file.path}: the file is of type {kind!r}, not a model, and cannot be run by itself")
     if name not in _TRACERS:
         known = ", ".join(architectures())
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet; supported: {known}")

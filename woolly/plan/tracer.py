@@ -74,13 +74,19 @@ class Tracer:
         finally:
             self._scope = outer
 
+    def rows(self, name: str) -> int:
+        """Rows of the matrix `name`."""
+        return self._matrix(name).shape[0]
+
     def has(self, name: str) -> bool:
         """Whether the file holds `name.weight` in the present scope."""
         return self._full(name, "weight") in self._tensors
 
-    def embed(self, table: str) -> Handle:
+    def embed(self, table: str, *, width: int) -> Handle:
         """The row of `table` for each token of the batch."""
         weight = self._matrix(table)
+        if weight.shape[1] != width:
+            self._fail(f"{weight.name} has {weight.shape[1]} columns, but the metadata says {width}")
         return self._step("embed", (), "batch", weight.shape[1], (weight,))
 
     def rms_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
@@ -90,10 +96,12 @@ class Tracer:
             self._fail(f"{weight.name} has {weight.shape[0]} elements, which do not divide the width {x.width}")
         return self._step("rms_norm", (x,), x.value.rows, x.width, (weight,), eps=float(eps))
 
-    def linear(self, x: Handle, name: str) -> Handle:
-        """X times the weight transposed, plus `name.bias` where the file has one."""
+    def linear(self, x: Handle, name: str, *, width: int) -> Handle:
+        """X times the weight transposed, plus `name.bias` where the file has one; `width` is that of the result."""
         weight = self._matrix(name)
         rows, columns = weight.shape
+        if rows != width:
+            self._fail(f"{weight.name} has {rows} rows, but the metadata says {width}")
         if columns != x.width:
             self._fail(f"{weight.name} has {columns} columns, but its input is {x.width} wide")
         weights = [weight]

@@ -100,7 +100,8 @@ class CpuProgram:
         if not 0 <= first < last <= len(self.fused.steps):
             raise PlanError(f"steps {first} to {last} are not a part of a plan of {len(self.fused.steps)} steps")
         with self._lock:
-            self._extend_turns(int(batch.positions.max()) + 1)
+            # Of a position beyond the limit no table is made; native code refuses it.
+            self._extend_turns(min(int(batch.positions.max()) + 1, _MAX_CONTEXT))
             done = self._native.run(
                 state.native,
                 batch.tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -25,12 +26,17 @@ class Options:
     max_rows: int = 512  # most rows of a batch
 
     def __post_init__(self) -> None:
-        if self.threads is not None and (isinstance(self.threads, bool) or self.threads < 1):
-            raise RequestError(f"threads is {self.threads}, but at least 1 is needed")
-        if self.weight_memory is not None and self.weight_memory < 0:
-            raise RequestError(f"weight_memory is {self.weight_memory}, but at least 0 bytes are needed")
+        most = 4 * (os.cpu_count() or 1)
+        if self.threads is not None and (not _whole(self.threads, 1) or self.threads > most):
+            raise RequestError(f"threads is {self.threads!r}; a whole number from 1 to {most} was expected here")
+        if self.weight_memory is not None and not _whole(self.weight_memory, 0):
+            raise RequestError(f"weight_memory is {self.weight_memory!r}; at least 0 bytes were expected")
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}")
+
+
+def _whole(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
 def parse_size(name: str, size: int | str | None) -> int | None:

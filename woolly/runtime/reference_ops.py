@@ -13,7 +13,17 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.state import PAGE_SIZE, State
 from woolly.runtime.weights import WeightStore
 
-__all__ = ["PLAIN_OPS", "Context"]
+__all__ = [
+    "PLAIN_OPS",
+    "Context",
+    "apply_linear",
+    "apply_rms_norm",
+    "apply_rope",
+    "apply_swiglu",
+    "attend_cache",
+    "scaled",
+    "store_cache",
+]
 
 Float32 = npt.NDArray[np.float32]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from woolly.errors import StoreError
 
-__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "find", "lookup", "suggestion"]
+__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "find", "is_catalogued", "lookup", "suggestion"]
 
 DEFAULT_MODEL = "smollm2"
 
@@ -55,6 +55,11 @@ def lookup(name: str) -> Model | None:
         if wanted == model.name or wanted in model.aliases:
             return model
     return None
+
+
+def is_catalogued(name: str) -> bool:
+    """Whether `name` is a model of the catalogue, by its name or an alias."""
+    return lookup(name) is not None
 
 
 def find(name: str) -> Model:

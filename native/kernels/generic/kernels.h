@@ -46,7 +46,8 @@ void dot_any(const uint8_t* panel, int64_t columns, const ActivationRow* rows, i
     }
 }
 
-inline KernelTable make_table(const char* name) {
+// Constant: a table filled at load time would run this level's instructions on CPUs that lack them.
+constexpr KernelTable make_table(const char* name) {
     KernelTable t{};
     t.name = name;
     const auto set = [&](WeightType type, PanelDot dot) { t.dot[int(type)] = dot; };

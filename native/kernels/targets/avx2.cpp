@@ -10,6 +10,6 @@
 namespace woolly {
 
 extern const KernelTable k_avx2_table;
-const KernelTable k_avx2_table = avx2::make_table("avx2");
+constinit const KernelTable k_avx2_table = avx2::make_table("avx2");
 
 }  // namespace woolly

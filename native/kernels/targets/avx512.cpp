@@ -10,6 +10,6 @@
 namespace woolly {
 
 extern const KernelTable k_avx512_table;
-const KernelTable k_avx512_table = avx512::make_table("avx512");
+constinit const KernelTable k_avx512_table = avx512::make_table("avx512");
 
 }  // namespace woolly

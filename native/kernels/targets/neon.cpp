@@ -10,6 +10,6 @@
 namespace woolly {
 
 extern const KernelTable k_neon_table;
-const KernelTable k_neon_table = neon::make_table("neon");
+constinit const KernelTable k_neon_table = neon::make_table("neon");
 
 }  // namespace woolly

@@ -10,6 +10,6 @@
 namespace woolly {
 
 extern const KernelTable k_scalar_table;
-const KernelTable k_scalar_table = scalar::make_table("scalar");
+constinit const KernelTable k_scalar_table = scalar::make_table("scalar");
 
 }  // namespace woolly
