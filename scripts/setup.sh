@@ -153,7 +153,7 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
 install() {
     target=. strict=OFF
     if [ "$kind" = test ]; then target='.[test]' strict=ON; fi
-    say "installing Woolly and building its native module (about a minute)"
+    say "installing Woolly and building its native module (a minute or two)"
     : >"$unfinished"
     rm -f -- "$stamp"
     built=$(sources) # before, so that a file edited while the compiler runs is built at the next start
@@ -172,12 +172,23 @@ in_root() {
     (cd -- "$root" && exec "$@")
 }
 
-# Runs a command with its output hidden, and shows the end of that only when the command fails.
+# Runs a command with its output hidden, and shows the end of that only when the command fails. On a terminal a dot
+# every few seconds says that it goes on.
 quietly() {
     log=$(mktemp)
-    trap 'rm -f -- "$log"; exit 130' INT TERM
+    dots=
+    if [ -t 2 ]; then
+        (while sleep 3; do printf . >&2; done) &
+        dots=$!
+    fi
+    trap '[ -z "$dots" ] || kill "$dots"; rm -f -- "$log"; exit 130' INT TERM
     status=0
     "$@" >"$log" 2>&1 </dev/null || status=$?
+    if [ -n "$dots" ]; then
+        kill "$dots" 2>/dev/null || true
+        wait "$dots" 2>/dev/null || true
+        printf '\n' >&2
+    fi
     [ "$status" = 0 ] || tail -n 40 "$log" >&2
     rm -f -- "$log"
     trap - INT TERM
