@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "cpu/bandwidth.h"
 #include "cpu/features.h"
 
 namespace nb = nanobind;
@@ -14,6 +15,11 @@ NB_MODULE(_native, m) {
     m.attr("__version__") = WOOLLY_VERSION;
     m.def("cpu_features", &woolly::cpu_features,
           "Instruction-set extensions that this CPU and its operating system offer.");
+    m.def(
+        "measure_bandwidth",
+        [](int threads, size_t megabytes) { return woolly::read_bandwidth(threads, megabytes * 1000000); },
+        nb::arg("threads"), nb::arg("megabytes"), nb::call_guard<nb::gil_scoped_release>(),
+        "GB/s at which so many threads together read so much memory.");
     woolly::bind_gguf(m);
     woolly::bind_program(m);
     woolly::bind_text(m);

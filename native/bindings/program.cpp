@@ -79,6 +79,8 @@ void bind_program(nb::module_& m) {
         "pack",
         [](int type, int64_t rows, int64_t columns, const Bytes& source, const WritableBytes& out) {
             const TypeInfo info = type_info(type);
+            if (info.block == 0 || rows < 1 || columns < 1 || columns % info.block != 0)
+                throw std::invalid_argument("the matrix does not fit its type's blocks");
             const size_t stride = row_bytes(info, columns), panel = panel_bytes(info, columns);
             if (source.shape(0) < stride * size_t(rows) || out.shape(0) < panel * size_t((rows + kPanel - 1) / kPanel))
                 throw std::invalid_argument("the arrays are too short for the matrix");

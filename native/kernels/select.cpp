@@ -20,10 +20,24 @@ struct Level {
     std::vector<std::string> needs;
 };
 
+#if defined(__x86_64__)
+// The kernels of avx512, on a CPU that has tiles as well.
+const KernelTable* amx_table() {
+    static const KernelTable table = [] {
+        KernelTable t = k_avx512_table;
+        t.name = "amx";
+        return t;
+    }();
+    return &table;
+}
+#endif
+
 // Best first.
 std::vector<Level> all_levels() {
     return {
 #if defined(__x86_64__)
+        {amx_table(),
+         {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c", "amx_tile", "amx_int8"}},
         {&k_avx512_table, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c"}},
         {&k_avx2_table, {"avx2", "fma", "f16c"}},
 #elif defined(__aarch64__)

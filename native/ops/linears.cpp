@@ -131,8 +131,9 @@ void Worker::finish_tile(const Step& step, size_t m, const float* tile, int64_t 
     }
 }
 
-void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* rows, int64_t n_rows) {
+void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t n_rows) {
     Matrix& matrix = p.matrices_[size_t(step.matrices[m])];
+    const ActivationRow* rows = prepared[int(matrix.info.activation)];
     const PanelDot dot = p.kernels_.dot[matrix.type];
     const int64_t column = panel * kPanel;
     const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
@@ -150,9 +151,7 @@ void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRo
     Matrix& second = p.matrices_[size_t(step.matrices[1])];
     const PanelDot second_dot = p.kernels_.dot[second.type];
     const uint8_t* second_weights = packed(second, panel, 1);
-    const ActivationRow* second_rows = n_rows == 1 ? prepare(step, second.info.activation, 1, true)
-                                                   : p.activation_rows_[int(second.info.activation)].data();
-    if (second.info.activation == matrix.info.activation) second_rows = rows;
+    const ActivationRow* second_rows = prepared[int(second.info.activation)];
     alignas(64) float up[4 * kPanel];
     const int64_t width = p.value_width(step.outputs[0]);
     const auto add_bias = [&](float* t, int n, int bias) {
@@ -191,7 +190,7 @@ void Worker::linears(const Step& step, int index) {
         size_t m = 0;
         while (task >= p.matrices_[size_t(step.matrices[m])].n_panels())
             task -= p.matrices_[size_t(step.matrices[m++])].n_panels();
-        panel(step, m, task, prepared[int(p.matrices_[size_t(step.matrices[m])].info.activation)], n_rows);
+        panel(step, m, task, prepared, n_rows);
     };
     // Three quarters in one run for each worker, the rest taken in small pieces by whoever is free.
     const int64_t fixed = n_panels * 3 / 4;

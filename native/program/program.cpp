@@ -64,6 +64,14 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
     if (b.offsets[0] != 0 || b.offsets[b.n_sequences] != b.n_rows) fail("sequence offsets do not cover the rows");
     for (int64_t i = 0; i < b.n_output; ++i)
         if (b.output_rows[i] < 0 || b.output_rows[i] >= b.n_rows) fail("logits wanted of a row outside the batch");
+    for (const Step& step : steps_) {
+        if (step.op != Op::store) continue;
+        const int64_t n_kv_heads = values_[size_t(step.inputs[1])].width / step.head_dim;
+        if (size_t(step.layer) >= cache.layers().size() ||
+            cache.layers()[size_t(step.layer)].n_kv_heads != n_kv_heads ||
+            cache.layers()[size_t(step.layer)].head_dim != step.head_dim)
+            fail("the cache was made for another plan");
+    }
     int64_t n_vocab = INT64_MAX;
     for (const Step& step : steps_)
         if (step.op == Op::embed) n_vocab = matrices_[size_t(step.matrices[0])].rows;
@@ -72,9 +80,11 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
             fail("token " + std::to_string(b.tokens[i]) + " is outside the vocabulary of " + std::to_string(n_vocab));
     for (int64_t s = 0; s < b.n_sequences; ++s) {
         if (b.offsets[s] >= b.offsets[s + 1]) fail("a sequence without rows");
+        if (b.offsets[s + 1] > b.n_rows) fail("sequence offsets do not cover the rows");
         const int32_t from = b.positions[b.offsets[s]], to = b.positions[b.offsets[s + 1] - 1];
         for (int32_t r = b.offsets[s]; r < b.offsets[s + 1]; ++r)
-            if (b.positions[r] != from + (r - b.offsets[s])) fail("positions of a sequence are not consecutive");
+            if (b.positions[r] != int64_t(from) + (r - b.offsets[s]))
+                fail("positions of a sequence are not consecutive");
         if (from < 0 || to >= max_context_ || to >= b.n_turns)
             fail("position " + std::to_string(to) + " is outside the context of " + std::to_string(max_context_));
         if (to / kPageSize >= b.max_pages) fail("a sequence has too few pages");
@@ -94,10 +104,10 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     cache_ = &cache;
     first_ = first;
     last_ = last;
-    cancelled_ = false;
+    cancel_.store(false, std::memory_order_relaxed);  // of a call when nothing ran
+    stop_at_.store(INT_MAX, std::memory_order_relaxed);
     pool_.run([](void* self, int worker) { static_cast<Program*>(self)->work(worker); }, this);
-    cancel_.store(false, std::memory_order_relaxed);
-    return !cancelled_;
+    return stop_at_.load(std::memory_order_relaxed) == INT_MAX;
 }
 
 void Program::work(int id) {
@@ -108,9 +118,9 @@ void Program::work(int id) {
         const Step& step = steps_[size_t(i)];
         if (step.barrier_before || i == first_) {
             // The flag is read by one worker and told to all at the barrier, so that all stop at the same step.
-            if (id == 0 && cancel_.load(std::memory_order_relaxed)) cancelled_ = true;
+            if (id == 0 && cancel_.load(std::memory_order_relaxed)) stop_at_.store(i, std::memory_order_relaxed);
             pool_.barrier();
-            if (cancelled_) return;
+            if (stop_at_.load(std::memory_order_relaxed) <= i) return;
         }
         worker.run(step, i);
         if (profiling_ && id == 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -133,7 +134,10 @@ class Program {
     Cache* cache_ = nullptr;
     int first_ = 0, last_ = 0;
     std::atomic<bool> cancel_{false};
-    bool cancelled_ = false, profiling_ = false;
+    // The step that all workers stop before. A flag would not do: worker 0 may set it at its next barrier while a
+    // slow worker still looks at it after the last one, and leaves alone.
+    std::atomic<int> stop_at_{INT_MAX};
+    bool profiling_ = false;
     std::vector<int64_t> times_;
 };
 

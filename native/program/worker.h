@@ -38,7 +38,8 @@ struct Worker {
   private:
     const ActivationRow* prepare(const Step& step, Activation kind, int64_t n_rows, bool own);
     void prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed, ActivationRow* to);
-    void panel(const Step& step, size_t m, int64_t panel, const ActivationRow* rows, int64_t n_rows);
+    // `prepared`: the input of the step in each of the forms that its matrices need.
+    void panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t n_rows);
     const uint8_t* packed(Matrix& matrix, int64_t panel, int slot);
     void finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
                      int64_t n_columns);

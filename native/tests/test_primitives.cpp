@@ -340,28 +340,31 @@ void test_bytes() {
 }
 
 void test_dots() {
-    Group group{"dot16, dot16_signed"};
-    const auto check = [&](const Bits& start, const Bytes(&w)[4], const int8_t* a, bool is_signed) {
-        const auto sacc = as<s::I32>(start);
-        const auto tacc = as<t::I32>(start);
-        const auto w0 = as<s::U8>(w[0]), w1 = as<s::U8>(w[1]), w2 = as<s::U8>(w[2]), w3 = as<s::U8>(w[3]);
-        const auto t0 = as<t::U8>(w[0]), t1 = as<t::U8>(w[1]), t2 = as<t::U8>(w[2]), t3 = as<t::U8>(w[3]);
-        if (!is_signed) {
-            group.bits("dot16", as<Bits>(s::dot16(sacc, w0, w1, w2, w3, a)),
-                       as<Bits>(t::dot16(tacc, t0, t1, t2, t3, a)), start);
-            return;
-        }
-        int32_t sum = 0;
-        for (int i = 0; i < 16; ++i) sum += a[i];
-        const t::I32 dot = t::dot16_signed(tacc, t0, t1, t2, t3, a);
-        group.bits("dot16_signed", as<Bits>(s::dot16_signed(sacc, w0, w1, w2, w3, a)),
-                   as<Bits>(t::isub(dot, t::iset1(t::kSignedOffset * sum))), start);
+    Group group{"dot4, dot4_signed"};
+    const auto check = [&](const Bits& start, const Bytes& w, const int8_t* a, bool is_signed) {
+        const auto one = [&]<int g>() {
+            const auto sacc = as<s::I32>(start);
+            const auto tacc = as<t::I32>(start);
+            if (!is_signed) {
+                group.bits("dot4", as<Bits>(s::dot4<g>(sacc, as<s::U8>(w), s::columns(a))),
+                           as<Bits>(t::dot4<g>(tacc, as<t::U8>(w), t::columns(a))), start);
+                return;
+            }
+            int32_t sum = 0;
+            for (int i = 0; i < 4; ++i) sum += a[4 * g + i];
+            const t::I32 dot = t::dot4_signed<g>(tacc, as<t::U8>(w), t::columns(a));
+            group.bits("dot4_signed", as<Bits>(s::dot4_signed<g>(sacc, as<s::U8>(w), s::columns(a))),
+                       as<Bits>(t::isub(dot, t::iset1(t::kSignedOffset * sum))), start);
+        };
+        one.template operator()<0>();
+        one.template operator()<1>();
+        one.template operator()<2>();
+        one.template operator()<3>();
     };
     // low = high gives the extremes, where a 16-bit step would saturate.
     const auto ranges = [&](int low, int high, bool is_signed) {
         for (int round = 0; round < 4000; ++round) {
-            Bytes w[4];
-            for (Bytes& group_of_four : w) group_of_four = random_bytes(low, high);
+            const Bytes w = random_bytes(low, high);
             int8_t a[17];
             const int extreme = round % 8;
             for (int i = 0; i < 16; ++i) {

@@ -12,6 +12,13 @@ Charsmap::Charsmap(std::string blob) : blob_(std::move(blob)) {
         throw std::invalid_argument("precompiled_charsmap is shorter than its header says");
     units_ = bytes / 4;
     texts_ = 4 + bytes;
+    for (std::size_t begin = texts_; begin < blob_.size();) {
+        const std::size_t end = blob_.find('\0', begin);
+        if (end - begin > kLongestText)
+            throw std::invalid_argument("precompiled_charsmap has a replacement of " + std::to_string(end - begin) +
+                                        " bytes, and at most " + std::to_string(kLongestText) + " are taken");
+        begin = end + 1;
+    }
 }
 
 }  // namespace woolly

@@ -42,7 +42,7 @@ class Unigram {
         trie_ = Trie(std::move(keys));
     }
 
-    // Throws std::out_of_range for a character that has no id.
+    // Throws std::out_of_range for a character that has no id, and what normalize throws.
     std::vector<std::int32_t> encode(std::string_view raw) const {
         const std::string text = normalize(raw);
         std::vector<std::int32_t> out;
@@ -65,14 +65,18 @@ class Unigram {
     }
 
     // The text as pieces are matched against it: mapped, spaces as U+2581, one in front where the vocabulary
-    // wants it.
+    // wants it. Throws std::length_error where the map makes far more of the text than any of Unicode's forms.
     std::string normalize(std::string_view raw) const {
+        const std::size_t most = kMostGrowth * raw.size() + Charsmap::kLongestText;
         std::string mapped;
         mapped.reserve(raw.size());
         for (std::size_t i = 0; i < raw.size();) {
             const auto [text, size] = charsmap_.longest(raw.substr(i));
             const std::size_t step = size > 0 ? size : character_size(raw, i);
             mapped.append(size > 0 ? text : raw.substr(i, step));
+            if (mapped.size() > most)
+                throw std::length_error("the vocabulary's precompiled_charsmap makes it more than " +
+                                        std::to_string(kMostGrowth) + " times as long");
             i += step;
         }
         std::string out;
@@ -94,6 +98,9 @@ class Unigram {
     }
 
   private:
+    // Unicode's compatibility forms lengthen a text at most 11 times: U+FDFA, from 3 bytes to 33.
+    static constexpr std::size_t kMostGrowth = 16;
+
     struct Best {
         double score = -std::numeric_limits<double>::max();
         std::size_t start = 0;

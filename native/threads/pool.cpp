@@ -37,8 +37,7 @@ Pool::Pool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {}
 Pool::~Pool() {
     if (threads_.empty()) return;
     if (owner_ != int(getpid())) {
-        // A forked child holds handles of threads that it does not have: leave them, joining would hang.
-        for (auto& thread : threads_) thread.detach();
+        leave_threads();
         return;
     }
     stop_ = true;
@@ -47,9 +46,15 @@ Pool::~Pool() {
     for (auto& thread : threads_) thread.join();
 }
 
-void Pool::start() {
-    for (auto& thread : threads_) thread.detach();
+// A forked child holds handles of threads that it does not have. Joining them would hang, and detaching them would hit
+// whatever thread of the child took their memory since: the handles are left where they are.
+void Pool::leave_threads() {
+    if (!threads_.empty()) new std::vector<std::thread>(std::move(threads_));
     threads_.clear();
+}
+
+void Pool::start() {
+    leave_threads();
     owner_ = int(getpid());
     arrived_ = 0;
     running_ = 0;

@@ -27,6 +27,7 @@ class Pool {
   private:
     void work(int worker, uint32_t seen);
     void start();
+    void leave_threads();
 
     const int n_threads_;
     int owner_ = 0;  // process that started the threads: after a fork the child has none of them

@@ -35,7 +35,13 @@ CASES = {
     "ends within the counts": (gguf_bytes()[:20], 16, "number of metadata entries"),
     "tensor count beyond the file": (gguf_bytes(n_tensors=HUGE), 8, f"found {HUGE}"),
     "entry count beyond the file": (gguf_bytes(n_entries=2**63), 16, f"found {2**63}"),
-    "entry count beyond reason": (gguf_bytes([bytes(2**21)], n_entries=2**17), 16, "expected at most 65536"),
+    "entry count beyond reason": (gguf_bytes([bytes(2**21)], n_entries=4097), 16, "at most 4096 metadata entries"),
+    "tensor count beyond reason": (gguf_bytes([bytes(2**21)], n_tensors=16385), 8, "expected at most 16384 tensors"),
+    "names beyond reason": (
+        gguf_bytes([entry(f"{i}" + "k" * 60000, U8, b"\0") for i in range(9)]),
+        24 + 8 * (8 + 60001 + 4 + 1),
+        "names of keys and tensors of at most 524288 bytes together",
+    ),
     "one entry too few": (gguf_bytes([entry("k", U64, bytes(8))], n_entries=2), 16, "at most 1 metadata entries"),
     "key length beyond the file": (
         gguf_bytes([struct.pack("<Q", 60000) + bytes(30)]),

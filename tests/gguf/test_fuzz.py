@@ -1,8 +1,8 @@
 """Ten thousand damaged headers: each opens and can be read to the end, or raises GGUFError."""
 
-import os
 import struct
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gguf.build import write_sample
+from tests.cases.vocabularies import find_vocabularies, need_vocabularies
+from tests.gguf.build import entry, gguf_bytes, string, tensor, write_sample
 from woolly.errors import GGUFError
 from woolly.gguf import StringArray, open_gguf
 
@@ -33,8 +34,7 @@ def seeds(folder: Path) -> list[bytes]:
         write_sample(folder / f"{version}-{alignment}.gguf", version=version, alignment=alignment).read_bytes()
         for version, alignment in ((2, 32), (3, 8), (3, 64))
     ]
-    real = sorted(Path(os.environ.get("WOOLLY_TEST_VOCABS", "/nonexistent")).glob("*.gguf"))
-    return made + [shrunk(path) for path in real]
+    return made + [shrunk(path) for path in find_vocabularies()]
 
 
 def shrunk(path: Path) -> bytes:
@@ -114,6 +114,10 @@ def headers(tmp_path_factory) -> list[bytes]:
     return seeds(tmp_path_factory.mktemp("seeds"))
 
 
+def test_headers_of_real_vocabularies_are_among_the_seeds(headers):
+    assert len(headers) == 3 + len(need_vocabularies())
+
+
 def test_the_seeds_themselves_are_sound(headers, tmp_path):
     for i, data in enumerate(headers):
         path = tmp_path / f"{i}.gguf"
@@ -161,12 +165,56 @@ def test_opening_a_damaged_file_allocates_no_more_than_its_size(headers, tmp_pat
         mutant[at : at + 8] = struct.pack("<Q", int(random.choice([2**16, 2**17, 2**18, 2**20, 2**40])))
         path.unlink(missing_ok=True)
         path.write_bytes(mutant)
-        tracemalloc.start()
-        try:
-            open_gguf(path)
-        except GGUFError:
-            pass
-        finally:
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-        assert peak < len(mutant) + 200_000
+        assert peak_of_opening(path)[0] < len(mutant) + 200_000
+
+
+def peak_of_opening(path: Path) -> tuple[int, bool]:
+    """Bytes that opening allocates at most, and whether the file is sound."""
+    tracemalloc.start()
+    try:
+        file = open_gguf(path)
+        return tracemalloc.get_traced_memory()[1], len(file.paths) > 0
+    except GGUFError:
+        return tracemalloc.get_traced_memory()[1], False
+    finally:
+        tracemalloc.stop()
+
+
+# One wide character makes all characters of a Python string wide.
+WIDE = "🦙"
+I8 = 24
+
+
+def tiny_tensors(n: int, name: str = "", dims: Sequence[int] = (), entries: Sequence[bytes] = ()) -> bytes:
+    listed = [tensor(f"{i:x}{name}", dims, I8, i * 32) for i in range(n)]
+    return gguf_bytes(entries, listed, bytes(32 * n))
+
+
+def tiny_entries(n: int, name: str = "") -> list[bytes]:
+    return [entry(f"{i:x}{name}", 0, b"\1") for i in range(n)]
+
+
+# name -> (bytes of the file when called, whether it opens)
+HOSTILE = {
+    "as many tensors as may be": (lambda: tiny_tensors(2**14, dims=(4, 1, 2, 4)), True),
+    "tensors with long wide names": (lambda: tiny_tensors(8, WIDE + "x" * 65000), True),
+    "as many keys as may be": (lambda: gguf_bytes(tiny_entries(2**12)), True),
+    "keys with long wide names": (lambda: gguf_bytes(tiny_entries(8, WIDE + "x" * 65000)), True),
+    "all of it": (lambda: tiny_tensors(2**14, WIDE + "x" * 19, (4, 1, 2, 4), tiny_entries(2**12, WIDE)), True),
+    "too many tensors": (lambda: tiny_tensors(2**17), False),
+    "too many keys": (lambda: gguf_bytes(tiny_entries(2**16)), False),
+    "too many long names of tensors": (lambda: tiny_tensors(100, WIDE + "x" * 65000), False),
+    "too many long names of keys": (lambda: gguf_bytes(tiny_entries(100, WIDE + "x" * 65000)), False),
+    "a count that is a long text": (lambda: gguf_bytes([entry("split.count", 8, string(WIDE + "x" * 2**23))]), False),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_opening_allocates_no_more_than_the_size_of_the_file_and_8_mb(tmp_path, case):
+    make, is_sound = HOSTILE[case]
+    data = make()
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(data)
+    peak, opened = peak_of_opening(path)
+    assert opened == is_sound
+    assert peak < len(data) + 8_000_000

@@ -1,6 +1,7 @@
 """Models split over several files."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from tests.gguf.build import write_sample
 from woolly.errors import GGUFError
-from woolly.gguf import GGUFWriter, ValueType, copy_gguf, open_gguf
+from woolly.gguf import GGMLType, GGUFWriter, ValueType, copy_gguf, open_gguf
 
 
 def write_shards(
@@ -132,6 +133,48 @@ def test_a_split_count_that_is_no_count_is_refused(tmp_path, value):
     writer.add("split.count", value)
     writer.write()
     with pytest.raises(GGUFError, match=r"expected 'split.count' to be a count"):
+        open_gguf(writer.path)
+
+
+def test_the_tensors_of_all_shards_count_together(tmp_path):
+    paths = []
+    for i in range(2):
+        writer = GGUFWriter(tmp_path / f"model-0000{i + 1}-of-00002.gguf")
+        writer.add("split.no", i)
+        writer.add("split.count", 2)
+        for k in range(8193):
+            writer.add_raw_tensor(f"{i}.{k}", GGMLType.I8, (1,), b"\0")
+        writer.write()
+        paths.append(writer.path)
+    with pytest.raises(GGUFError, match=r"00002.*at most 16384 tensors in all shards together, found 16386"):
+        open_gguf(paths[0])
+
+
+def test_opening_holds_the_keys_of_few_shards_at_once(tmp_path):
+    def peak(count: int) -> int:
+        folder = tmp_path / f"{count}"
+        folder.mkdir()
+        for i in range(count):
+            writer = GGUFWriter(folder / f"model-{i + 1:05}-of-{count:05}.gguf")
+            writer.add("split.no", i)
+            writer.add("split.count", count)
+            for k in range(4000):
+                writer.add(f"{k}", 1)
+            writer.write()
+        tracemalloc.start()
+        assert len(open_gguf(writer.path.with_name(f"model-00001-of-{count:05}.gguf")).paths) == count
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert peak(8) < 1.2 * peak(4)
+
+
+def test_a_split_into_more_files_than_any_model_is_refused(tmp_path):
+    writer = GGUFWriter(tmp_path / "model-00001-of-01025.gguf")
+    writer.add("split.count", 1025)
+    writer.write()
+    with pytest.raises(GGUFError, match=r"expected at most 1024 shards .*found 1025"):
         open_gguf(writer.path)
 
 

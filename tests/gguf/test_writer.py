@@ -1,6 +1,5 @@
 """Writing: what goes in comes out, byte for byte where the file allows it, or the file is not touched."""
 
-import os
 import struct
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases.vocabularies import find_vocabularies, need_vocabularies
 from tests.gguf.build import entry, gguf_bytes, string, tensor, write_sample
 from woolly.errors import GGUFError
 from woolly.gguf import GGMLType, GGUFWriter, ValueType, copy_gguf, open_gguf
-
-VOCABULARIES = sorted(Path(os.environ.get("WOOLLY_TEST_VOCABS", "/nonexistent")).glob("*.gguf"))
-needs_vocabularies = pytest.mark.skipif(not VOCABULARIES, reason="WOOLLY_TEST_VOCABS names no folder with *.gguf files")
 
 
 def read_back(path: Path, value: object, type: ValueType | None = None) -> tuple[object, ValueType, ValueType | None]:
@@ -192,6 +189,31 @@ def test_names_are_checked(tmp_path):
             add()
 
 
+def test_what_could_not_be_opened_again_is_not_written(tmp_path):
+    def names(writer: GGUFWriter) -> None:
+        for i in range(9):
+            writer.add(f"{i}" + "é" * 30000, 1)
+
+    def entries(writer: GGUFWriter) -> None:
+        for i in range(4097):
+            writer.add(f"k{i}", 1)
+
+    def tensors(writer: GGUFWriter) -> None:
+        for i in range(16385):
+            writer.add_raw_tensor(f"t{i}", GGMLType.I8, (1,), b"\0")
+
+    for fill, reason in (
+        (names, "at most 524288 bytes of names of keys and tensors, found 540009"),
+        (entries, "at most 4096 metadata entries, found 4097"),
+        (tensors, "at most 16384 tensors, found 16385"),
+    ):
+        writer = GGUFWriter(tmp_path / "x.gguf")
+        fill(writer)
+        with pytest.raises(GGUFError, match=reason):
+            writer.write()
+        assert not list(tmp_path.iterdir())
+
+
 def test_adding_the_alignment_sets_it(tmp_path):
     writer = GGUFWriter(tmp_path / "x.gguf")
     writer.add("general.alignment", 128)
@@ -280,17 +302,16 @@ def test_values_read_and_added_again_give_the_same_bytes(tmp_path):
         assert again.raw(key).tobytes() == source.metadata.raw(key).tobytes(), key
 
 
-@needs_vocabularies
-@pytest.mark.parametrize("path", VOCABULARIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", find_vocabularies() or [None], ids=lambda path: path.stem if path else "missing")
 def test_a_real_vocabulary_is_copied_byte_for_byte(tmp_path, path):
+    need_vocabularies()
     with open_gguf(path) as file:
         copy_gguf(file, tmp_path / "copy.gguf")
     assert (tmp_path / "copy.gguf").read_bytes() == path.read_bytes()
 
 
-@needs_vocabularies
 def test_the_tokens_of_a_real_vocabulary_are_those_of_the_peer():
-    path = min(VOCABULARIES, key=lambda path: path.stat().st_size)  # the peer's reader takes its time
+    path = min(need_vocabularies(), key=lambda path: path.stat().st_size)  # the peer's reader takes its time
     tokens = open_gguf(path).metadata["tokenizer.ggml.tokens"]
     peer = gguf.GGUFReader(path).get_field("tokenizer.ggml.tokens")
     assert [token.encode("utf-8", "surrogateescape") for token in tokens] == [

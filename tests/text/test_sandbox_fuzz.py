@@ -81,7 +81,7 @@ def test_random_templates_end_soon_with_text_or_a_template_error(body):
     except TemplateError as error:
         result = str(error)
     assert isinstance(result, str)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 10.0
 
 
 @given(st.text(alphabet="{}%#-|.()[]'\"\\ \nabif for set endif01~*", max_size=60))

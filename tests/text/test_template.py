@@ -71,12 +71,104 @@ def in_itself():
 )
 def test_a_conversation_that_is_none_is_refused(messages, options, complaint):
     with pytest.raises(TemplateError, match=re.escape(complaint)):
-        ChatTemplate("x").render(messages, **options)
+        ChatTemplate("x{{ tools }}{{ documents }}{{ switch }}").render(messages, **options)
 
 
 def test_any_name_may_be_a_variable():
-    template = ChatTemplate("{{ self_ }}{{ range|string }}{{ bos_token }}", bos_token="<s>")
-    assert template.render([HELLO], self=1, self_=2, range="r", bos_token="<t>") == "2r<t>"
+    template = ChatTemplate("{{ name }}{{ source }}{{ range|string }}{{ bos_token }}", bos_token="<s>")
+    assert template.render([HELLO], name=1, source=2, range="r", bos_token="<t>") == "12r<t>"
+
+
+# What a template never looks at.
+TOOLS = {"tools": [{"type": "function"}]}
+DOCUMENTS = {"documents": [{"text": "Facts."}]}
+BLIND = {
+    "no word of it": "x",
+    "only a text": "tools documents think{{ 'tools documents think' }}",
+    "its own": "{% set tools = 1 %}{% set documents = 1 %}{% set think = 1 %}{{ tools }}{{ documents }}{{ think }}",
+    "parameters of a macro": "{% macro f(tools, documents, think) %}{{ tools }}{{ documents }}{{ think }}{% endmacro %}"
+    "{{ f(1, 2, 3) }}",
+    "attributes": "{{ messages[0].tools }}{{ messages[0]['documents'] }}{{ messages.think }}",
+    "names of loops": "{% for tools, documents, think in [] %}{{ tools }}{{ documents }}{{ think }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", BLIND.values(), ids=BLIND)
+def test_what_a_template_does_not_look_at_is_refused(source):
+    template = ChatTemplate(source)
+    with pytest.raises(TemplateError, match=r"^this model's chat template takes no tools$"):
+        template.render([HELLO], **TOOLS)
+    with pytest.raises(TemplateError, match=r"^this model's chat template takes no documents$"):
+        template.render([HELLO], **DOCUMENTS)
+    with pytest.raises(TemplateError, match=r"takes no variable 'think'; those that it takes: none$"):
+        template.render([HELLO], think=False)
+    assert template.render([HELLO], tools=[], documents=[]) == template.render([HELLO], tools=None, documents=None)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ NAME }}",
+        "{% if NAME is defined %}x{% endif %}",
+        "{% if not NAME %}{% set NAME = none %}{% endif %}",
+        "{% if messages %}{% set NAME = 1 %}{% endif %}{{ NAME }}",
+        "{% macro f() %}{% if NAME %}x{% endif %}{% endmacro %}{{ f() }}",
+        "{% for m in messages %}{% for t in NAME or [] %}x{% endfor %}{% endfor %}",
+        "{% generation %}{{ NAME }}{% endgeneration %}",
+        "{{ messages|selectattr('role', 'eq', NAME)|list|length }}",
+    ],
+)
+def test_any_look_at_a_name_counts(source):
+    assert ChatTemplate(source.replace("NAME", "tools")).render([HELLO], **TOOLS) is not None
+    assert ChatTemplate(source.replace("NAME", "documents")).render([HELLO], **DOCUMENTS) is not None
+    assert ChatTemplate(source.replace("NAME", "think")).render([HELLO], think=False) is not None
+
+
+def test_a_variable_that_is_misspelt_is_told_the_one_that_was_meant():
+    template = ChatTemplate("{{ enable_thinking }}{{ custom }}{{ messages }}{{ add_generation_prompt }}")
+    with pytest.raises(TemplateError, match=r"no variable 'enable_thinkng'; did you mean 'enable_thinking'\?$"):
+        template.render([HELLO], enable_thinkng=False)
+    with pytest.raises(TemplateError, match=r"no variable 'zzz'; those that it takes: 'custom', 'enable_thinking'$"):
+        template.render([HELLO], zzz=False)
+    with pytest.raises(TemplateError, match="no variable 'self'"):
+        ChatTemplate("x").render([HELLO], self=1)
+
+
+def test_names_in_a_complaint_are_few_and_short():
+    template = ChatTemplate("".join(f"{{{{ {'n' * 90}{i} }}}}{{{{ v{i} }}}}" for i in range(500)))
+    with pytest.raises(TemplateError) as error:
+        template.render([HELLO], **{"x" * 5000: 1})
+    assert len(str(error.value)) < 300
+
+
+def test_tools_are_looked_for_in_the_variant_for_tools():
+    def template(tool_use: str) -> ChatTemplate:
+        metadata = {"tokenizer.chat_template": "{{ tools }}{{ a }}", "tokenizer.chat_template.tool_use": tool_use}
+        return ChatTemplate.from_metadata(metadata, bos_token="", eos_token="")
+
+    with pytest.raises(TemplateError, match="takes no tools"):
+        template("x").render([HELLO], **TOOLS)
+    with pytest.raises(TemplateError, match="takes no variable 'a'"):
+        template("{{ tools|length }}").render([HELLO], a=1, **TOOLS)
+    assert template("{{ tools|length }}{{ a }}").render([HELLO], a=1, **TOOLS) == "11"
+
+
+def test_chatml_takes_neither_tools_nor_documents_nor_variables():
+    for given in (TOOLS, DOCUMENTS, {"enable_thinking": True}):
+        with pytest.raises(TemplateError, match=r"brings no chat template, and ChatML.* takes no "):
+            ChatTemplate(None).render([HELLO], **given)
+
+
+def test_chatml_takes_an_answer_without_text():
+    for answer in ({"role": "assistant"}, {"role": "assistant", "content": None}):
+        text = ChatTemplate(None).render([HELLO, answer], add_generation_prompt=False)
+        assert text.endswith("<|im_start|>assistant\n<|im_end|>\n")
+
+
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": 5}, {"content": {"text": "x"}}])
+def test_chatml_names_the_message_that_lacks_a_text(content):
+    with pytest.raises(TemplateError, match=r"message 2 of role 'user' needs a 'content' that is a string"):
+        ChatTemplate(None).render([HELLO, {"role": "user", **content}])
 
 
 def test_what_a_template_does_not_know_is_empty():

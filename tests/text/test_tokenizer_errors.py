@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.text.tiny import byte_level, sentencepiece
+from tests.text.tiny import byte_level, raw_bpe, sentencepiece, unigram, wordpiece
 from woolly.errors import TokenizerError, UnsupportedError
-from woolly.text import Tokenizer
+from woolly.text import StreamDetokenizer, Tokenizer
 
 KEY = "tokenizer.ggml."
 
@@ -82,23 +84,60 @@ def test_an_id_outside_of_the_vocabulary_is_an_error(index):
             use()
 
 
-def test_many_threads_get_the_same_ids():
-    tokenizers = [
-        Tokenizer.from_metadata(byte_level(["a b", "ab a"])),
-        Tokenizer.from_metadata(sentencepiece([("▁a", 0.0)])),
-    ]
-    text = "ab aba b " * 200
-    expected = [tokenizer.encode(text) for tokenizer in tokenizers]
-    failures: list[object] = []
+@pytest.mark.parametrize("value", [5, b"x", None, ["a"], 1.5])
+def test_what_is_no_text_is_not_encoded(value):
+    with pytest.raises(TokenizerError, match=rf"only text \(str\) can be encoded, not {type(value).__name__}$"):
+        Tokenizer.from_metadata(byte_level()).encode(value)
 
-    def work() -> None:
-        for _ in range(20):
-            if [tokenizer.encode(text) for tokenizer in tokenizers] != expected:
-                failures.append(text)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+@pytest.mark.parametrize("value", ["a", 1.5, None, True, np.bool_(True), np.float32(1), b"a", [1], np.zeros(2, int)])
+def test_what_is_no_integer_is_no_id(value):
+    tokenizer = Tokenizer.from_metadata(byte_level())
+    for use in (
+        lambda: tokenizer.decode([0, value]),
+        lambda: tokenizer.token_bytes(value),
+        lambda: tokenizer.token_text(value),
+        lambda: tokenizer.is_special(value),
+        lambda: StreamDetokenizer(tokenizer).push(value),
+    ):
+        with pytest.raises(TokenizerError, match=rf"a token id must be an integer, not {type(value).__name__}$"):
+            use()
+
+
+@pytest.mark.parametrize("value", [5, None, "ab", b"ab", True])
+def test_what_is_no_sequence_of_ids_is_not_decoded(value):
+    with pytest.raises(TokenizerError, match=rf"only a sequence of token ids .*, not {type(value).__name__}$"):
+        Tokenizer.from_metadata(byte_level()).decode(value)
+
+
+@pytest.mark.parametrize("ids", [np.array([97, 98]), np.array([97, 98], np.uint8), (97, np.int32(98)), range(97, 99)])
+def test_ids_may_be_of_numpy(ids):
+    assert Tokenizer.from_metadata(byte_level()).decode(ids) == "ab"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        byte_level(["a b", "ab a"]),
+        raw_bpe(["a", "b", "ab", "▁"], ["a b"]),
+        sentencepiece([("▁a", 0.0)]),
+        unigram([("▁", -1.0), ("a", -2.0), ("ab", -2.5), ("▁ab", -4.0)]),
+        wordpiece(["ab", "##a", "b"]),
+    ],
+    ids=["byte-level", "raw", "sentencepiece", "unigram", "wordpiece"],
+)
+def test_many_threads_may_use_one_tokenizer_at_once(metadata):
+    texts = [f"{'ab aba b ' * (50 + n)}{n}" for n in range(8)]
+    alone = Tokenizer.from_metadata(metadata)
+    expected = [(ids := alone.encode(text), alone.decode(ids)) for text in texts]
+    # Another one, so that what it remembers of its tokens is made while all threads use it.
+    shared = Tokenizer.from_metadata(metadata)
+    start = threading.Barrier(4)
+
+    def work(worker: int) -> list[object]:
+        start.wait()
+        order = [(worker + n) % len(texts) for n in range(3 * len(texts))]
+        return [n for n in order if (ids := shared.encode(texts[n]), shared.decode(ids)) != expected[n]]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [[]] * 4

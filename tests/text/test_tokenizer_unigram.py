@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import unicodedata
 
 import numpy as np
 import pytest
@@ -21,13 +22,17 @@ def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def one_replacement(source: bytes, target: bytes) -> np.ndarray:
-    """A charsmap with one rule from a single byte to `target`."""
-    units = [0] * 512
-    units[0] = 256 << 10  # the root: children at 256 ^ byte
-    child = 256 ^ source[0]
-    units[child] = (child ^ 511) << 10 | 1 << 8 | source[0]  # a leaf, its value at 511
-    units[511] = 1 << 31  # offset 0 of the replacements
-    blob = struct.pack("<512I", *units)
+    """A charsmap with one rule from `source` to `target`."""
+    units = [0] * 256 * (len(source) + 2)
+    base = 256
+    units[0] = base << 10  # the root: children at base ^ byte
+    for depth, byte in enumerate(source, 2):
+        child = base ^ byte
+        base = 256 * depth  # of the children of this one
+        units[child] = (child ^ base) << 10 | byte
+    units[child] |= 1 << 8  # a leaf, its value at base
+    units[base] = 1 << 31  # offset 0 of the replacements
+    blob = struct.pack(f"<{len(units)}I", *units)
     return np.frombuffer(struct.pack("<I", len(blob)) + blob + target + b"\0", np.uint8)
 
 
@@ -77,6 +82,37 @@ def test_the_charsmap_rewrites_text_before_it_is_cut():
 def test_a_charsmap_that_is_cut_short_is_an_error(blob):
     with pytest.raises(TokenizerError, match="precompiled_charsmap"):
         Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=np.frombuffer(blob, np.uint8)))
+
+
+def test_a_charsmap_with_a_replacement_beyond_any_of_unicode_is_refused():
+    with pytest.raises(TokenizerError, match="precompiled_charsmap has a replacement of 257 bytes, and at most 256"):
+        Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=one_replacement(b"A", b"b" * 257)))
+
+
+def test_a_charsmap_that_blows_texts_up_is_refused_for_these():
+    tokenizer = Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=one_replacement(b"A", b"b" * 256)))
+    assert pieces(tokenizer, "A") == ["▁", *"b" * 256]
+    with pytest.raises(TokenizerError, match="precompiled_charsmap makes it more than 16 times as long"):
+        tokenizer.encode("A" * 60)
+
+
+def test_the_longest_of_unicodes_forms_is_taken():
+    ligature = "\ufdfa".encode()
+    expanded = unicodedata.normalize("NFKC", "\ufdfa")
+    assert len(expanded.encode()) == 33
+    blob = one_replacement(ligature, expanded.encode())
+    tokenizer = Tokenizer.from_metadata(unigram([*PIECES, *((c, -1.0) for c in set(expanded) - {" "})]))
+    mapped = Tokenizer.from_metadata(
+        unigram([*PIECES, *((c, -1.0) for c in set(expanded) - {" "})], precompiled_charsmap=blob)
+    )
+    assert pieces(mapped, "\ufdfa" * 100) == pieces(tokenizer, expanded * 100)
+
+
+def test_a_prefix_beyond_64_bytes_is_not_followed():
+    blob = one_replacement(b"a" * 64, b"b")
+    assert pieces(Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=blob)), "a" * 64) == ["▁", "b"]
+    blob = one_replacement(b"a" * 65, b"b")
+    assert pieces(Tokenizer.from_metadata(unigram(PIECES, precompiled_charsmap=blob)), "a" * 65) == ["▁a", *"a" * 64]
 
 
 @given(st.binary(min_size=4, max_size=300), st.text(max_size=20))

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.cases.vocabularies import find_vocabularies, need_vocabularies
 from woolly.text import Tokenizer
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
-_folder = os.environ.get("WOOLLY_TEST_VOCABS", "")
-FILES = sorted(path for path in Path(_folder).glob("*.gguf") if Path(f"{path}.out").exists()) if _folder else []
-
 
 def test_the_folder_of_vocabularies_is_there():
-    if FILES:
-        return
-    reason = f"WOOLLY_TEST_VOCABS is {_folder!r}: it must name a folder of *.gguf with *.gguf.inp and *.gguf.out"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    assert need_vocabularies(".out")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
+@pytest.mark.parametrize("folder", [None, "", "/nonexistent", "empty"])
+def test_missing_vocabularies_skip_a_test_and_fail_it_in_ci(monkeypatch, tmp_path, folder):
+    if folder is None:
+        monkeypatch.delenv("WOOLLY_TEST_VOCABS", raising=False)
+    else:
+        monkeypatch.setenv("WOOLLY_TEST_VOCABS", str(tmp_path) if folder == "empty" else folder)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="it must name a folder"):
+        need_vocabularies()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="it must name a folder"):
+        need_vocabularies()
+
+
+@pytest.mark.parametrize("path", find_vocabularies(".out"), ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
 def test_ids_equal_the_reference(path):
     tokenizer = Tokenizer.from_gguf(path)
     texts = Path(f"{path}.inp").read_bytes().decode().split(SEPARATOR)

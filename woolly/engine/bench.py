@@ -112,7 +112,7 @@ class Bench:
         start = time.perf_counter()
         for first, n in _runs(work, self.program.max_rows):
             # As in serving: of a prompt only the last token's logits are wanted.
-            rows = None if first + n == work.n_tokens or work.kind == "generation" else []
+            rows: list[int] | None = None if first + n == work.n_tokens or work.kind == "generation" else []
             batch = Batch.of([(ids[first : first + n], first, p) for p in pages], rows)
             self.program.run(batch, self._state)
         return time.perf_counter() - start

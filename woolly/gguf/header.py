@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from dataclasses import dataclass
 
 from woolly.gguf.cursor import Cursor, quote
@@ -17,7 +18,11 @@ __all__ = [
     "DEFAULT_ALIGNMENT",
     "MAGIC",
     "MAX_DIMENSIONS",
+    "MAX_ENTRIES",
     "MAX_NAME",
+    "MAX_NAMES",
+    "MAX_TENSORS",
+    "Allowance",
     "Header",
     "read_header",
 ]
@@ -28,9 +33,11 @@ DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
 # Bytes of a key, by the specification. Its 64 for the names of tensors is exceeded in the wild.
 MAX_NAME = 65535
-# Far beyond any model (about 100 keys, 50,000 tensors at most); they bound what opening allocates.
-_MAX_ENTRIES = 1 << 16
-_MAX_TENSORS = 1 << 17
+# Several times what any model has (about 100 keys and 5,000 tensors, with names of 30 bytes). Each entry costs a few
+# hundred bytes and a character up to four: together they hold what opening allocates to the file's size and 8 MB.
+MAX_ENTRIES = 1 << 12
+MAX_TENSORS = 1 << 14
+MAX_NAMES = 1 << 19  # bytes of all names together
 
 # The least that an entry of each list takes: what bounds a count before anything is read.
 _LEAST_ENTRY = 8 + 1 + 4 + 1
@@ -48,6 +55,14 @@ _WITHDRAWN = {
 }
 
 
+@dataclass
+class Allowance:
+    """What is left of the limits that all shards of one model share."""
+
+    n_tensors: int = MAX_TENSORS
+    n_name_bytes: int = MAX_NAMES
+
+
 @dataclass(frozen=True)
 class Header:
     """What one file says about itself."""
@@ -59,19 +74,22 @@ class Header:
     end: int  # of the header, before padding
 
 
-def read_header(file: FileMap) -> Header:
-    """Read and check everything before the tensor data; GGUFError where it is unsound."""
+def read_header(file: FileMap, allowance: Allowance) -> Header:
+    """Read and check everything before the tensor data; GGUFError where it is unsound or beyond the allowance."""
     cursor = Cursor(file)
     version = _version(cursor)
-    n_tensors = cursor.count(_LEAST_TENSOR, "tensors", _MAX_TENSORS)
-    n_entries = cursor.count(_LEAST_ENTRY, "metadata entries", _MAX_ENTRIES)
+    at = cursor.offset
+    n_tensors = cursor.count(_LEAST_TENSOR, "tensors")
+    if n_tensors > allowance.n_tensors:
+        total = MAX_TENSORS - allowance.n_tensors + n_tensors
+        raise cursor.error(f"expected at most {MAX_TENSORS} tensors in all shards together, found {total}", at)
+    allowance.n_tensors -= n_tensors
+    n_entries = cursor.count(_LEAST_ENTRY, "metadata entries", MAX_ENTRIES)
 
     entries = {}
     for index in range(n_entries):
         at = cursor.offset
-        key = cursor.string(f"key {index}", MAX_NAME)
-        if not key:
-            raise cursor.error(f"expected a name for key {index}, found an empty string", at)
+        key = _name(cursor, f"key {index}", allowance)
         if key in entries:
             raise cursor.error(f"expected every key once, found {quote(key)} again", at)
         cursor.owner = key
@@ -80,25 +98,23 @@ def read_header(file: FileMap) -> Header:
     metadata = Metadata(file, entries)
     alignment = _alignment(cursor, metadata, entries[ALIGNMENT_KEY].start if ALIGNMENT_KEY in entries else 0)
 
-    # name -> (type, shape, offset in the data section, where that offset is written)
-    found: dict[str, tuple[GGMLType, tuple[int, ...], int, int]] = {}
+    found: dict[str, tuple[GGMLType, tuple[int, ...]]] = {}
+    offsets, places = array("Q"), array("Q")  # of each tensor in the data section; where the header says so
     for index in range(n_tensors):
         at = cursor.offset
-        name = cursor.string(f"the name of tensor {index}", MAX_NAME)
-        if not name:
-            raise cursor.error(f"expected a name for tensor {index}, found an empty string", at)
+        name = _name(cursor, f"tensor {index}", allowance)
         if name in found:
             raise cursor.error(f"expected every tensor once, found {quote(name)} again", at)
         cursor.owner = name
-        type, shape = _type_and_shape(cursor)
-        at = cursor.offset
-        found[name] = (type, shape, cursor.u64("the offset"), at)
+        found[name] = _type_and_shape(cursor)
+        places.append(cursor.offset)
+        offsets.append(cursor.u64("the offset"))
         cursor.owner = ""
 
     end = cursor.offset
     data_start = -(-end // alignment) * alignment
     tensors = {}
-    for name, (type, shape, offset, at) in found.items():
+    for (name, (type, shape)), offset, at in zip(found.items(), offsets, places, strict=True):
         tensor = tensors[name] = Tensor(name, type, shape, data_start + offset, file)
         if offset % alignment:
             raise cursor.error(
@@ -118,6 +134,17 @@ def read_header(file: FileMap) -> Header:
                 second.offset,
             )
     return Header(version, alignment, metadata, tensors, end)
+
+
+def _name(cursor: Cursor, what: str, allowance: Allowance) -> str:
+    at = cursor.offset
+    name = cursor.string("the name of " + what, MAX_NAME)
+    if not name:
+        raise cursor.error(f"expected a name for {what}, found an empty string", at)
+    allowance.n_name_bytes -= cursor.offset - at - 8
+    if allowance.n_name_bytes < 0:
+        raise cursor.error(f"expected names of keys and tensors of at most {MAX_NAMES} bytes together, found more", at)
+    return name
 
 
 def _version(cursor: Cursor) -> int:

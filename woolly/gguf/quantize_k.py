@@ -60,12 +60,26 @@ def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
     return best_scale, -best_low
 
 
+def _half(largest: Floats, most: int) -> NDArray[np.float16]:
+    """largest / most as float16, such that `most` of its steps reach the largest.
+
+    Below most * 2**-24 the steps between float16's subnormal numbers are so wide that the nearest one may fall short
+    by more than half a step, or vanish: there the next one up loses less.
+    """
+    half = (largest / np.float32(most)).astype("<f2")
+    reach = (abs(most) + np.float32(0.5)) * np.abs(half.astype(np.float32))
+    short = np.abs(largest) > np.maximum(reach, np.float32(2**-25))
+    up = np.copysign(np.float32(2**-24), largest * np.float32(most))
+    out: NDArray[np.float16] = np.where(short, half.astype(np.float32) + up, half).astype("<f2")
+    return out
+
+
 def encode_q4_k(blocks: Floats, out: Bytes) -> None:
     """Blocks of 256 values to 144 bytes: eight groups of 32 with a 6-bit scale and a 6-bit minimum each."""
     n_blocks = len(blocks)
     scales, mins = (part.reshape(n_blocks, 8) for part in _fit_affine(blocks.reshape(-1, 32), 16))
-    d = (scales.max(axis=1, keepdims=True) / np.float32(63)).astype("<f2")
-    dmin = (mins.max(axis=1, keepdims=True) / np.float32(63)).astype("<f2")
+    d = _half(scales.max(axis=1, keepdims=True), 63)
+    dmin = _half(mins.max(axis=1, keepdims=True), 63)
     # Against the scale as float16 will store it, so that its rounding is not added to theirs.
     whole = np.rint(_ratio(scales, d.astype(np.float32))).clip(0, 63).astype(np.uint8)
     whole_mins = np.rint(_ratio(mins, dmin.astype(np.float32))).clip(0, 63).astype(np.uint8)
@@ -113,7 +127,7 @@ def encode_q6_k(blocks: Floats, out: Bytes) -> None:
     n_blocks = len(blocks)
     scales = _fit_symmetric(blocks.reshape(-1, 16), 32).reshape(n_blocks, 16)
     largest = np.take_along_axis(scales, np.abs(scales).argmax(axis=1, keepdims=True), axis=1)
-    d = (largest / np.float32(-128)).astype("<f2")
+    d = _half(largest, -128)
     whole = np.rint(_ratio(scales, d.astype(np.float32))).clip(-128, 127).astype(np.int8)
 
     step = (d.astype(np.float32) * whole)[:, :, None]

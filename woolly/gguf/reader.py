@@ -10,14 +10,21 @@ from types import MappingProxyType, TracebackType
 
 from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
-from woolly.gguf.header import Header, read_header
+from woolly.gguf.header import Allowance, Header, read_header
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
 from woolly.gguf.tensor import Tensor
+from woolly.gguf.types import ValueType
 
 __all__ = ["GGUFFile", "open_gguf"]
 
 _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+# The largest models come in some 200 shards; each costs a map and its path.
+_MAX_SHARDS = 1024
+_COUNTS = (
+    *(ValueType.UINT8, ValueType.INT8, ValueType.UINT16, ValueType.INT16),
+    *(ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64),
+)
 
 
 class GGUFFile:
@@ -40,25 +47,16 @@ class GGUFFile:
         "version",
     )
 
-    def __init__(self, files: list[FileMap], headers: list[Header]) -> None:
-        tensors: dict[str, Tensor] = {}
-        for header in headers:
-            for name, tensor in header.tensors.items():
-                if name in tensors:
-                    raise GGUFError(
-                        f"{tensor.path}: at byte {tensor.offset}: expected every tensor in one shard only, "
-                        f"but {quote(name)} is also in {tensors[name].path}"
-                    )
-                tensors[name] = tensor
+    def __init__(self, files: list[FileMap], first: Header, tensors: dict[str, Tensor]) -> None:
         self._files = files
         self._is_closed = False
         self.path: Path = files[0].path
         self.paths: tuple[Path, ...] = tuple(file.path for file in files)
-        self.version: int = headers[0].version
-        self.alignment: int = headers[0].alignment
-        self.end_of_header: int = headers[0].end
+        self.version: int = first.version
+        self.alignment: int = first.alignment
+        self.end_of_header: int = first.end
         self.n_bytes: int = sum(file.n_bytes for file in files)
-        self.metadata: Metadata = headers[0].metadata
+        self.metadata: Metadata = first.metadata
         self.tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
 
     def __enter__(self) -> GGUFFile:
@@ -84,15 +82,16 @@ class GGUFFile:
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file; given the first of several shards, open them all.
 
-    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. What
-    opening allocates follows from the keys and tensors really there, never from a count that the file claims.
+    GGUFError says which byte of which file is unsound. A file that opens can be read to its last byte. Opening
+    allocates at most the size of the files and 8 MB, whatever they hold.
     """
     file = FileMap(Path(path))
-    header = read_header(file)
-    files, headers = [file], [header]
-    count = _split_number(file, header, "split.count", 1)
+    allowance = Allowance()
+    first = read_header(file, allowance)
+    files, tensors = [file], first.tensors
+    count = _split_number(file, first, "split.count", 1)
     if count > 1:
-        stem = _check_first(file, header, count)
+        stem = _check_first(file, first, count)
         known = {file.identity}
         for number in range(1, count):
             other = file.path.with_name(f"{stem}-{number + 1:05}-of-{count:05}.gguf")
@@ -103,17 +102,32 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
                 raise GGUFError(f"{other}: expected shard {number + 1}, found the same file as another shard")
             known.add(shard.identity)
             files.append(shard)
-            headers.append(read_header(shard))
-            _check_shard(shard, headers[-1], number, count)
-        _check_total(file, headers)
-    return GGUFFile(files, headers)
+            header = read_header(shard, allowance)
+            _check_shard(shard, header, number, count)
+            _merge(tensors, header.tensors)
+        _check_total(file, first, count, len(tensors))
+    return GGUFFile(files, first, tensors)
+
+
+def _merge(tensors: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    for name, tensor in others.items():
+        if name in tensors:
+            raise GGUFError(
+                f"{tensor.path}: at byte {tensor.offset}: expected every tensor in one shard only, "
+                f"but {quote(name)} is also in {tensors[name].path}"
+            )
+        tensors[name] = tensor
 
 
 def _split_number(file: FileMap, header: Header, key: str, default: int) -> int:
-    value = header.metadata.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        type = header.metadata.get_type(key).name
-        raise GGUFError(f"{file.path}: expected {key!r} to be a count, found {type} {value!r:.80}")
+    if key not in header.metadata:
+        return default
+    type = header.metadata.get_type(key)
+    # The type first: a value that is no number may be a string of any length.
+    value: int = header.metadata[key] if type in _COUNTS else -1
+    if value < 0:
+        found = f"the {type.name} {value}" if type in _COUNTS else type.name
+        raise GGUFError(f"{file.path}: expected {key!r} to be a count, found {found}")
     return value
 
 
@@ -128,6 +142,8 @@ def _check_first(file: FileMap, header: Header, count: int) -> str:
         raise GGUFError(
             f"{file.path}: this is shard 1 of {count}; expected it to be named NAME-00001-of-{count:05}.gguf"
         )
+    if count > _MAX_SHARDS:
+        raise GGUFError(f"{file.path}: expected at most {_MAX_SHARDS} shards ('split.count'), found {count}")
     return name["stem"]
 
 
@@ -140,11 +156,9 @@ def _check_shard(file: FileMap, header: Header, number: int, count: int) -> None
             raise GGUFError(f"{file.path}: expected a shard with {key!r} = {expected}, found {found}")
 
 
-def _check_total(file: FileMap, headers: list[Header]) -> None:
-    n_tensors = sum(len(header.tensors) for header in headers)
-    expected = _split_number(file, headers[0], "split.tensors.count", n_tensors)
+def _check_total(file: FileMap, first: Header, count: int, n_tensors: int) -> None:
+    expected = _split_number(file, first, "split.tensors.count", n_tensors)
     if expected != n_tensors:
         raise GGUFError(
-            f"{file.path}: expected {expected} tensors in {len(headers)} shards ('split.tensors.count'), "
-            f"found {n_tensors}"
+            f"{file.path}: expected {expected} tensors in {count} shards ('split.tensors.count'), found {n_tensors}"
         )

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from woolly.errors import GGUFError
 from woolly.gguf.encode import encode_string, encode_value
-from woolly.gguf.header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS, MAX_NAME
+from woolly.gguf.header import (
+    ALIGNMENT_KEY,
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    MAX_DIMENSIONS,
+    MAX_ENTRIES,
+    MAX_NAME,
+    MAX_NAMES,
+    MAX_TENSORS,
+)
 from woolly.gguf.quantize import quantize
 from woolly.gguf.reader import GGUFFile
 from woolly.gguf.types import GGMLType, ValueType
@@ -106,6 +115,7 @@ class GGUFWriter:
 
         `pad_end` says whether the end is padded to the alignment; by default, if there are tensors.
         """
+        self._check_limits()
         temporary = self.path.with_name(f".woolly-{secrets.token_hex(8)}.part")
         try:
             try:
@@ -117,10 +127,25 @@ class GGUFWriter:
         except OSError as error:
             raise GGUFError(f"{self.path}: the file cannot be written ({error.strerror or error})") from error
 
+    def _all_values(self) -> dict[str, bytes | memoryview]:
+        if self.alignment == DEFAULT_ALIGNMENT or ALIGNMENT_KEY in self._values:
+            return self._values
+        return {ALIGNMENT_KEY: encode_value(self.alignment, ValueType.UINT32), **self._values}
+
+    def _check_limits(self) -> None:
+        """Refuse what `open_gguf` would refuse to open."""
+        values = self._all_values()
+        n_name_bytes = sum(len(encode_string(name)) - 8 for name in (*values, *self._tensors))
+        for what, found, most in (
+            ("metadata entries", len(values), MAX_ENTRIES),
+            ("tensors", len(self._tensors), MAX_TENSORS),
+            ("bytes of names of keys and tensors", n_name_bytes, MAX_NAMES),
+        ):
+            if found > most:
+                raise GGUFError(f"{self.path}: expected at most {most} {what}, found {found}")
+
     def _write_to(self, file: BinaryIO, pad_end: bool) -> None:
-        values = self._values
-        if self.alignment != DEFAULT_ALIGNMENT and ALIGNMENT_KEY not in values:
-            values = {ALIGNMENT_KEY: encode_value(self.alignment, ValueType.UINT32), **values}
+        values = self._all_values()
         file.write(MAGIC + struct.pack("<IQQ", self.version, len(self._tensors), len(values)))
         for key, data in values.items():
             file.write(encode_string(key))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import nodes, pass_context
+from jinja2 import meta, nodes, pass_context
 from jinja2.environment import Template
 from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.ext import Extension
@@ -323,8 +323,10 @@ class CompiledTemplate:
     def __init__(self, source: str) -> None:
         if len(source) > MAX_SOURCE:
             raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE}")
+        #: Every name that the template looks up in what it is rendered with, be it only to ask if it is defined.
+        self.variables: frozenset[str]
         try:
-            self._template = self._compile(source)
+            self._template, self.variables = self._compile(source)
         except TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from None
         except (RecursionError, MemoryError):
@@ -335,13 +337,16 @@ class CompiledTemplate:
             raise TemplateError(f"the chat template cannot be compiled: {_summary(error)}") from None
 
     @staticmethod
-    def _compile(source: str) -> Template:
+    def _compile(source: str) -> tuple[Template, frozenset[str]]:
         environment = _environment()
         for n_tokens, _ in enumerate(environment.lex(source)):
             if n_tokens > MAX_TOKENS:
                 raise TemplateError(f"the chat template has over {MAX_TOKENS} tokens, which is the limit")
         tree = _Rewriter().visit(environment.parse(source))
-        return environment.from_string(tree)
+        template = environment.from_string(tree)
+        # Jinja leaves out the names of functions, which a variable may replace.
+        names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"} & environment.globals.keys()
+        return template, frozenset(meta.find_undeclared_variables(tree) | names)
 
     def render(self, variables: dict[str, Any], budget: Budget) -> str:
         """The text for `variables`, which must be plain data."""

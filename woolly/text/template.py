@@ -6,6 +6,7 @@ on a plain copy of the conversation, so a template sees data and nothing else.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ CHATML = (
 WORK, WORK_PER_CHARACTER, WORK_PER_PAIR = 4_000_000, 64, 128
 MEMORY, MEMORY_PER_CHARACTER, MEMORY_PER_PAIR = 32 << 20, 64, 4
 SECONDS, WORK_PER_SECOND = 5.0, 10_000_000
+
+#: What every template may read, so that none of them is a switch of its own.
+_GIVEN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"])
 
 _PROBE_SHARE = 16
 _PROBE = "woolly-probe"
@@ -92,7 +96,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The prompt for `messages`; `variables` are the template's own switches, such as `enable_thinking`."""
+        """The prompt for `messages`; `variables` are the template's own switches, such as `enable_thinking`.
+
+        TemplateError where tools, documents or a variable is given that the template never looks at.
+        """
         if tools and self._for_tools is not None:
             return self._for_tools.render(
                 messages,
@@ -102,6 +109,7 @@ class ChatTemplate:
                 **variables,
             )
         _check_messages(messages)
+        self._check_names(tools=tools, documents=documents, variables=variables)
         intake = _Intake()
         plain = {
             **self._tokens,
@@ -115,6 +123,24 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt),
         }
         return self._run(plain, intake.size)
+
+    def _check_names(self, *, tools: Any, documents: Any, variables: Mapping[str, Any]) -> None:
+        """Refuse what the template would silently drop."""
+        known = self._compiled.variables
+        whose = "this model's chat template"
+        if self.is_fallback:
+            whose = "this model brings no chat template, and ChatML, which stands in for it,"
+        for name, value in (("tools", tools), ("documents", documents)):
+            if value and name not in known:
+                raise TemplateError(f"{whose} takes no {name}")
+        for name in variables:
+            if name not in known:
+                # Of a hostile template no more than a few short names are shown.
+                switches = sorted(switch for switch in known - _GIVEN if len(switch) <= 40)
+                near = difflib.get_close_matches(name[:40], switches, n=1)
+                hint = ", ".join(map(repr, switches[:8])) or "none"
+                remedy = f"did you mean {near[0]!r}?" if near else f"those that it takes: {hint}"
+                raise TemplateError(f"{whose} takes no variable {name[:40]!r}; {remedy}")
 
     def _run(self, plain: dict[str, Any], size: int, share: int = 1) -> str:
         from woolly.text.sandbox_budget import Budget
@@ -141,7 +167,15 @@ class ChatTemplate:
     def _fit(self, message: dict[str, Any], number: int) -> dict[str, Any]:
         """`message` with its content in the form that the template understands."""
         content = message.get("content")
-        if isinstance(content, str) and self._needs_parts:
+        if self.is_fallback and not isinstance(content, (str, list)):
+            # An answer may be nothing but calls; anything else without text is a mistake.
+            if content is not None or message["role"] != "assistant":
+                raise TemplateError(
+                    f"message {number} of role {message['role'][:40]!r} needs a 'content' that is a string or a list "
+                    f"of text parts, not {type(content).__name__}"
+                )
+            message["content"] = ""
+        elif isinstance(content, str) and self._needs_parts:
             message["content"] = [{"type": "text", "text": content}]
         elif isinstance(content, list) and not self._takes_parts:
             for part in content:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from woolly.errors import TokenizerError, UnsupportedError
 from woolly.gguf import open_gguf
@@ -70,6 +72,8 @@ class Tokenizer:
         `add_special` puts the beginning and end tokens around it where the file says so. `parse_special` finds
         control tokens in the text; user-defined tokens are always found.
         """
+        if not isinstance(text, str):
+            raise TokenizerError(f"only text (str) can be encoded, not {type(text).__name__}")
         try:
             data = text.encode()
         except UnicodeEncodeError as error:
@@ -97,6 +101,9 @@ class Tokenizer:
         `skip_special` leaves control tokens out. The space that `encode` puts before a text is taken away, unless
         `strip_prefix` is false: then the text continues another.
         """
+        # A text is a sequence too, and bytes are one of numbers; neither is meant as ids.
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise TokenizerError(f"only a sequence of token ids can be decoded, not {type(ids).__name__}")
         strip = strip_prefix and self.adds_space_prefix
         parts = []
         for index in ids:
@@ -171,6 +178,8 @@ class Tokenizer:
         return frozenset(i for i, kind in enumerate(self._types) if kind == TokenType.CONTROL)
 
     def _check(self, id: int) -> None:
+        if type(id) is not int and (isinstance(id, bool) or not isinstance(id, (int, np.integer))):
+            raise TokenizerError(f"a token id must be an integer, not {type(id).__name__}")
         if not 0 <= id < len(self._tokens):
             raise TokenizerError(f"token id {id} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}")
 

@@ -35,6 +35,8 @@ class UnigramEncoder:
             raise TokenizerError(
                 f"the text holds {str(error)!r}, for which this vocabulary has no token and no unknown token"
             ) from None
+        except ValueError as error:
+            raise TokenizerError(f"the text cannot be encoded, for {error}") from None
 
 
 def _charsmap(value: Any) -> bytes:

@@ -167,41 +167,34 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
+using Columns = const int8_t*;
+inline Columns columns(const int8_t* a) { return a; }
+
 // Four columns of activations, repeated for each row.
 inline __m256i four_columns(const int8_t* a) {
-    int32_t columns;
-    std::memcpy(&columns, a, 4);
-    return _mm256_set1_epi32(columns);
+    int32_t four;
+    std::memcpy(&four, a, 4);
+    return _mm256_set1_epi32(four);
 }
+
 // The dots are always inlined: GCC would call them, and pass each struct through memory.
 // The pair sums saturate at 16 bits: 2 * 127 * 127 = 32258 fits.
-[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, __m256i columns) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    WOOLLY_PARTS acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w.v[i], columns), ones));
+template <int g>
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
+    const __m256i ones = _mm256_set1_epi16(1), four = four_columns(a + 4 * g);
+    WOOLLY_PARTS acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w.v[i], four), ones));
     return acc;
 }
 // The weight's sign moves to the activation, and -128 would have no negative. 2 * 128 * 127 = 32512 fits.
-[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, __m256i columns) {
-    const __m256i ones = _mm256_set1_epi16(1);
+constexpr int32_t kSignedOffset = 0;
+template <int g>
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    const __m256i ones = _mm256_set1_epi16(1), four = four_columns(a + 4 * g);
     WOOLLY_PARTS {
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[i]), _mm256_sign_epi8(columns, w.v[i]));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w.v[i]), _mm256_sign_epi8(four, w.v[i]));
         acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs, ones));
     }
     return acc;
-}
-
-constexpr int32_t kSignedOffset = 0;
-[[gnu::always_inline]] inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    acc = dot4_signed(acc, w0, four_columns(a));
-    acc = dot4_signed(acc, w1, four_columns(a + 4));
-    acc = dot4_signed(acc, w2, four_columns(a + 8));
-    return dot4_signed(acc, w3, four_columns(a + 12));
-}
-[[gnu::always_inline]] inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    acc = dot4(acc, w0, four_columns(a));
-    acc = dot4(acc, w1, four_columns(a + 4));
-    acc = dot4(acc, w2, four_columns(a + 8));
-    return dot4(acc, w3, four_columns(a + 12));
 }
 
 #undef WOOLLY_PARTS

@@ -93,25 +93,20 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
 }
 
-// Four columns of activations, repeated for each row.
-inline __m512i four_columns(const int8_t* a) {
-    int32_t columns;
-    std::memcpy(&columns, a, 4);
-    return _mm512_set1_epi32(columns);
-}
+using Columns = const int8_t*;
+inline Columns columns(const int8_t* a) { return a; }
 
-inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    acc.v = _mm512_dpbusd_epi32(acc.v, w0.v, four_columns(a));
-    acc.v = _mm512_dpbusd_epi32(acc.v, w1.v, four_columns(a + 4));
-    acc.v = _mm512_dpbusd_epi32(acc.v, w2.v, four_columns(a + 8));
-    return {_mm512_dpbusd_epi32(acc.v, w3.v, four_columns(a + 12))};
+template <int g>
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
+    int32_t four;
+    std::memcpy(&four, a + 4 * g, 4);
+    return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(four))};
 }
 // The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
 constexpr int32_t kSignedOffset = 128;
-inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
-    return dot16(acc, {_mm512_xor_si512(w0.v, top)}, {_mm512_xor_si512(w1.v, top)}, {_mm512_xor_si512(w2.v, top)},
-                 {_mm512_xor_si512(w3.v, top)}, a);
+template <int g>
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    return dot4<g>(acc, {_mm512_xor_si512(w.v, _mm512_set1_epi8(static_cast<char>(0x80)))}, a);
 }
 
 }  // namespace woolly::WOOLLY_TARGET

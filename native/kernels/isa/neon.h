@@ -160,16 +160,19 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
+using Columns = int8x16_t;
+inline Columns columns(const int8_t* a) { return vld1q_s8(a); }
+
 constexpr int32_t kSignedOffset = 0;
-inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    const int8x16_t columns = vld1q_s8(a);
-    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w0.v[i]), columns, 0);
-    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w1.v[i]), columns, 1);
-    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w2.v[i]), columns, 2);
-    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w3.v[i]), columns, 3);
+template <int g>
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    WOOLLY_PARTS acc.v[i] = vdotq_laneq_s32(acc.v[i], vreinterpretq_s8_u8(w.v[i]), a, g);
     return acc;
 }
-inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) { return dot16_signed(acc, w0, w1, w2, w3, a); }
+template <int g>
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
+    return dot4_signed<g>(acc, w, a);
+}
 
 #undef WOOLLY_PARTS
 

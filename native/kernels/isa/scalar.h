@@ -210,17 +210,23 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
-// acc[row] += sum over 16 columns of w[row][column] * a[column]; w below 128 in dot16, signed in dot16_signed.
-// dot16_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
+// Sixteen activations, held as the level likes it.
+using Columns = const int8_t*;
+inline Columns columns(const int8_t* a) { return a; }
+
+// acc[row] += sum over 4 columns of w[row][column] * a[4 * g + column]; w below 128 in dot4, signed in dot4_signed.
+// dot4_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
 constexpr int32_t kSignedOffset = 0;
-inline I32 dot16_signed(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) {
-    const U8* const w[4] = {&w0, &w1, &w2, &w3};
-    for (int g = 0; g < 4; ++g)
-        for (int r = 0; r < 16; ++r)
-            for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w[g]->v[4 * r + j]) * a[4 * g + j];
+template <int g>
+inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    for (int r = 0; r < 16; ++r)
+        for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w.v[4 * r + j]) * a[4 * g + j];
     return acc;
 }
-inline I32 dot16(I32 acc, U8 w0, U8 w1, U8 w2, U8 w3, const int8_t* a) { return dot16_signed(acc, w0, w1, w2, w3, a); }
+template <int g>
+inline I32 dot4(I32 acc, U8 w, Columns a) {
+    return dot4_signed<g>(acc, w, a);
+}
 
 #undef WOOLLY_LANES
 

@@ -1,0 +1,99 @@
+"""The bench does the work it names, counts the bytes that this reads, and reports medians."""
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly.engine.bench import Bench, Measured, Work, peak_mib
+from woolly.errors import RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import PAGE_SIZE, Options
+from woolly.runtime.cpu import CpuBackend
+
+PROMPT, PAIR = Work("prompt", 40), Work("generation", 3, 2)
+
+
+@pytest.fixture
+def program(tmp_path):
+    file = open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"))
+    return CpuBackend().compile(trace(file), file.tensors, Options(threads=2, max_rows=16))
+
+
+@pytest.fixture
+def batches(program, monkeypatch):
+    """Every batch that the program runs."""
+    seen, run = [], program.run
+    monkeypatch.setattr(program, "run", lambda batch, state: (seen.append(batch), run(batch, state)))
+    return seen
+
+
+def test_a_prompt_runs_in_chunks_and_wants_the_logits_of_its_last_token_alone(program, batches):
+    assert Bench(program, [PROMPT]).run(PROMPT) > 0
+    assert [batch.n_rows for batch in batches] == [16, 16, 8]
+    assert [p for batch in batches for p in batch.positions] == list(range(40))
+    assert [batch.output_rows.tolist() for batch in batches] == [[], [], [7]]
+
+
+def test_sequences_generate_at_once_in_pages_of_their_own(program, batches):
+    work = Work("generation", PAGE_SIZE + 1, 3)
+    Bench(program, [work]).run(work)
+    assert len(batches) == PAGE_SIZE + 1
+    assert batches[-1].positions.tolist() == [PAGE_SIZE] * 3
+    assert len(set(batches[-1].pages.ravel())) == batches[-1].pages.size == 6
+    assert batches[-1].output_rows.tolist() == [0, 1, 2]
+
+
+def test_measuring_takes_works_in_turn(program, batches):
+    measured = Bench(program, [Work("prompt", 5), Work("generation", 1, 2)]).measure(2)
+    assert [batch.n_rows for batch in batches] == [5, 2, 5, 2]
+    assert [(m.work.name, len(m.seconds)) for m in measured] == [("pp5", 2), ("tg1_b2", 2)]
+
+
+def test_rates_are_of_the_median_repetition():
+    measured = Measured(Work("generation", 10, 4), seconds=(4.0, 1.0, 2.0), n_bytes=6 * 10**9)
+    assert measured.rate == 20
+    assert measured.rates == (10, 40, 20)
+    assert measured.gb_per_second == 3
+
+
+def test_bytes_are_all_weights_per_run_and_the_cache_that_was_written(program):
+    table = program.plan.weights["token_embd.weight"]
+    weights = sum(4 * w.shape[0] * (w.shape[1] if len(w.shape) == 2 else 1) for w in program.plan.weights.values())
+    weights -= 4 * table.shape[0] * table.shape[1]  # of the table only the rows of the tokens are read
+    row = 4 * table.shape[1]
+    cache = 2 * 2 * 2 * 16 * 2  # layers, K and V, heads, width, bytes of f16
+    bench = Bench(program, [PROMPT, PAIR])
+    assert bench.n_bytes(PAIR) == 3 * weights + 6 * row + 2 * (1 + 2 + 3) * cache
+    assert bench.n_bytes(PROMPT) == 3 * weights + 40 * row + (16 + 32 + 40) * cache
+
+
+def test_a_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(program):
+    bench = Bench(program, [PAIR])
+    *kinds, outside = bench.profile(PAIR)
+    assert sum(kind.n_steps for kind in kinds) == len(program.fused.steps)
+    assert sum(kind.n_bytes for kind in kinds) == pytest.approx(bench.n_bytes(PAIR) / 3, abs=len(kinds))
+    assert {"embed", "attend", "attn_q attn_k attn_v (F32)", "output (F32)"} <= {kind.name for kind in kinds}
+    assert sorted((kind.seconds for kind in kinds), reverse=True) == [kind.seconds for kind in kinds]
+    assert outside.n_steps == outside.n_bytes == 0
+    bench.run(PAIR)
+    assert not any(program.take_times())
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (Work("prompt", 0), "at least 1 token"),
+        (Work("generation", 1, 0), "at least 1 token and 1 sequence"),
+        (Work("generation", 1, 17), "at most 16 run at once"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(program, work, message):
+    with pytest.raises(RequestError, match=message):
+        Bench(program, [work])
+
+
+def test_peak_memory_only_grows():
+    before = peak_mib()
+    held = bytearray(64 << 20)
+    assert peak_mib() >= before > 1
+    assert len(held) == 64 << 20

@@ -1,0 +1,120 @@
+"""Every op, type, shape and kernel level of the case table: right, and the same bits at every level."""
+
+import platform
+
+import numpy as np
+import pytest
+
+from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
+from tests.cases.ops import CASES, N_TOKENS, expected, run
+from tests.cases.weights import QUANTIZED, TYPES
+from woolly import _native
+from woolly.plan import OPS
+from woolly.plan.passes import FUSIONS, fuse
+from woolly.runtime import Options, cpu
+from woolly.runtime.cpu import CpuBackend
+
+LEVELS = _native.kernel_levels()
+# Scalar code has no fma on x86-64: there it rounds twice where all other levels round once.
+ODD_ONES = {"scalar"} if platform.machine() in {"x86_64", "AMD64"} else set()
+
+PLAIN_LINEARS = [name for name, case in CASES.items() if name.startswith("linears-") and name.count("-") == 2]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Each case's file and what is expected of it, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            file = CASES[name].open(tmp_path_factory.mktemp("case"))
+            made[name] = file, *expected(CASES[name], file)
+        return made[name]
+
+    yield get
+    for file, *_ in made.values():
+        file.close()
+
+
+def native(case, file, level, threads=2):
+    options = Options(threads=threads, level=level, kv_type=case.kv_type)
+    return run(case, CpuBackend().compile(case.plan(file), file.tensors, options))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_lies_within_its_bound_of_the_reference(name, level, files):
+    case = CASES[name]
+    file, want, bound = files(name)
+    got = native(case, file, level)
+    assert got.shape == want.shape
+    assert np.isfinite(want).all()
+    if case.check == "exact":
+        np.testing.assert_array_equal(got, want)
+        return
+    error = np.abs(got.astype(np.float64) - want)
+    worst = np.unravel_index(np.argmax(error - bound), error.shape)
+    assert (error <= bound).all(), f"at {worst}: {got[worst]}, expected {want[worst]} within {bound[worst]}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_level_and_thread_count_gives_the_same_bits(name, files):
+    file, *_ = files(name)
+    best, *others = (level for level in LEVELS if level not in ODD_ONES or len(LEVELS) == 1)
+    want = native(CASES[name], file, best, threads=1)
+    for level, threads in [(best, 3), *((level, 2) for level in others)]:
+        np.testing.assert_array_equal(native(CASES[name], file, level, threads).view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "name", [name for name in PLAIN_LINEARS if CASES[name].tensors()["w.weight"].type in QUANTIZED]
+)
+def test_quantized_linears_are_whole_number_dots_and_one_fma_per_block(name, level, files):
+    case = CASES[name]
+    tensors = case.tensors()
+    tokens = np.concatenate([batch.tokens for batch in case.batches()])
+    fma = multiply_then_add if level in ODD_ONES else fused_multiply_add
+    want = linear(tensors["x.weight"].values()[tokens], tensors["w.weight"], fma)
+    np.testing.assert_array_equal(native(case, files(name)[0], level), want)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.op == "linears" or "norms" in name])
+def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, monkeypatch):
+    case = CASES[name]
+
+    def least(plan):  # what native code needs: store and attend, linears for linear
+        for one_pass in FUSIONS[:2]:
+            plan = one_pass(plan)
+        return plan
+
+    file, *_ = files(name)
+    fused = native(case, file, level)
+    monkeypatch.setattr(cpu, "fuse", least)
+    np.testing.assert_array_equal(fused, native(case, file, level))
+
+
+def test_the_table_has_cases_for_every_op_that_native_code_has_and_no_other(files):
+    # linear, rope and attention are plain ops that the passes always replace.
+    assert {case.op for case in CASES.values()} | {"store"} == set(OPS) - {"linear", "rope", "attention"}
+    for name, case in CASES.items():
+        assert fuse(case.plan(files(name)[0])).steps[-1].op == case.op, name
+
+
+def test_the_table_has_every_type():
+    for op in ("embed", "linears"):
+        names = [name for name, case in CASES.items() if case.op == op]
+        for type in TYPES:
+            assert any(name.startswith(f"{op}-{type.name}-") for name in names)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+def test_rows_are_dequantized_to_the_bits_of_numpy(type):
+    case = next(case for name, case in CASES.items() if name.startswith(f"embed-{type.name}-"))
+    raw = case.tensors()["table.weight"]
+    out = np.empty(raw.shape[1], np.float32)
+    for row, want in zip(raw.data.reshape(N_TOKENS, -1), raw.values(), strict=True):
+        _native.dequantize_row(int(type), row, raw.shape[1], out)
+        np.testing.assert_array_equal(out.view(np.uint32), want.view(np.uint32))

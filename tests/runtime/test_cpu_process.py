@@ -1,0 +1,238 @@
+"""Threads, cancelling, forks and memory: a program is a good guest in its process."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly.errors import RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Batch, Options
+from woolly.runtime.cpu import CpuBackend
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS = np.random.RandomState(2).randint(0, 264, 300).tolist()
+PROMPT = Batch.of([(TOKENS, 0, range(10))])
+LINUX = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc of Linux")
+# A sanitizer keeps freed memory to find its use, and has a thread of its own.
+PLAIN = pytest.mark.skipif("WOOLLY_SANITIZER" in os.environ, reason="a sanitizer's own memory and threads would count")
+
+
+def compiled(folder, n_layers=2, threads=2):
+    file = open_gguf(write_tiny(replace(TINY["llama"], n_layers=n_layers), folder / "tiny.gguf"))
+    return CpuBackend().compile(trace(file), file.tensors, Options(threads=threads))
+
+
+def count_threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def in_time(work, seconds=60):
+    """Runs work in a thread of its own, so that a hang is a failure and not the end of all tests."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert results, "the work hangs, or has raised"
+    return results[0]
+
+
+def test_a_run_is_cancelled_from_another_thread_and_the_next_one_works(tmp_path):
+    program = compiled(tmp_path, n_layers=12)
+    state = program.new_state(10)
+    want = program.run(PROMPT, state).copy()
+
+    def until_cancelled():
+        while True:
+            try:
+                program.run(PROMPT, state)
+            except RequestError as error:
+                return str(error)
+
+    runner = threading.Thread(target=lambda: results.append(until_cancelled()), daemon=True)
+    results = []
+    runner.start()
+    deadline = time.monotonic() + 60
+    while runner.is_alive() and time.monotonic() < deadline:
+        program.cancel()
+        time.sleep(0.003)
+    assert results == ["the computation was cancelled"]
+    np.testing.assert_array_equal(in_time(lambda: program.run(PROMPT, state)), want)
+
+
+def test_workers_agree_on_where_a_cancelled_run_ends(tmp_path):
+    program = compiled(tmp_path, n_layers=30)
+    state, batch = program.new_state(1), Batch.of([(TOKENS[:1], 0, [0])])
+    want = program.run(batch, state).copy()
+    stop = threading.Event()
+
+    def cancel():
+        while not stop.is_set():
+            program.cancel()
+            time.sleep(2e-4)
+
+    def many_runs():
+        n_cancelled, end = 0, time.monotonic() + 1.5
+        while time.monotonic() < end:
+            try:
+                np.testing.assert_array_equal(program.run(batch, state), want)
+            except RequestError:
+                n_cancelled += 1
+        return n_cancelled
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    try:
+        assert in_time(many_runs) > 0
+    finally:
+        stop.set()
+        canceller.join()
+
+
+def test_a_call_to_cancel_when_nothing_runs_is_no_concern_of_the_next_run(tmp_path):
+    program = compiled(tmp_path)
+    program.cancel()
+    assert np.isfinite(program.run(PROMPT, program.new_state(10))).all()
+
+
+def test_threads_of_python_may_share_a_program(tmp_path):
+    program = compiled(tmp_path)
+    batches = [Batch.of([(TOKENS[i : i + 40], 0, [0, 1])]) for i in range(4)]
+    # What `run` gives is a view that the next run overwrites, so only the cache tells them apart.
+    want = [program.run(batch, program.new_state(2)).copy() for batch in batches]
+
+    def work(i):
+        state = program.new_state(2)
+        for first in range(0, 39, 3):
+            program.run(Batch.of([(TOKENS[i + first : i + first + 3], first, [0, 1])]), state)
+        return state
+
+    states = [None] * 4
+    threads = [threading.Thread(target=lambda i=i: states.__setitem__(i, work(i))) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, state in enumerate(states):
+        last = Batch.of([([TOKENS[i + 39]], 39, [0, 1])])
+        np.testing.assert_array_equal(program.run(last, state), want[i])
+
+
+def test_programs_in_several_threads_do_not_disturb_each_other(tmp_path):
+    programs = [compiled(tmp_path) for _ in range(3)]
+    want = programs[0].run(PROMPT, programs[0].new_state(10)).copy()
+    results = [None] * 3
+
+    def work(i):
+        results[i] = [programs[i].run(PROMPT, programs[i].new_state(10)).copy() for _ in range(3)]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        for logits in result:
+            np.testing.assert_array_equal(logits, want)
+
+
+def test_logits_outlive_the_program(tmp_path):
+    program = compiled(tmp_path)
+    logits = program.run(PROMPT, program.new_state(10))
+    copy = logits.copy()
+    del program
+    gc.collect()
+    np.testing.assert_array_equal(logits, copy)
+
+
+FORK = """
+import os, sys, threading, time
+import numpy as np
+from pathlib import Path
+from tests.runtime.test_cpu_process import PROMPT, compiled
+
+program = compiled(Path(sys.argv[1]), threads=3)
+state = program.new_state(10)
+want = program.run(PROMPT, state).copy()
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        # Threads of the child's own take the memory of those that stayed with the parent.
+        others = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(3)]
+        for thread in others:
+            thread.start()
+        same = [np.array_equal(program.run(PROMPT, state), want) for _ in range(3)]
+        for thread in others:
+            thread.join()
+        if "drop" in sys.argv:
+            del program
+        code = 0 if all(same) else 2
+    finally:
+        os._exit(code)
+assert np.array_equal(program.run(PROMPT, state), want)
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.skipif(os.environ.get("WOOLLY_SANITIZER") == "thread", reason="TSan cannot start threads after a fork")
+@pytest.mark.parametrize("way", ["keep", "drop"])
+def test_a_forked_child_computes_with_threads_of_its_own(way, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path), way]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+@LINUX
+@PLAIN
+def test_programs_leave_no_threads_and_no_memory_behind(tmp_path):
+    def one():
+        program = compiled(tmp_path, threads=3)
+        program.run(PROMPT, program.new_state(10))
+
+    def pages():  # (virtual, resident)
+        return np.array(Path("/proc/self/statm").read_text().split()[:2], int)
+
+    for _ in range(5):
+        one()
+    gc.collect()
+    n_threads, before = count_threads(), pages()
+    for _ in range(40):
+        one()
+    gc.collect()
+    assert count_threads() == n_threads
+    # One program maps 30 MB and touches 1 MB: 40 that stayed would show.
+    virtual, resident = (pages() - before) * os.sysconf("SC_PAGE_SIZE")
+    assert virtual < 200e6
+    assert resident < 20e6
+
+
+@LINUX
+def test_a_program_has_the_threads_that_were_asked_for_once_it_ran(tmp_path):
+    program = compiled(tmp_path, threads=3)
+    before = count_threads()
+    program.run(PROMPT, program.new_state(10))
+    assert count_threads() == before + 2  # the caller is the third
+    program.run(PROMPT, program.new_state(10))
+    assert count_threads() == before + 2
+
+
+@PLAIN
+def test_an_idle_program_costs_no_cpu(tmp_path):
+    program = compiled(tmp_path, threads=3)
+    program.run(PROMPT, program.new_state(10))
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1

@@ -1,0 +1,113 @@
+"""Packed weights: a byte budget that holds, panels made when first used, and counts that tell the truth."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cases.weights import TYPES, random_weight
+from woolly import _native
+from woolly.gguf import GGMLType, open_gguf
+from woolly.models import trace
+from woolly.runtime import Batch, Options
+from woolly.runtime.cpu import CpuBackend
+
+LLAMA = replace(TINY["llama"], type=GGMLType.Q8_0)
+BATCH = Batch.of([([3, 1, 4, 1, 5], 0, [0])])
+N_MATRICES = 2 * 7 + 1  # q, k, v, output, gate, up, down of two layers, and the logits
+
+
+def compiled(folder, tiny=LLAMA, **options):
+    file = open_gguf(write_tiny(tiny, folder / "tiny.gguf"))
+    return CpuBackend().compile(trace(file), file.tensors, Options(threads=2, **options))
+
+
+def packed_bytes(program):
+    """Bytes of each matrix that a linear reads, in order of use, rows rounded up to whole panels of 16."""
+    return {
+        weight.name: -(-weight.shape[0] // 16) * 16 * weight.type.row_bytes(weight.shape[1])
+        for step in program.fused.steps
+        if step.op == "linears"
+        for weight in step.by_role("weight")
+    }
+
+
+def panels(program):
+    """Panels that are packed so far, of each matrix."""
+    return {name: program._native.panels_done(index) for name, index in program._matrices.items()}
+
+
+def test_without_budget_every_matrix_of_a_linear_is_kept(tmp_path):
+    program = compiled(tmp_path)
+    assert program.weight_stats().n_bytes == sum(packed_bytes(program).values())
+    for runs in (1, 2):
+        program.run(BATCH, program.new_state(1))
+        stats = program.weight_stats()
+        assert (stats.hits, stats.misses, stats.evictions) == (runs * N_MATRICES, 0, 0)
+
+
+def test_panels_are_packed_when_a_step_first_needs_them(tmp_path):
+    program = compiled(tmp_path)
+    assert sum(panels(program).values()) == 0
+    state = program.new_state(1)
+    program.run(BATCH, state, 0, 2)  # the embedding, then q, k and v
+    done = {name: n for name, n in panels(program).items() if n}
+    assert done == {"blk.0.attn_q.weight": 4, "blk.0.attn_k.weight": 2, "blk.0.attn_v.weight": 2}
+    program.run(BATCH, state)
+    sizes = {name: -(-program.plan.weights[name].shape[0] // 16) for name in packed_bytes(program)}
+    assert {name: n for name, n in panels(program).items() if n} == sizes
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0])
+def test_the_budget_holds_and_goes_to_what_comes_first(share, tmp_path):
+    sizes = packed_bytes(compiled(tmp_path))
+    budget = int(share * sum(sizes.values()))
+    program = compiled(tmp_path, weight_memory=budget)
+    program.run(BATCH, program.new_state(1))
+    kept, left = [], budget
+    for name, size in sizes.items():
+        if size <= left:
+            kept.append(name)
+            left -= size
+    stats = program.weight_stats()
+    assert stats.n_bytes == budget - left <= budget
+    assert (stats.hits, stats.misses) == (len(kept), N_MATRICES - len(kept))
+    assert sorted(name for name, n in panels(program).items() if n) == sorted(kept)
+
+
+def test_a_run_in_parts_counts_each_read_once(tmp_path):
+    program = compiled(tmp_path, weight_memory=0)
+    state, n = program.new_state(1), len(program.fused.steps)
+    for first in range(n):
+        program.run(BATCH, state, first, first + 1)
+    assert program.weight_stats().misses == N_MATRICES
+
+
+def test_a_table_that_is_also_the_output_is_kept_once(tmp_path):
+    program = compiled(tmp_path, tiny=replace(TINY["granite"], type=GGMLType.Q4_0))
+    sizes = packed_bytes(program)
+    assert "token_embd.weight" in sizes
+    assert program.weight_stats().n_bytes == sum(sizes.values())
+
+
+def test_a_refused_batch_is_not_counted(tmp_path):
+    program = compiled(tmp_path)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        program.run(replace(BATCH, tokens=BATCH.tokens + 1000), program.new_state(1))
+    assert program.weight_stats().hits == 0
+
+
+@pytest.mark.parametrize("rows", [16, 33])
+@pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
+def test_packing_moves_bits_and_loses_none(type, rows):
+    columns = 3 * max(type.block_size, 5)
+    raw = random_weight(np.random.default_rng(1), type, rows, columns)
+    out = np.full(-(-rows // 16) * 16 * type.row_bytes(columns) + 8, 0xAA, np.uint8)
+    _native.pack(int(type), rows, columns, raw.data.reshape(-1), out)
+    assert (out[-8:] == 0xAA).all()  # nothing is written behind the panels
+    out = out[:-8]
+    assert np.unpackbits(out).sum() == np.unpackbits(raw.data).sum()
+    if type not in (GGMLType.Q5_0, GGMLType.Q5_1):  # their fifth bits are put into planes, the rest is whole bytes
+        padding = np.zeros(out.size - raw.data.size, np.uint8)
+        np.testing.assert_array_equal(np.sort(out), np.sort(np.concatenate([raw.data.reshape(-1), padding])))
