@@ -156,7 +156,9 @@ def test_the_library_never_prints_or_exits():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                assert called not in {"print", "exit", "quit", "sys.exit", "os._exit", "os.abort"}, f"{path}:{node.lineno}"
+                assert called not in {"print", "exit", "quit", "sys.exit", "os._exit", "os.abort"}, (
+                    f"{path}:{node.lineno}"
+                )
             if isinstance(node, ast.Attribute):
                 assert ast.unparse(node) not in {"sys.stdout", "sys.stderr"}, f"{path}:{node.lineno}"
 

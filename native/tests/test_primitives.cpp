@@ -356,10 +356,8 @@ void test_dots() {
             group.bits("dot4_signed", as<Bits>(s::dot4_signed<g>(sacc, as<s::U8>(w), s::columns(a))),
                        as<Bits>(t::isub(dot, t::iset1(t::kSignedOffset * sum))), start);
         };
-        one.template operator()<0>();
-        one.template operator()<1>();
-        one.template operator()<2>();
-        one.template operator()<3>();
+        one.template operator()<0>(), one.template operator()<1>();
+        one.template operator()<2>(), one.template operator()<3>();
     };
     // low = high gives the extremes, where a 16-bit step would saturate.
     const auto ranges = [&](int low, int high, bool is_signed) {

@@ -7,8 +7,9 @@ import pytest
 
 from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
 from tests.cases.ops import CASES, N_TOKENS, expected, run
-from tests.cases.weights import QUANTIZED, TYPES
+from tests.cases.weights import QUANTIZED, TYPES, random_weight
 from woolly import _native
+from woolly.gguf import GGMLType
 from woolly.plan import OPS
 from woolly.plan.passes import FUSIONS, fuse
 from woolly.runtime import Options, cpu
@@ -118,3 +119,34 @@ def test_rows_are_dequantized_to_the_bits_of_numpy(type):
     for row, want in zip(raw.data.reshape(N_TOKENS, -1), raw.values(), strict=True):
         _native.dequantize_row(int(type), row, raw.shape[1], out)
         np.testing.assert_array_equal(out.view(np.uint32), want.view(np.uint32))
+
+
+def linears(level, x, weight):
+    """x times the weight, by native code alone."""
+    program = _native.Program(level, 1, len(x), 4 * len(x) * (x.shape[1] + weight.shape[0] + 32), 128)
+    table = program.add_matrix(int(GGMLType.F32), *x.shape, x.view(np.uint8).reshape(-1))
+    matrix = program.add_matrix(int(weight.type), *weight.shape, weight.data.reshape(-1))
+    first = program.add_value(0, x.shape[1], False)
+    second = program.add_value(64 * -(-x.nbytes // 64), weight.shape[0], False)
+    program.add_step("embed", [], [first], matrices=[table])
+    program.add_step("linears", [first], [second], matrices=[matrix], biases=[-1])
+    program.finish()
+    rows, none = np.arange(len(x), dtype=np.int32), np.zeros((128, 1), np.float32)
+    offsets, pages = np.array([0, len(x)], np.int32), np.zeros((1, 1), np.int32)
+    assert program.run(_native.Cache("f32", 1, []), rows, rows, offsets, pages, rows[:0], none, none, 0, 2)
+    return program.value(second, len(x)).copy()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("type", QUANTIZED, ids=lambda t: t.name)
+def test_activations_next_to_zero_count_as_zeros_and_broken_ones_break_the_result(type, level):
+    rng = np.random.default_rng(0)
+    weight = random_weight(rng, type, 20, 512)
+    x = np.ones((6, 512), np.float32)
+    x[0] = 0
+    x[1] = 1e-38 * rng.standard_normal(512)
+    x[2] = 1e-45
+    x[3:, 300] = np.nan, np.inf, -np.inf
+    y = linears(level, x, weight)
+    assert (y[:3] == 0).all()
+    assert np.isnan(y[3:]).all()

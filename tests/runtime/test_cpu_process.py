@@ -191,7 +191,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def test_a_forked_child_computes_with_threads_of_its_own(way, tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path), way]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, timeout=60, check=False)
     assert done.returncode == 0
 
 

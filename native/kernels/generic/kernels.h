@@ -32,21 +32,17 @@ struct Floats {
     }
 };
 
+// Rows are taken four, two or one at a time, as far as the level has registers for them (kMaxRows).
 template <class Type>
-void dot_any(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile) {
-    switch (n_rows) {
-        case 1:
-            return Type::template dot<1>(panel, columns, rows, tile);
-        case 2:
-            return Type::template dot<2>(panel, columns, rows, tile);
-        case 3:
-            return Type::template dot<3>(panel, columns, rows, tile);
-        default:
-            return Type::template dot<4>(panel, columns, rows, tile);
-    }
+void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
+    int m = 0;
+    if constexpr (kMaxRows >= 4)
+        for (; m + 4 <= n_rows; m += 4) Type::template dot<4>(panel, n_columns, rows + m, tile + 16 * m);
+    if constexpr (kMaxRows >= 2)
+        for (; m + 2 <= n_rows; m += 2) Type::template dot<2>(panel, n_columns, rows + m, tile + 16 * m);
+    for (; m < n_rows; ++m) Type::template dot<1>(panel, n_columns, rows + m, tile + 16 * m);
 }
 
-// Constant: a table filled at load time would run this level's instructions on CPUs that lack them.
 constexpr KernelTable make_table(const char* name) {
     KernelTable t{};
     t.name = name;

@@ -64,11 +64,22 @@ inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
 template <int Block, int Sum>
 inline void quantize(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums) {
     for (int64_t b = 0; b < columns / Block; ++b, x += Block, q += Block) {
-        F32 largest = zero();
-        for (int i = 0; i < Block; i += 16) largest = max(largest, abs(load(x + i)));
+        F32 largest = zero(), broken = zero();  // broken: NaN where x is infinite or NaN, else 0
+        for (int i = 0; i < Block; i += 16) {
+            const F32 a = load(x + i);
+            largest = max(largest, abs(a));
+            broken = fma(a, zero(), broken);
+        }
         const float magnitude = max_lanes(largest);
-        scale[b] = magnitude / 127.0f;
-        const F32 inverse = set1(magnitude > 0.0f ? 127.0f / magnitude : 0.0f);
+        scale[b] = magnitude / 127.0f + sum_lanes(broken);
+        // What cannot be divided by its scale counts as zeros: numbers next to 0, whose inverse scale would overflow,
+        // and a block that is not finite, whose scale NaN makes every result NaN.
+        if (!(scale[b] > 0x1p-100f)) {
+            std::memset(q, 0, Block);
+            for (int s = 0; s < Block; s += Sum) *sums++ = 0;
+            continue;
+        }
+        const F32 inverse = set1(127.0f / magnitude);
         for (int s = 0; s < Block; s += Sum) {
             int32_t sum = 0;
             for (int i = s; i < s + Sum; i += 16) {

@@ -167,6 +167,9 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
+// Rows that one pass over the weights computes.
+constexpr int kMaxRows = 4;
+
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }
 

@@ -93,6 +93,9 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
 }
 
+// Rows that one pass over the weights computes.
+constexpr int kMaxRows = 4;
+
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }
 

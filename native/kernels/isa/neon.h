@@ -160,6 +160,9 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
+// Rows that one pass over the weights computes.
+constexpr int kMaxRows = 4;
+
 using Columns = int8x16_t;
 inline Columns columns(const int8_t* a) { return vld1q_s8(a); }
 
