@@ -1,6 +1,6 @@
 import errno
-import importlib.util
 import functools
+import importlib.util
 import os
 import signal
 import subprocess
