@@ -25,7 +25,8 @@ OURS = tuple(f"woolly::{level}" for level in LEVELS)
 
 def archives():
     """The static libraries of the newest build, which are not stripped as the extension is."""
-    built = sorted(ROOT.glob("build/*/libwoolly_core.a"), key=lambda path: path.stat().st_mtime)
+    built = [path for path in ROOT.glob("build/*/libwoolly_core.a") if not path.parent.name.startswith("sanitize-")]
+    built.sort(key=lambda path: path.stat().st_mtime)
     return [built[-1], *built[-1].parent.glob("CMakeFiles/_native.dir/bindings/*.o")] if built else []
 
 

@@ -7,6 +7,13 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+// Kernel headers older than the CPU do not name these.
+#if !defined(HWCAP2_I8MM)
+#define HWCAP2_I8MM (1UL << 13)
+#endif
+#if !defined(HWCAP2_BF16)
+#define HWCAP2_BF16 (1UL << 14)
+#endif
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
