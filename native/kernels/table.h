@@ -20,10 +20,15 @@ enum class Activation : uint8_t {
 // One quantized row. For f32 only `x` is set.
 struct ActivationRow {
     const float* x;
-    const int8_t* q;      // [columns]
-    const float* scale;   // [columns / 32 or / 256]
-    const int32_t* sums;  // of q, [columns / 32 or / 16]
+    const int8_t* q;       // [columns]
+    const float* scale;    // [columns / 32 or / 256]
+    const int32_t* sums;   // of q, [columns / 32 or / 16]
+    const int8_t* planes;  // of q8_256: the sums once more as bytes, [columns / 256][kPlanes]
 };
+
+// Sums of 256 columns in bytes, sum = low + 64 * high: 16 low ones and 16 high ones of 16 columns each, then 8 and 8
+// of 32 columns each.
+constexpr int kPlanes = 48;
 
 // Storage types, by their ggml ids.
 enum class WeightType : uint8_t {
@@ -76,6 +81,8 @@ struct KernelTable {
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
     void (*quantize_256)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
+    // The planes of sums per 16 columns.
+    void (*planes)(const int32_t* sums, int64_t columns, int8_t* planes);
 
     // y = x / rms(x) * weight over n columns. y may be x.
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);

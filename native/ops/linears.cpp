@@ -13,12 +13,12 @@ size_t aligned(size_t n) { return (n + 63) & ~size_t{63}; }
 
 }  // namespace
 
-// Bytes of one prepared row: f32, or quants, then scales, then sums.
+// Bytes of one prepared row: f32, or quants, then scales, then sums (and their planes).
 static size_t activation_row_bytes(Activation kind, int64_t columns) {
     const size_t n = size_t(columns);
     if (kind == Activation::f32) return aligned(n * 4);
     if (kind == Activation::q8_32) return aligned(n) + aligned(n / 32 * 4) + aligned(n / 32 * 4);
-    return aligned(n) + aligned(n / 256 * 4) + aligned(n / 16 * 4);
+    return aligned(n) + aligned(n / 256 * 4) + aligned(n / 16 * 4) + aligned(n / 256 * kPlanes);
 }
 
 void Program::finish() {
@@ -70,14 +70,18 @@ void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t
         p.kernels_.rms_norm(x, p.vectors_[size_t(step.norm)].data, step.eps, columns, y);
         x = y;
     }
-    *to = {x, nullptr, nullptr, nullptr};
+    *to = {x, nullptr, nullptr, nullptr, nullptr};
     if (kind == Activation::f32) return;
     int8_t* q = reinterpret_cast<int8_t*>(memory);
     const bool per_32 = kind == Activation::q8_32;
     float* scale = reinterpret_cast<float*>(memory + aligned(n));
     int32_t* sums = reinterpret_cast<int32_t*>(memory + aligned(n) + aligned(n / (per_32 ? 32 : 256) * 4));
     (per_32 ? p.kernels_.quantize_32 : p.kernels_.quantize_256)(x, columns, q, scale, sums);
-    *to = {nullptr, q, scale, sums};
+    *to = {nullptr, q, scale, sums, nullptr};
+    if (per_32) return;
+    int8_t* planes = reinterpret_cast<int8_t*>(sums) + aligned(n / 16 * 4);
+    p.kernels_.planes(sums, columns, planes);
+    to->planes = planes;
 }
 
 // The input of a step in one of the three forms, for all rows. `own`: by this worker alone, in its own memory.

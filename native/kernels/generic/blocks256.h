@@ -1,296 +1,188 @@
 // The k-quants: super-blocks of 256 columns with integer sub-scales. With activations quantized per 256, a super-block
 // is pure integer arithmetic; one conversion and one fma (two with minima) end it.
 //
-// A packed super-block of a panel: f16 scales of 16 rows, f16 minima of 16 rows where the type has them, sub-scales
-// transposed (one byte of each row), then the quants in chunks of 4 bytes, row after row (quant/pack.cpp).
+// A packed super-block of a panel: f16 scales of 16 rows, f16 minima of 16 rows where the type has them, sub-scales in
+// chunks of 4 bytes, row after row, then the quants group by group (quant/pack.cpp).
 
 namespace woolly::WOOLLY_TARGET {
 
-// Dots of 16 columns, each vector made by `unpack.at<i>()` for columns 4i to 4i + 3.
-template <int M, class Unpack>
-[[gnu::always_inline]] inline void dot16(const ActivationRow* rows, int64_t column, const Unpack& unpack, I32* dot) {
-    Columns a[M];
-    for (int m = 0; m < M; ++m) {
-        a[m] = columns(rows[m].q + column);
-        dot[m] = izero();
+// What minima and offsets contribute is a dot like any other, of factors and the sums of the activations in bytes.
+inline void planes(const int32_t* sums, int64_t n_columns, int8_t* to) {
+    for (int64_t b = 0; b < n_columns / 256; ++b, sums += 16, to += kPlanes) {
+        for (int i = 0; i < 16; ++i) {
+            to[i] = int8_t(sums[i] & 63);
+            to[16 + i] = int8_t(sums[i] >> 6);
+        }
+        for (int i = 0; i < 8; ++i) {
+            const int32_t sum = sums[2 * i] + sums[2 * i + 1];
+            to[32 + i] = int8_t(sum & 63);
+            to[40 + i] = int8_t(sum >> 6);
+        }
     }
-    const auto add = [&]<int i>() __attribute__((always_inline)) {
-        const U8 w = unpack.template operator()<i>();
-        for (int m = 0; m < M; ++m) dot[m] = dot4<i>(dot[m], w, a[m]);
+}
+
+// Sum over all groups of factor * (sum of the activations): factors in chunks of 4 groups, of 16 or 32 columns.
+template <int n_groups, bool is_signed>
+[[gnu::always_inline]] inline I32 dot_sums(const U8* factors, const ActivationRow& row, int64_t b) {
+    I32 low = izero(), high = izero();
+    const auto add = [&]<int k>(I32& to, Columns planes) __attribute__((always_inline)) {
+        if constexpr (is_signed) {
+            to = dot4_signed<k>(to, factors[k % (n_groups / 4)], planes);
+        } else {
+            to = dot4<k>(to, factors[k % (n_groups / 4)], planes);
+        }
     };
-    add.template operator()<0>();
-    add.template operator()<1>();
-    add.template operator()<2>();
-    add.template operator()<3>();
+    if constexpr (n_groups == 8) {
+        const Columns planes = columns(row.planes + kPlanes * b + 32);
+        add.template operator()<0>(low, planes);
+        add.template operator()<1>(low, planes);
+        add.template operator()<2>(high, planes);
+        add.template operator()<3>(high, planes);
+    } else {
+        const Columns first = columns(row.planes + kPlanes * b), second = columns(row.planes + kPlanes * b + 16);
+        add.template operator()<0>(low, first);
+        add.template operator()<1>(low, first);
+        add.template operator()<2>(low, first);
+        add.template operator()<3>(low, first);
+        add.template operator()<0>(high, second);
+        add.template operator()<1>(high, second);
+        add.template operator()<2>(high, second);
+        add.template operator()<3>(high, second);
+    }
+    I32 sum = iadd(low, ishift_left<6>(high));
+    if constexpr (is_signed && kSignedOffset != 0) {
+        int32_t all = 0;
+        for (int i = 0; i < 16; ++i) all += row.sums[16 * b + i];
+        sum = isub(sum, iset1(kSignedOffset * all));
+    }
+    return sum;
 }
 
-// sum += scale * (dot - offset * sum of the activations), for one sub-group of 16 columns.
-template <int M>
-[[gnu::always_inline]] inline void add_16(I32* sum, const I32* dot, const I32 scale, int offset,
-                                          const ActivationRow* rows, int64_t column) {
-    for (int m = 0; m < M; ++m) {
-        const I32 shifted = offset == 0 ? dot[m] : isub(dot[m], iset1(offset * rows[m].sums[column / 16]));
-        sum[m] = iadd(sum[m], imul(scale, shifted));
-    }
-}
-
-template <int M>
-[[gnu::always_inline]] inline void finish(F32* acc, const I32* sum, const F32 d, const ActivationRow* rows, int64_t b,
-                                          float sign) {
-    for (int m = 0; m < M; ++m) acc[m] = fma(to_float(sum[m]), mul(d, set1(sign * rows[m].scale[b])), acc[m]);
-}
-
-// Six-bit scales and minima of 8 groups, 12 bytes a row, transposed: byte i of row r is p[16 * i + r].
-[[gnu::always_inline]] inline void six_bits(const uint8_t* p, uint8_t* scales, uint8_t* minima) {
-    for (int i = 0; i < 64; ++i) {
-        scales[i] = p[i] & 63;
-        minima[i] = p[64 + i] & 63;
-        scales[64 + i] = uint8_t((p[128 + i] & 15) | ((p[i] >> 6) << 4));
-        minima[64 + i] = uint8_t((p[128 + i] >> 4) | ((p[64 + i] >> 6) << 4));
-    }
-}
-
-// Q4_K and Q5_K: 4 chunks of 64 columns, low nibbles the first 32, high ones the others; a fifth bit per group.
-template <bool fifth>
-struct Q45_K {
-    static constexpr int bytes = fifth ? 2816 : 2304;
-
-    template <int M>
-    static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
-        F32 acc[M];
-        for (int m = 0; m < M; ++m) acc[m] = zero();
-        for (int64_t b = 0; b < n_columns / 256; ++b, panel += bytes) {
-            alignas(64) uint8_t scales[128], minima[128];
-            six_bits(panel + 64, scales, minima);
-            I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            chunk<M, 0>(panel, scales, rows, b, sum);
-            chunk<M, 1>(panel, scales, rows, b, sum);
-            chunk<M, 2>(panel, scales, rows, b, sum);
-            chunk<M, 3>(panel, scales, rows, b, sum);
-            finish<M>(acc, sum, halves(panel), rows, b, 1.0f);
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            for (int g = 0; g < 8; ++g) {
-                const I32 minimum = load_u8(minima + 16 * g);
-                for (int m = 0; m < M; ++m) {
-                    const int32_t* sums = rows[m].sums + 16 * b + 2 * g;
-                    sum[m] = iadd(sum[m], imul(minimum, iset1(sums[0] + sums[1])));
-                }
-            }
-            finish<M>(acc, sum, halves(panel + 32), rows, b, -1.0f);
-        }
-        for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
-    }
-
-    template <int M, int c>
-    [[gnu::always_inline]] static void chunk(const uint8_t* panel, const uint8_t* scales, const ActivationRow* rows,
-                                             int64_t b, I32* sum) {
-        const uint8_t* quants = panel + (fifth ? 768 : 256) + 512 * c;
-        for (int line = 0; line < 8; ++line) __builtin_prefetch(quants + kPrefetch + 64 * line);
-        I32 first[M], second[M];
-        for (int m = 0; m < M; ++m) first[m] = second[m] = izero();
-        half<M, c, 0>(panel, quants, rows, 256 * b + 64 * c, first, second);
-        half<M, c, 1>(panel, quants, rows, 256 * b + 64 * c, first, second);
-        const I32 s0 = load_u8(scales + 32 * c), s1 = load_u8(scales + 32 * c + 16);
-        for (int m = 0; m < M; ++m) sum[m] = iadd(iadd(sum[m], imul(s0, first[m])), imul(s1, second[m]));
-    }
-
-    // 16 columns of each of the two groups of a chunk.
-    template <int M, int c, int h>
-    [[gnu::always_inline]] static void half(const uint8_t* panel, const uint8_t* quants, const ActivationRow* rows,
-                                            int64_t column, I32* first, I32* second) {
-        Columns a0[M], a1[M];
+template <class Type, int M>
+inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
+    constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
+    F32 acc[M];
+    for (int m = 0; m < M; ++m) acc[m] = zero();
+    for (int64_t b = 0; b < n_columns / 256; ++b, panel += Type::bytes) {
+        U8 scales[n];
+        Type::scales(panel, scales);
+        I32 sum[M];
         for (int m = 0; m < M; ++m) {
-            a0[m] = columns(rows[m].q + column + 16 * h);
-            a1[m] = columns(rows[m].q + column + 32 + 16 * h);
+            sum[m] = izero();
+            if constexpr (Type::offset != 0)
+                sum[m] = imul(dot_sums<Type::n_groups, true>(scales, rows[m], b), iset1(-Type::offset));
         }
-        const auto add = [&]<int i>() __attribute__((always_inline)) {
-            Pair w = nibbles(quants + 64 * (4 * h + i));
-            if constexpr (fifth) {
-                const U8 plane = load_bytes(panel + 256 + 64 * (4 * h + i));
-                w = {either(w.low, fifth_bit<2 * c>(plane)), either(w.high, fifth_bit<2 * c + 1>(plane))};
-            }
+        // One unit of fields may be two groups.
+        const auto unit = [&]<int u>() __attribute__((always_inline)) {
+            constexpr int n_dots = Type::unit / width, step = Type::bytes * Type::unit / 256;
+            for (int line = step * u / 64; line < step * (u + 1) / 64; ++line) prefetch(panel + kPrefetch + 64 * line);
+            I32 dot[n_dots][M];
+            Columns a[Type::unit / 16][M];
             for (int m = 0; m < M; ++m) {
-                first[m] = dot4<i>(first[m], w.low, a0[m]);
-                second[m] = dot4<i>(second[m], w.high, a1[m]);
+                for (int i = 0; i < n_dots; ++i) dot[i][m] = izero();
+                for (int i = 0; i < Type::unit / 16; ++i)
+                    a[i][m] = columns(rows[m].q + 256 * b + Type::unit * u + 16 * i);
             }
+            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                for (int m = 0; m < M; ++m) dot[4 * v / width][m] = dot4<v % 4>(dot[4 * v / width][m], w, a[v / 4][m]);
+            });
+            const auto scale = [&]<int i>() __attribute__((always_inline)) {
+                constexpr int g = u * n_dots + i;
+                const I32 factor = Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+                for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
+            };
+            scale.template operator()<0>();
+            if constexpr (n_dots == 2) scale.template operator()<1>();
         };
-        add.template operator()<0>();
-        add.template operator()<1>();
-        add.template operator()<2>();
-        add.template operator()<3>();
+        each<256 / Type::unit>(unit);
+        for (int m = 0; m < M; ++m) acc[m] = fma(to_float(sum[m]), mul(halves(panel), set1(rows[m].scale[b])), acc[m]);
+        if constexpr (Type::has_min) {
+            U8 minima[n];
+            Type::minima(panel, minima);
+            for (int m = 0; m < M; ++m) {
+                const I32 low = dot_sums<Type::n_groups, false>(minima, rows[m], b);
+                acc[m] = fma(to_float(low), mul(halves(panel + 32), set1(-rows[m].scale[b])), acc[m]);
+            }
+        }
+    }
+    for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+}
+
+// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the others, whose upper
+// bits are the top ones of the first eight bytes.
+struct Factors {
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        const U8 a = load_bytes(panel + 64), c = load_bytes(panel + 192);
+        to[0] = low_bits(a, 63);
+        to[1] = either(low_bits(c, 15), low_bits(shift_right<2>(a), 48));
+    }
+    [[gnu::always_inline]] static void minima(const uint8_t* panel, U8* to) {
+        const U8 b = load_bytes(panel + 128), c = load_bytes(panel + 192);
+        to[0] = low_bits(b, 63);
+        to[1] = insert_right<4>(shift_right<2>(b), c);
     }
 };
-using Q4_K = Q45_K<false>;
-using Q5_K = Q45_K<true>;
-
-// Q6_K: two halves of 128 columns in four quarters of 32; 4 low bits and 2 high bits, minus 32. A byte holds the low
-// bits of a column in its quarter and of the one two quarters on.
+struct Q4_K : Factors {
+    static constexpr int bytes = 2304, quants = 256, n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = false, has_min = true;
+    // 64 columns in 8 vectors: low nibbles the first 32, high ones the others.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        each<8>([&]<int v>() __attribute__((always_inline)) {
+            const U8 both = load_bytes(p + 512 * (u / 2) + 64 * v);
+            use.template operator()<v>(u % 2 == 0 ? low_bits(both, 15) : shift_right<4>(both));
+        });
+    }
+};
+struct Q5_K : Factors {
+    static constexpr int bytes = 2816, quants = 256, n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = false, has_min = true;
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        five_bits(p + 320 * u, use);
+    }
+};
+// Signed scales, quants minus 32.
 struct Q6_K {
-    template <int M>
-    static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
-        F32 acc[M];
-        for (int m = 0; m < M; ++m) acc[m] = zero();
-        for (int64_t b = 0; b < n_columns / 256; ++b, panel += 3360) {
-            const int8_t* scales = reinterpret_cast<const int8_t*>(panel + 32);
-            I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            for (int h = 0; h < 2; ++h) {
-                const uint8_t* high = panel + 288 + 512 * h;
-                const uint8_t* low = panel + 1312 + 1024 * h;
-                for (int line = 0; line < 8; ++line) {
-                    __builtin_prefetch(high + kPrefetch + 64 * line);
-                    __builtin_prefetch(low + kPrefetch + 64 * line);
-                    __builtin_prefetch(low + kPrefetch + 512 + 64 * line);
-                }
-                for (int s = 0; s < 2; ++s) {  // which 16 columns of each quarter
-                    pair<M, 0>(sum, low + 256 * s, high + 256 * s, scales + 128 * h + 16 * s, rows,
-                               256 * b + 128 * h + 16 * s);
-                    pair<M, 1>(sum, low + 256 * s, high + 256 * s, scales + 128 * h + 16 * s, rows,
-                               256 * b + 128 * h + 16 * s);
-                }
-            }
-            finish<M>(acc, sum, halves(panel), rows, b, 1.0f);
-        }
-        for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+    static constexpr int bytes = 3360, quants = 288, n_groups = 16, unit = 16, offset = 32;
+    static constexpr bool is_signed = true, has_min = false;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = load_bytes(panel + 32 + 64 * k);
     }
-
-    // Quarters q and q + 2.
-    template <int M, int q>
-    [[gnu::always_inline]] static void pair(I32* sum, const uint8_t* low, const uint8_t* high, const int8_t* scales,
-                                            const ActivationRow* rows, int64_t column) {
-        I32 first[M], second[M];
-        Columns a0[M], a1[M];
-        for (int m = 0; m < M; ++m) {
-            a0[m] = columns(rows[m].q + column + 32 * q);
-            a1[m] = columns(rows[m].q + column + 32 * q + 64);
-            first[m] = second[m] = izero();
-        }
-        const auto add = [&]<int i>() __attribute__((always_inline)) {
-            const Pair four = nibbles(low + 512 * q + 64 * i);
-            const U8 two = load_bytes(high + 64 * i);
-            // Bits 2q, 2q + 1 and 2q + 4, 2q + 5, each moved to bits 4 and 5.
-            const U8 w0 = either(four.low, low_bits(q == 0 ? shift_left<4>(two) : shift_left<2>(two), 0x30));
-            const U8 w1 = either(four.high, low_bits(q == 0 ? two : shift_right<2>(two), 0x30));
-            for (int m = 0; m < M; ++m) {
-                first[m] = dot4<i>(first[m], w0, a0[m]);
-                second[m] = dot4<i>(second[m], w1, a1[m]);
-            }
-        };
-        add.template operator()<0>();
-        add.template operator()<1>();
-        add.template operator()<2>();
-        add.template operator()<3>();
-        add_16<M>(sum, first, load_s8(scales + 32 * q), 32, rows, column + 32 * q);
-        add_16<M>(sum, second, load_s8(scales + 32 * q + 64), 32, rows, column + 32 * q + 64);
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        six_bits(p + 192 * u, use);
     }
 };
-
-// Q3_K: two halves of 128 columns; 2 low bits in shifts of one byte, a high bit in a mask, minus 4.
+// Six-bit scales minus 32 in 12 bytes: nibbles, then pairs of upper bits; quants minus 4.
 struct Q3_K {
-    template <int M>
-    static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
-        F32 acc[M];
-        for (int m = 0; m < M; ++m) acc[m] = zero();
-        for (int64_t b = 0; b < n_columns / 256; ++b, panel += 1760) {
-            for (int line = 0; line < 1760; line += 64) __builtin_prefetch(panel + kPrefetch + line);
-            alignas(64) int8_t scales[256];
-            unpack_scales(panel + 32, scales);
-            I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            const auto all = [&]<int s>()
-                                 __attribute__((always_inline)) { group<M, s>(sum, panel, scales, rows, 256 * b); };
-            all.template operator()<0>();
-            all.template operator()<1>();
-            all.template operator()<2>();
-            all.template operator()<3>();
-            all.template operator()<4>();
-            all.template operator()<5>();
-            all.template operator()<6>();
-            all.template operator()<7>();
-            finish<M>(acc, sum, halves(panel), rows, b, 1.0f);
-        }
-        for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+    static constexpr int bytes = 1760, quants = 224, n_groups = 16, unit = 32, offset = 4;
+    static constexpr bool is_signed = true, has_min = false;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        const U8 a = load_bytes(panel + 32), b = load_bytes(panel + 96), c = load_bytes(panel + 160);
+        to[0] = minus_32(either(low_bits(a, 15), low_bits(shift_left<4>(c), 48)));
+        to[1] = minus_32(either(low_bits(b, 15), low_bits(shift_left<2>(c), 48)));
+        to[2] = minus_32(either(shift_right<4>(a), low_bits(c, 48)));
+        to[3] = minus_32(either(shift_right<4>(b), low_bits(shift_right<2>(c), 48)));
     }
-
-    // Sixteen six-bit scales in 12 bytes: low nibbles, high nibbles, then pairs of upper bits; minus 32.
-    [[gnu::always_inline]] static void unpack_scales(const uint8_t* p, int8_t* scales) {
-        for (int i = 0; i < 128; ++i) {
-            const int shift = i < 64 ? 0 : 2;
-            scales[i] = int8_t(((p[i] & 15) | (((p[128 + i % 64] >> shift) & 3) << 4)) - 32);
-            scales[128 + i] = int8_t(((p[i] >> 4) | (((p[128 + i % 64] >> (shift + 4)) & 3) << 4)) - 32);
-        }
-    }
-
-    // Group s of 32 columns: half s / 4, bits 2 * (s % 4), bit s of the mask.
-    template <int M, int s>
-    [[gnu::always_inline]] static void group(I32* sum, const uint8_t* panel, const int8_t* scales,
-                                             const ActivationRow* rows, int64_t column) {
-        const uint8_t* mask = panel + 224;
-        const uint8_t* low = panel + 736 + 512 * (s / 4);
-        for (int part = 0; part < 2; ++part) {
-            I32 dot[M];
-            dot16<M>(
-                rows, column + 32 * s + 16 * part,
-                [&]<int i>() __attribute__((always_inline)) {
-                    const int at = 64 * (4 * part + i);
-                    const U8 two = low_bits(shift_right<2 * (s % 4)>(load_bytes(low + at)), 3);
-                    const U8 one = low_bits(shift_right<s>(load_bytes(mask + at)), 1);
-                    return either(two, shift_left<2>(one));
-                },
-                dot);
-            add_16<M>(sum, dot, load_s8(scales + 32 * s + 16 * part), 4, rows, column + 32 * s + 16 * part);
-        }
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        three_bits(p + 192 * u, use);
     }
 };
-
-// Q2_K: as Q3_K without the mask; four-bit scales and minima in one byte per 16 columns.
+// Four-bit scales and minima in one byte.
 struct Q2_K {
-    template <int M>
-    static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
-        F32 acc[M];
-        for (int m = 0; m < M; ++m) acc[m] = zero();
-        for (int64_t b = 0; b < n_columns / 256; ++b, panel += 1344) {
-            for (int line = 0; line < 1344; line += 64) __builtin_prefetch(panel + kPrefetch + line);
-            alignas(64) uint8_t scales[256], minima[256];
-            for (int i = 0; i < 256; ++i) scales[i] = panel[64 + i] & 15, minima[i] = panel[64 + i] >> 4;
-            I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            const auto all = [&]<int s>()
-                                 __attribute__((always_inline)) { group<M, s>(sum, panel, scales, rows, 256 * b); };
-            all.template operator()<0>();
-            all.template operator()<1>();
-            all.template operator()<2>();
-            all.template operator()<3>();
-            all.template operator()<4>();
-            all.template operator()<5>();
-            all.template operator()<6>();
-            all.template operator()<7>();
-            finish<M>(acc, sum, halves(panel), rows, b, 1.0f);
-            for (int m = 0; m < M; ++m) {
-                sum[m] = izero();
-                for (int s = 0; s < 16; ++s)
-                    sum[m] = iadd(sum[m], imul(load_u8(minima + 16 * s), iset1(rows[m].sums[16 * b + s])));
-            }
-            finish<M>(acc, sum, halves(panel + 32), rows, b, -1.0f);
-        }
-        for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+    static constexpr int bytes = 1344, quants = 320, n_groups = 16, unit = 16, offset = 0;
+    static constexpr bool is_signed = false, has_min = true;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = low_bits(load_bytes(panel + 64 + 64 * k), 15);
     }
-
-    template <int M, int s>
-    [[gnu::always_inline]] static void group(I32* sum, const uint8_t* panel, const uint8_t* scales,
-                                             const ActivationRow* rows, int64_t column) {
-        const uint8_t* low = panel + 320 + 512 * (s / 4);
-        for (int part = 0; part < 2; ++part) {
-            I32 dot[M];
-            dot16<M>(
-                rows, column + 32 * s + 16 * part,
-                [&]<int i>() __attribute__((always_inline)) {
-                    return low_bits(shift_right<2 * (s % 4)>(load_bytes(low + 64 * (4 * part + i))), 3);
-                },
-                dot);
-            add_16<M>(sum, dot, load_u8(scales + 32 * s + 16 * part), 0, rows, column + 32 * s + 16 * part);
-        }
+    [[gnu::always_inline]] static void minima(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = shift_right<4>(load_bytes(panel + 64 + 64 * k));
+    }
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        two_bits(p + 64 * u, use);
     }
 };
 
@@ -312,19 +204,14 @@ struct IQ4_XS {
                     scales[r] = int8_t((low | (((high >> (2 * g)) & 3) << 4)) - 32);
                 }
                 const uint8_t* quants = panel + 128 + 256 * g;
-                for (int line = 0; line < 4; ++line) __builtin_prefetch(quants + kPrefetch + 64 * line);
-                Columns low[M], high[M];
+                for (int line = 0; line < 4; ++line) prefetch(quants + kPrefetch + 64 * line);
                 I32 dot[M];
-                for (int m = 0; m < M; ++m) {
-                    low[m] = columns(rows[m].q + 256 * b + 32 * g);
-                    high[m] = columns(rows[m].q + 256 * b + 32 * g + 16);
-                    dot[m] = izero();
-                }
+                for (int m = 0; m < M; ++m) dot[m] = izero();
                 // A group is laid out as a block of IQ4_NL behind its scales.
-                dot_pair<IQ4_NL, M, 0>(quants - 32, low, high, dot);
-                dot_pair<IQ4_NL, M, 1>(quants - 32, low, high, dot);
-                dot_pair<IQ4_NL, M, 2>(quants - 32, low, high, dot);
-                dot_pair<IQ4_NL, M, 3>(quants - 32, low, high, dot);
+                IQ4_NL::unpack(quants - 32, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                    for (int m = 0; m < M; ++m)
+                        dot[m] = dot4_signed<v % 4>(dot[m], w, columns(rows[m].q + 256 * b + 32 * g + 16 * (v / 4)));
+                });
                 const I32 scale = load_s8(scales);
                 for (int m = 0; m < M; ++m) {
                     const int32_t* sums = rows[m].sums + 16 * b + 2 * g;
@@ -332,7 +219,8 @@ struct IQ4_XS {
                     sum[m] = iadd(sum[m], imul(scale, dot[m]));
                 }
             }
-            finish<M>(acc, sum, halves(panel), rows, b, 1.0f);
+            for (int m = 0; m < M; ++m)
+                acc[m] = fma(to_float(sum[m]), mul(halves(panel), set1(rows[m].scale[b])), acc[m]);
         }
         for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
     }

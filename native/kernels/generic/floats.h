@@ -25,7 +25,7 @@ inline void dot_floats(const uint8_t* panel, int64_t columns, const ActivationRo
         const uint8_t* p = panel;
         int64_t k = 0;
         for (; k + 4 <= columns; k += 4, p += 4 * Type::bytes) {
-            for (int line = 0; line < 4 * Type::bytes; line += 64) __builtin_prefetch(p + kPrefetch + line);
+            for (int line = 0; line < 4 * Type::bytes; line += 64) prefetch(p + kPrefetch + line);
             for (int i = 0; i < 4; ++i) acc[i] = fma(Type::at(p + i * Type::bytes), set1(x[k + i]), acc[i]);
         }
         for (; k < columns; ++k, p += Type::bytes) acc[0] = fma(Type::at(p), set1(x[k]), acc[0]);

@@ -8,6 +8,7 @@ constexpr int kPrefetch = 4096;
 }  // namespace woolly::WOOLLY_TARGET
 
 // clang-format off: each needs the ones before it
+#include "kernels/generic/fields.h"
 #include "kernels/generic/blocks32.h"
 #include "kernels/generic/blocks256.h"
 #include "kernels/generic/floats.h"
@@ -22,6 +23,13 @@ struct Blocks32 {
     template <int M>
     static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
         dot_blocks32<Type, M>(panel, columns, rows, tile);
+    }
+};
+template <class Type>
+struct Blocks256 {
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_blocks256<Type, M>(panel, columns, rows, tile);
     }
 };
 template <class Type>
@@ -57,14 +65,15 @@ constexpr KernelTable make_table(const char* name) {
     set(WeightType::q8_0, dot_any<Blocks32<Q8_0>>);
     set(WeightType::iq4_nl, dot_any<Blocks32<IQ4_NL>>);
     set(WeightType::mxfp4, dot_any<Blocks32<MXFP4>>);
-    set(WeightType::q2_k, dot_any<Q2_K>);
-    set(WeightType::q3_k, dot_any<Q3_K>);
-    set(WeightType::q4_k, dot_any<Q4_K>);
-    set(WeightType::q5_k, dot_any<Q5_K>);
-    set(WeightType::q6_k, dot_any<Q6_K>);
+    set(WeightType::q2_k, dot_any<Blocks256<Q2_K>>);
+    set(WeightType::q3_k, dot_any<Blocks256<Q3_K>>);
+    set(WeightType::q4_k, dot_any<Blocks256<Q4_K>>);
+    set(WeightType::q5_k, dot_any<Blocks256<Q5_K>>);
+    set(WeightType::q6_k, dot_any<Blocks256<Q6_K>>);
     set(WeightType::iq4_xs, dot_any<IQ4_XS>);
     t.quantize_32 = quantize<32, 32>;
     t.quantize_256 = quantize<256, 16>;
+    t.planes = planes;
     t.rms_norm = rms_norm;
     t.swiglu = swiglu;
     t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;

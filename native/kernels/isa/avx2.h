@@ -93,11 +93,18 @@ inline I32 load_s8(const int8_t* p) {
     const __m128i b = load_128(p);
     return {{_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))}};
 }
+template <int n>
+inline I32 ishift_left(I32 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_slli_epi32(a.v[i], n);
+    return a;
+}
 inline F32 to_float(I32 a) {
     F32 r;
     WOOLLY_PARTS r.v[i] = _mm256_cvtepi32_ps(a.v[i]);
     return r;
 }
+inline I32 biased(int32_t x) { return iset1(x); }
+inline F32 unbiased(I32 a) { return to_float(a); }
 inline I32 round_to_int(F32 a) {
     I32 r;
     WOOLLY_PARTS r.v[i] = _mm256_cvtps_epi32(a.v[i]);
@@ -137,6 +144,9 @@ inline int32_t isum_lanes(I32 a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
 }
 
+// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+[[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
+
 inline U8 load_bytes(const uint8_t* p) {
     U8 r;
     WOOLLY_PARTS r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i));
@@ -160,6 +170,31 @@ inline U8 shift_left(U8 a) {
 inline U8 either(U8 a, U8 b) {
     WOOLLY_PARTS a.v[i] = _mm256_or_si256(a.v[i], b.v[i]);
     return a;
+}
+// a with its low 8 - n bits replaced by b >> n.
+template <int n>
+inline U8 insert_right(U8 a, U8 b) {
+    return either(low_bits(a, static_cast<uint8_t>(~(0xff >> n))), shift_right<n>(b));
+}
+inline U8 minus_32(U8 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_sub_epi8(a.v[i], _mm256_set1_epi8(32));
+    return a;
+}
+// Byte k of each lane.
+template <int k>
+inline I32 byte(U8 a) {
+    I32 r;
+    WOOLLY_PARTS {
+        r.v[i] = _mm256_srli_epi32(a.v[i], 8 * k);
+        if constexpr (k < 3) r.v[i] = _mm256_and_si256(r.v[i], _mm256_set1_epi32(255));
+    }
+    return r;
+}
+template <int k>
+inline I32 signed_byte(U8 a) {
+    I32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_srai_epi32(_mm256_slli_epi32(a.v[i], 24 - 8 * k), 24);
+    return r;
 }
 inline U8 lookup(const int8_t* table, U8 a) {
     const __m256i values = _mm256_broadcastsi128_si256(load_128(table));

@@ -57,6 +57,12 @@ inline I32 imul(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 inline I32 load_u8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(load_128(p))}; }
 inline I32 load_s8(const int8_t* p) { return {_mm512_cvtepi8_epi32(load_128(p))}; }
 inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+template <int n>
+inline I32 ishift_left(I32 a) {
+    return {_mm512_slli_epi32(a.v, n)};
+}
+inline I32 biased(int32_t x) { return iset1(x); }
+inline F32 unbiased(I32 a) { return to_float(a); }
 inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
 inline F32 power_of_two(I32 a) {
@@ -77,6 +83,9 @@ inline float max_lanes(F32 a) {
 }
 inline int32_t isum_lanes(I32 a) { return _mm512_reduce_add_epi32(a.v); }
 
+// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+[[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
+
 inline U8 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline U8 low_bits(U8 a, uint8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(static_cast<char>(mask)))}; }
 // There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
@@ -89,6 +98,22 @@ inline U8 shift_left(U8 a) {
     return low_bits({_mm512_slli_epi16(a.v, n)}, static_cast<uint8_t>(0xff << n));
 }
 inline U8 either(U8 a, U8 b) { return {_mm512_or_si512(a.v, b.v)}; }
+// a with its low 8 - n bits replaced by b >> n: one operation takes bits of one or the other.
+template <int n>
+inline U8 insert_right(U8 a, U8 b) {
+    return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(0xff >> n)), _mm512_srli_epi16(b.v, n), a.v,
+                                      0xca)};
+}
+inline U8 minus_32(U8 a) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(32))}; }
+// Byte k of each lane.
+template <int k>
+inline I32 byte(U8 a) {
+    return {_mm512_and_si512(_mm512_srli_epi32(a.v, 8 * k), _mm512_set1_epi32(255))};
+}
+template <int k>
+inline I32 signed_byte(U8 a) {
+    return {_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * k), 24)};
+}
 inline U8 lookup(const int8_t* table, U8 a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
 }

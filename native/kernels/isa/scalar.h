@@ -142,11 +142,19 @@ inline I32 load_s8(const int8_t* p) {
     WOOLLY_LANES r.v[i] = p[i];
     return r;
 }
+template <int n>
+inline I32 ishift_left(I32 a) {
+    WOOLLY_LANES a.v[i] = int32_t(uint32_t(a.v[i]) << n);
+    return a;
+}
 inline F32 to_float(I32 a) {
     F32 r;
     WOOLLY_LANES r.v[i] = float(a.v[i]);
     return r;
 }
+// An integer to which others below 2^22 are added before it becomes a float: the level may hold it otherwise.
+inline I32 biased(int32_t x) { return iset1(x); }
+inline F32 unbiased(I32 a) { return to_float(a); }
 // To the nearest, ties to even.
 inline I32 round_to_int(F32 a) {
     I32 r;
@@ -181,6 +189,8 @@ inline int32_t isum_lanes(I32 a) {
     return sum;
 }
 
+inline void prefetch(const uint8_t*) {}
+
 inline U8 load_bytes(const uint8_t* p) {
     U8 r;
     std::memcpy(r.v, p, sizeof(r.v));
@@ -203,6 +213,29 @@ inline U8 shift_left(U8 a) {
 inline U8 either(U8 a, U8 b) {
     for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i];
     return a;
+}
+// a with its low 8 - n bits replaced by b >> n.
+template <int n>
+inline U8 insert_right(U8 a, U8 b) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t((a.v[i] & ~(0xff >> n)) | (b.v[i] >> n));
+    return a;
+}
+inline U8 minus_32(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] - 32);
+    return a;
+}
+// Byte k of each lane.
+template <int k>
+inline I32 byte(U8 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = a.v[4 * i + k];
+    return r;
+}
+template <int k>
+inline I32 signed_byte(U8 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = int8_t(a.v[4 * i + k]);
+    return r;
 }
 // table[a] for bytes below 16.
 inline U8 lookup(const int8_t* table, U8 a) {
