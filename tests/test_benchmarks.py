@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import math
 import subprocess
 import sys
@@ -66,6 +67,14 @@ def test_our_server_answers_line_by_line_and_survives_a_wrong_request(load, tiny
         assert ours.ask("prompt", n=8)["seconds"] > 0
         assert ours.ask("generate", n=2, sequences=2)["n_bytes"] > 0
         assert ours.ask("peak")["mib"] > 1
+
+
+def test_the_engine_is_measured_beside_its_program(tiny):
+    done = script("engine.py", tiny, "--batch", 2, "--tokens", 12, "--long", 400, "--short", 8, "--chunk", 64)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["greedy"]["step_ms"] >= report["greedy"]["native_ms"] > 0
+    assert report["short_beside_long"]["first_token_chunks"] > 1
 
 
 def test_a_ratio_is_of_medians_and_above_one_where_ours_is_better(load):

@@ -26,6 +26,7 @@ LADDER = (
     ("engine",),
     ("serving",),
     ("llm",),
+    ("async_llm",),
     ("cli",),
 )
 RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
@@ -121,8 +122,9 @@ def test_all_is_sorted_complete_and_real(name):
 
 def test_the_public_surface_is_exactly_this():
     assert set(woolly.__all__) == {
-        "LLM", "Chunk", "Completion", "GGUFError", "ModelError", "PlanError", "RequestError", "SamplingParams",
-        "StoreError", "TemplateError", "Tokenizer", "TokenizerError", "UnsupportedError", "WoollyError", "__version__",
+        "LLM", "AsyncLLM", "CallbackError", "Chunk", "Completion", "GGUFError", "ModelError", "PlanError",
+        "RequestError", "SamplingParams", "Score", "StoreError", "TemplateError", "Tokenizer", "TokenizerError",
+        "UnsupportedError", "WoollyError", "__version__",
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
 from woolly import LLM, ModelError, RequestError, SamplingParams, StoreError, TemplateError, UnsupportedError
+from woolly.engine import Engine, PromptLookup
 from woolly.gguf import GGMLType, GGUFWriter, open_gguf
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
@@ -37,6 +38,24 @@ def test_a_streamed_chat_is_the_whole_chat(real):
     pieces = [chunk.text for chunk in real.chat(messages, GREEDY, stream=True)]
     assert len(pieces) > 3
     assert "".join(pieces) == real.chat(messages, GREEDY).text
+
+
+def test_smollm2_gives_together_in_a_small_cache_what_it_gives_alone(real):
+    texts = ["The sheep", "One two three one two three one two", "def add(a, b):\n    return", "A list:\n- milk\n- "]
+    wishes = [{"temperature": 0}, {}, {"regex": "[a-z ]{4,20}"}, {"mirostat": 2, "logprobs": 1}]
+    requests = [
+        (real.tokenize(text * n), SamplingParams(seed=i, max_tokens=24, **wish))
+        for i, (text, wish) in enumerate(zip(texts, wishes, strict=True))
+        for n in (1, 4)
+    ]
+    engine = Engine(real.engine.program, real.tokenizer, ctx=96, chunk=16, draft=PromptLookup())
+    sequences = [engine.add(engine.prepare(*request)) for request in requests]
+    while not engine.is_idle:
+        engine.step()
+    for sequence, request in zip(sequences, requests, strict=True):
+        alone = real.generate(*request)
+        assert (sequence.text, tuple(sequence.output)) == (alone.text, alone.token_ids)
+        assert tuple(sequence.logprobs) == (alone.logprobs or ())
 
 
 def test_text_survives_tokenize_and_detokenize(real):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from woolly._native import __version__
 from woolly.errors import (
+    CallbackError,
     GGUFError,
     ModelError,
     PlanError,
@@ -22,12 +23,15 @@ from woolly.errors import (
 )
 
 if TYPE_CHECKING:
-    from woolly.engine import SamplingParams
+    from woolly.async_llm import AsyncLLM
+    from woolly.engine import SamplingParams, Score
     from woolly.llm import LLM, Chunk, Completion
     from woolly.text import Tokenizer
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "CallbackError",
     "Chunk",
     "Completion",
     "GGUFError",
@@ -35,6 +39,7 @@ __all__ = [
     "PlanError",
     "RequestError",
     "SamplingParams",
+    "Score",
     "StoreError",
     "TemplateError",
     "Tokenizer",
@@ -47,9 +52,11 @@ __all__ = [
 # Imported when first asked for: `woolly.gguf` alone then needs neither tokenizers nor jinja2.
 _LAZY = {
     "LLM": "woolly.llm",
+    "AsyncLLM": "woolly.async_llm",
     "Chunk": "woolly.llm",
     "Completion": "woolly.llm",
     "SamplingParams": "woolly.engine",
+    "Score": "woolly.engine",
     "Tokenizer": "woolly.text",
 }
 

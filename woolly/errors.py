@@ -8,12 +8,14 @@
     ├── PlanError         a model file that puts steps together wrongly: names the model's own line
     ├── ModelError        metadata or weights that do not make the model they claim to be
     ├── RequestError      a parameter, prompt or length that cannot be served: names it and its limits
+    ├── CallbackError     a caller's own processor or sampler that failed: names it; its exception is the __cause__
     └── StoreError        a model that cannot be found, fetched or verified
 
 Each message is one sentence for the person who caused it, and says what would be right.
 """
 
 __all__ = [
+    "CallbackError",
     "GGUFError",
     "ModelError",
     "PlanError",
@@ -56,6 +58,10 @@ class ModelError(WoollyError):
 
 class RequestError(WoollyError):
     """A request whose parameters, prompt or length cannot be served."""
+
+
+class CallbackError(WoollyError):
+    """A caller's own function that raised, or gave what cannot be used."""
 
 
 class StoreError(WoollyError):

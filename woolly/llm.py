@@ -1,91 +1,52 @@
-"""LLM: load, generate, chat, logits, tokenize. The library's face."""
+"""LLM: load, generate, chat, score, logits, tokenize. The library's face."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Engine, FinishReason, SamplingParams
+from woolly.engine import (
+    Chunk,
+    Completion,
+    Draft,
+    DraftModel,
+    Driver,
+    Engine,
+    Hook,
+    PrefixStats,
+    PromptLookup,
+    SamplingParams,
+    Score,
+    Stream,
+    check_vocabulary,
+    default_ctx,
+    default_kv_tokens,
+    is_list_of_prompts,
+    load_model,
+    params_of_each,
+    progress_bar,
+)
 from woolly.engine import Sequence as Request
-from woolly.errors import ModelError, RequestError
-from woolly.gguf import GGUFFile, open_gguf
-from woolly.models import Keys, trace
+from woolly.errors import RequestError
 from woolly.plan import Plan
-from woolly.runtime import Options, choose, parse_size
-from woolly.store import resolve
-from woolly.text import ChatTemplate, Tokenizer
+from woolly.runtime import Options, parse_size
+from woolly.text import ChatTemplate
 
 __all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 
 Prompt = str | Sequence[int]
+Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
+Params = SamplingParams | Sequence[SamplingParams]
 Message = Mapping[str, Any]
-
-# Where the file allows more, a context is taken that fits small machines; `ctx=` asks for another.
-DEFAULT_CTX = 8192
+Hooks = Mapping[str | int, Hook]
 
 _CHATML_END = "<|im_end|>"
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of a streamed answer; the last one carries the finish reason."""
-
-    text: str
-    finish_reason: FinishReason | None = None
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A whole answer. `str(completion)` is its text."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    n_prompt_tokens: int
-    seed: int  # asking again with it gives the same answer
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class Stream(Iterator[Chunk]):
-    """Chunks of an answer as they are made. The request starts at the first one, and ends when this is closed."""
-
-    def __init__(self, llm: LLM, request: Request) -> None:
-        self._llm = llm
-        self._request = request
-        self._started = self._ended = False
-
-    def __next__(self) -> Chunk:
-        if self._ended:
-            raise StopIteration
-        if not self._started:
-            self._started = True
-            self._llm._add(self._request)
-        while not (text := self._llm._advance(self._request)):
-            if self._request.finish_reason is not None:
-                self._ended = True
-                return Chunk("", self._request.finish_reason)
-        return Chunk(text)
-
-    def close(self) -> None:
-        """Cancels the request where it has not finished; its place in the cache is free again."""
-        self._ended = True
-        if self._started:
-            self._llm._cancel(self._request)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class LLM:
@@ -102,41 +63,55 @@ class LLM:
         backend: str = "auto",
         threads: int | None = None,
         ctx: int | None = None,
+        kv_tokens: int | None = None,
         weight_memory: int | str | None = None,
         kv_type: str | None = None,
+        max_running: int = 16,
+        speculation: str | os.PathLike[str] | LLM | None = None,
+        draft_tokens: int = 8,
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
-        `ctx` bounds prompt and answer together, in tokens; the model's own limit is the most it can be.
-        `threads` None takes all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as
-        text such as "600MB". `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values.
+        `ctx` bounds prompt and answer of one request together, in tokens; the model's own limit is the most it can be.
+        `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
+        where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
+        requests run at once, others wait. `threads` None takes all cores. `weight_memory` bounds what is kept of
+        prepared weights, in bytes or as text such as "600MB". `kv_type` is f16, f32 or q8_0: how the cache keeps
+        keys and values. `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by
+        "prompt_lookup" in the text so far, or with a smaller model of the same vocabulary, given as a file, a name or
+        an LLM that stays open as long as this one.
         """
-        self.path = resolve(model)
-        self._file = open_gguf(self.path)
+        for name, value in (("max_running", max_running), ("draft_tokens", draft_tokens)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected")
+        options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
+        loaded = load_model(model, backend, options)
+        self.path = loaded.path
+        self.tokenizer = loaded.tokenizer
+        self._files = [loaded.file]
         try:
-            plan = trace(self._file)
-            self.tokenizer = Tokenizer.from_metadata(self._file.metadata)
             self.template = ChatTemplate.from_metadata(
-                self._file.metadata,
+                loaded.file.metadata,
                 bos_token=self._token_text(self.tokenizer.bos_id),
                 eos_token=self._token_text(self.tokenizer.eos_id),
             )
             # Where ChatML stands in for a missing template, its end mark may be plain text to this vocabulary.
             unknown_mark = self.template.is_fallback and len(self.tokenize(_CHATML_END, add_special=False)) != 1
             self._chat_stop = _CHATML_END if unknown_mark else None
-            self.ctx = default_ctx(self._file, plan, ctx)
-            options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
-            program = choose(backend).compile(plan, self._file.tensors, options)
-            if self.tokenizer.n_vocab != plan.n_vocab:
-                raise ModelError(
-                    f"{self.path}: the vocabulary has {self.tokenizer.n_vocab} tokens, but the model computes"
-                    f" {plan.n_vocab} logits"
-                )
-            self._engine: Engine | None = Engine(program, self.tokenizer, ctx=self.ctx)
-            # Whoever holds it may step the engine; requests of several threads then share its steps.
-            self._lock = threading.RLock()
+            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx)
+            kv_tokens = default_kv_tokens(loaded.program, self.ctx, kv_tokens)
+            engine = Engine(
+                loaded.program,
+                self.tokenizer,
+                ctx=self.ctx,
+                kv_tokens=kv_tokens,
+                max_running=max_running,
+                draft=self._draft(speculation, kv_tokens, backend, options),
+                draft_tokens=draft_tokens,
+            )
+            self.driver = Driver(engine)
         except BaseException:
-            self._file.close()
+            self._close_files()
             raise
 
     @property
@@ -147,9 +122,7 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """What runs the requests."""
-        if self._engine is None:
-            raise RequestError("this LLM was closed; open the model again")
-        return self._engine
+        return self.driver.engine
 
     @property
     def n_vocab(self) -> int:
@@ -166,33 +139,101 @@ class LLM:
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each of the ids, float32 [len(ids), n_vocab]."""
-        with self._lock:
-            return self.engine.logits(ids)
+        with self.driver.exclusive() as engine:
+            return engine.logits(ids)
+
+    def hidden(self, ids: Sequence[int], step: str | int) -> npt.NDArray[np.float32]:
+        """What a step makes of each of the ids, float32 [len(ids), width].
+
+        "blk.3" is what layer 3 leaves, "blk.3.ffn_norm" the step with that weight, a number the step that
+        `woolly plan --fused` prints with it (of the reference backend: `woolly plan`).
+        """
+        with self.driver.exclusive() as engine:
+            return engine.hidden(ids, step)
+
+    def score(self, prompt: Prompt) -> Score:
+        """Log-probability of each token of a text, given those before it."""
+        request = self.engine.prepare(self._ids(prompt), SamplingParams(prompt_logprobs=0), score_only=True)
+        self.driver.complete([[request]])
+        if request.error is not None:
+            raise request.error
+        return Score(request.prompt, (None, *(token.logprob for token in request.prompt_logprobs)))
+
+    def prefix_stats(self) -> PrefixStats:
+        """How much of the prompts so far was found in the cache, and why the rest was not."""
+        with self.driver.exclusive() as engine:
+            return engine.prefix_stats()
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, stream: Literal[False] = False
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
     ) -> Completion: ...
 
     @overload
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None, *, stream: Literal[True]) -> Stream: ...
+    def generate(
+        self,
+        prompt: Prompts,
+        params: Params | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> Stream: ...
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, stream: bool = False
-    ) -> Completion | Stream:
-        """Continues a prompt: text, or token ids taken as they are. With `stream`, chunk by chunk."""
-        if isinstance(prompt, str):
-            ids = self.tokenize(prompt)
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray)):
-            if any(isinstance(part, str) for part in prompt):
-                raise RequestError("the prompt is a list of texts, but one prompt at a time is taken")
-            ids = [token for token in prompt if not isinstance(token, str)]
+        self,
+        prompt: Prompt | Prompts,
+        params: Params | None = None,
+        *,
+        stream: bool = False,
+        progress: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> Completion | list[Completion] | Stream:
+        """Continues a prompt (text, or token ids taken as they are), or each of a list of prompts, all at once.
+
+        A list takes one `params` for all or a list of them, and gives a list in the same order; `progress` shows a
+        bar on standard error meanwhile. With `stream`, one prompt is continued chunk by chunk. After `timeout`
+        seconds a request ends with what it has, as cancelled. A higher `priority` goes first. `hooks` are called with
+        (positions, values) of the named steps (see `hidden`) for each token that is computed.
+
+        A request that fails, as by a callback of its own, raises; in a list its Completion carries the error.
+        """
+        many = is_list_of_prompts(prompt)
+        groups = self.prepare(prompt, params, timeout=timeout, priority=priority, hooks=hooks)
+        if stream:
+            if many:
+                raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+            return Stream(self.driver, groups[0])
+        if progress:
+            with progress_bar(sum(map(len, groups))) as ended:
+                completions = self.driver.complete(groups, ended)
         else:
-            raise RequestError(
-                f"the prompt is of type {type(prompt).__name__}; text or a list of token ids was expected"
-            )
-        request = self.engine.prepare(ids, _checked(params))
-        return Stream(self, request) if stream else self._complete(request)
+            completions = self.driver.complete(groups)
+        return completions if many else completions[0].checked()
 
     @overload
     def chat(
@@ -204,6 +245,8 @@ class LLM:
         documents: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         stream: Literal[False] = False,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Completion: ...
 
     @overload
@@ -216,6 +259,8 @@ class LLM:
         documents: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         stream: Literal[True],
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Stream: ...
 
     def chat(
@@ -227,67 +272,87 @@ class LLM:
         documents: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
         stream: bool = False,
+        timeout: float | None = None,
+        priority: int = 0,
     ) -> Completion | Stream:
-        """Answers a conversation, laid out by the file's own chat template.
+        """Answers a conversation, laid out by the file's own chat template. `timeout` and `priority` as in `generate`.
 
         `variables` are the template's own switches, such as enable_thinking. Control tokens that are written out in
         a message's content are control tokens, as in other engines: check content that you do not trust.
         """
+        requests = self.prepare_chat(
+            messages, params, tools=tools, documents=documents, variables=variables, timeout=timeout, priority=priority
+        )
+        return Stream(self.driver, requests) if stream else self.driver.complete([requests])[0].checked()
+
+    def prepare(
+        self, prompt: Prompt | Prompts, params: Params | None = None, *, hooks: Hooks | None = None, **options: Any
+    ) -> list[list[Request]]:
+        """Requests that are not queued yet: for each prompt, one for each of its n answers.
+
+        `options` are those of `Engine.prepare`.
+        """
+        if not is_list_of_prompts(prompt):
+            (its,) = params_of_each(params, 1)
+            return [self._requests(self._ids(prompt), its, hooks=hooks, **options)]
+        given = params_of_each(params, len(prompt))
+        groups = []
+        for i, (one, its) in enumerate(zip(prompt, given, strict=True)):
+            try:
+                groups.append(self._requests(self._ids(one), its, hooks=hooks, **options))
+            except RequestError as error:
+                raise RequestError(f"prompt {i}: {error}") from error
+        return groups
+
+    def prepare_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> list[Request]:
+        """As `prepare`, for one conversation."""
         text = self.template.render(messages, tools=tools, documents=documents, **(variables or {}))
-        params = _checked(params)
+        (params,) = params_of_each(params, 1)
         if self._chat_stop is not None and self._chat_stop not in params.stop:
             params = replace(params, stop=(*params.stop, self._chat_stop))
-        request = self.engine.prepare(self._tokenize_chat(text), params)
-        return Stream(self, request) if stream else self._complete(request)
+        return self._requests(self._tokenize_chat(text), params, **options)
 
     def close(self) -> None:
-        """Frees weights, cache and file; further calls are refused."""
-        with self._lock:
-            self._engine = None
-            self._file.close()
+        """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""
+        self.driver.close()
+        self._close_files()
 
     def __enter__(self) -> LLM:
         _ = self.engine  # says so where this was closed
         return self
-
-    def __repr__(self) -> str:
-        return f"LLM({str(self.path)!r}, ctx={self.ctx})"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
-    def _add(self, request: Request) -> None:
-        with self._lock:
-            self.engine.add(request)
+    def __repr__(self) -> str:
+        return f"LLM({str(self.path)!r}, ctx={self.ctx})"
 
-    def _advance(self, request: Request) -> str:
-        """New text of a request; where there is none yet, one step for all."""
-        with self._lock:
-            if not request.unread and request.finish_reason is None:
-                self.engine.step()
-            return request.take_unread()
+    def _requests(self, ids: Sequence[int], params: SamplingParams, **options: Any) -> list[Request]:
+        engine = self.engine
+        if params.n > 1 and params.seed is None:
+            # The answers' seeds follow each other, as with a seed that is given.
+            params = replace(params, seed=int.from_bytes(os.urandom(4), "little"))
+        return [engine.prepare(ids, params, index=index, **options) for index in range(params.n)]
 
-    def _cancel(self, request: Request) -> None:
-        with self._lock:
-            if self._engine is not None:
-                self._engine.cancel(request)
-
-    def _complete(self, request: Request) -> Completion:
-        self._add(request)
-        try:
-            while request.finish_reason is None:
-                self._advance(request)
-        finally:
-            self._cancel(request)
-        return Completion(
-            text=request.text,
-            token_ids=tuple(request.output),
-            finish_reason=request.finish_reason,
-            n_prompt_tokens=len(request.prompt),
-            seed=request.sampler.seed,
-        )
+    def _ids(self, prompt: Any) -> Sequence[int]:
+        if isinstance(prompt, str):
+            return self.tokenize(prompt)
+        if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+            raise RequestError(
+                f"the prompt is of type {type(prompt).__name__}; text or a list of token ids was expected"
+            )
+        return prompt
 
     def _tokenize_chat(self, text: str) -> list[int]:
         """Templates mostly write BOS themselves: it is added only where they did not. EOS never is."""
@@ -295,23 +360,27 @@ class LLM:
         bos = self.tokenizer.bos_id
         return [bos, *ids] if self.tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
 
+    def _draft(
+        self, speculation: str | os.PathLike[str] | LLM | None, kv_tokens: int, backend: str, options: Options
+    ) -> Draft | None:
+        if speculation is None:
+            return None
+        if speculation == "prompt_lookup":
+            return PromptLookup()
+        if isinstance(speculation, LLM):
+            program, tokenizer = speculation.engine.program, speculation.tokenizer
+            ctx = speculation.ctx
+        else:
+            loaded = load_model(speculation, backend, options)
+            self._files.append(loaded.file)
+            program, tokenizer = loaded.program, loaded.tokenizer
+            ctx = default_ctx(loaded.file, program.plan, None)
+        check_vocabulary(tokenizer, self.tokenizer)
+        return DraftModel(program, kv_tokens, ctx)
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            file.close()
+
     def _token_text(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.token_text(token)
-
-
-def default_ctx(file: GGUFFile, plan: Plan, ctx: int | None) -> int:
-    """The context asked for, checked against the model's limit, or the usual one."""
-    limit = Keys(file.metadata, plan.architecture).positive("context_length")
-    if ctx is None:
-        return min(limit, DEFAULT_CTX)
-    if isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= limit:
-        raise RequestError(f"ctx is {ctx!r}; this model takes a whole number from 1 to {limit}")
-    return ctx
-
-
-def _checked(params: SamplingParams | None) -> SamplingParams:
-    if params is None:
-        return SamplingParams()
-    if not isinstance(params, SamplingParams):
-        raise RequestError(f"params is of type {type(params).__name__}; SamplingParams(...) was expected")
-    return params

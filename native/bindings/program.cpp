@@ -124,13 +124,14 @@ void bind_program(nb::module_& m) {
             nb::arg("level"), nb::arg("threads"), nb::arg("max_rows"), nb::arg("arena_bytes"), nb::arg("max_context"))
         .def(
             "add_matrix",
-            [](Program& p, int type, int64_t rows, int64_t columns, const Bytes& source) {
+            [](Program& p, int type, int64_t rows, int64_t columns, const Bytes& source, bool mapped) {
                 const TypeInfo info = type_info(type);
                 if (info.block != 0 && source.shape(0) < row_bytes(info, columns) * size_t(rows))
                     throw std::invalid_argument("the matrix is longer than its bytes");
-                return p.add_matrix(type, rows, columns, source.data());
+                return p.add_matrix(type, rows, columns, source.data(), mapped);
             },
-            nb::arg("type"), nb::arg("rows"), nb::arg("columns"), nb::arg("source"))
+            nb::arg("type"), nb::arg("rows"), nb::arg("columns"), nb::arg("source"), nb::arg("mapped") = false,
+            nb::keep_alive<1, 5>())
         .def(
             "add_vector", [](Program& p, const Floats& v) { return p.add_vector(v.data(), int64_t(v.shape(0))); },
             nb::arg("vector"))
@@ -172,8 +173,10 @@ void bind_program(nb::module_& m) {
         .def(
             "set_packed",
             [](Program& p, int matrix, const WritableBytes& memory) { p.set_packed(matrix, memory.data()); },
-            nb::arg("matrix"), nb::arg("memory"))
+            nb::arg("matrix"), nb::arg("memory"), nb::keep_alive<1, 3>())
         .def("panels_done", &Program::panels_done, nb::arg("matrix"))
+        .def("prepare", &Program::prepare, "Starts to pack weights ahead of their use.")
+        .def("stop_preparing", &Program::stop_preparing, nb::call_guard<nb::gil_scoped_release>())
         .def("run", &run, nb::arg("cache"), nb::arg("tokens"), nb::arg("positions"), nb::arg("offsets"),
              nb::arg("pages"), nb::arg("output_rows"), nb::arg("cosines"), nb::arg("sines"), nb::arg("first"),
              nb::arg("last"))

@@ -111,10 +111,7 @@ const uint8_t* Worker::packed(Matrix& matrix, int64_t panel, int slot) {
         kept ? matrix.packed + size_t(panel) * bytes
              : p.own_[size_t(id)].data() + aligned(p.activation_bytes_) + p.norm_bytes_ + size_t(slot) * p.panel_bytes_;
     if (kept && matrix.done[size_t(panel)] != 0) return to;
-    const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
-    pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
-               matrix.columns, to);
-    if (kept) matrix.done[size_t(panel)] = 1;
+    p.pack(matrix, panel, to);
     return to;
 }
 

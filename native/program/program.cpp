@@ -10,7 +10,7 @@ namespace woolly {
 Program::Program(const KernelTable& kernels, int n_threads, int64_t max_rows, size_t arena_bytes, int64_t max_context)
     : kernels_(kernels), pool_(n_threads), max_rows_(max_rows), max_context_(max_context), arena_(arena_bytes) {}
 
-int Program::add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source) {
+int Program::add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source, bool mapped) {
     const TypeInfo info = type_info(ggml_type);
     if (info.block == 0 || kernels_.dot[ggml_type] == nullptr)
         throw std::invalid_argument("weight type " + std::to_string(ggml_type) + " has no kernel");
@@ -23,6 +23,7 @@ int Program::add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint
     m.rows = rows;
     m.columns = columns;
     m.source = source;
+    m.mapped = mapped;
     m.done = std::make_unique<uint8_t[]>(size_t(m.n_panels()));
     matrices_.push_back(std::move(m));
     return int(matrices_.size()) - 1;
@@ -41,19 +42,6 @@ int Program::add_value(size_t offset, int64_t width, bool output_rows) {
 }
 
 void Program::add_step(Step step) { steps_.push_back(std::move(step)); }
-
-void Program::set_packed(int matrix, uint8_t* memory) {
-    Matrix& m = matrices_.at(size_t(matrix));
-    m.packed = memory;
-    for (int64_t i = 0; i < m.n_panels(); ++i) m.done[size_t(i)] = 0;
-}
-
-int64_t Program::panels_done(int matrix) const {
-    const Matrix& m = matrices_.at(size_t(matrix));
-    int64_t sum = 0;
-    for (int64_t i = 0; i < m.n_panels(); ++i) sum += m.done[size_t(i)];
-    return sum;
-}
 
 void Program::check(const BatchView& b, const Cache& cache, int first, int last) const {
     const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
@@ -97,6 +85,7 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
 
 bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     check(batch, cache, first, last);
+    stop_preparing();
     for (int64_t s = 0; s < batch.n_sequences; ++s)
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
     for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/table.h"
@@ -17,14 +18,17 @@
 namespace woolly {
 
 // A weight matrix. `source` is the mapped file; `packed` is where its panels are kept, or null where the budget has
-// no room for them. A panel is packed by the thread that first computes with it.
+// no room for them. A panel is packed ahead of its use, or by the thread that first computes with it; after the last
+// one the pages of the file are given back (program/weights.cpp).
 struct Matrix {
     int type = 0;
     TypeInfo info{};
     int64_t rows = 0, columns = 0;
     const uint8_t* source = nullptr;
+    bool mapped = false;  // `source` is a mapped file, whose pages come back when they are read again
     uint8_t* packed = nullptr;
     std::unique_ptr<uint8_t[]> done;  // [n_panels], 1 where the panel is packed
+    int64_t left = 0;                 // panels that are not; counted down by all threads
 
     int64_t n_panels() const { return (rows + kPanel - 1) / kPanel; }
     size_t stride() const { return row_bytes(info, columns); }
@@ -76,7 +80,8 @@ class Program {
   public:
     Program(const KernelTable& kernels, int n_threads, int64_t max_rows, size_t arena_bytes, int64_t max_context);
 
-    int add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source);
+    ~Program() { stop_preparing(); }
+    int add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source, bool mapped);
     int add_vector(const float* data, int64_t n);
     int add_value(size_t offset, int64_t width, bool output_rows);
     void add_step(Step step);
@@ -87,6 +92,10 @@ class Program {
     void set_packed(int matrix, uint8_t* memory);
     // Panels of a matrix that are packed so far.
     int64_t panels_done(int matrix) const;
+    // Packs what has room, in order of use, on a thread of its own, until it is done or a run begins: that packs the
+    // rest itself, with all its threads.
+    void prepare();
+    void stop_preparing();
 
     // Runs steps [first, last). Throws std::invalid_argument for a batch that does not fit. Returns false where the
     // cancel flag stopped it.
@@ -110,6 +119,7 @@ class Program {
     friend struct Worker;
     void check(const BatchView& batch, const Cache& cache, int first, int last) const;
     void work(int worker);
+    void pack(Matrix& matrix, int64_t panel, uint8_t* to);
 
     const KernelTable& kernels_;
     Pool pool_;
@@ -128,6 +138,9 @@ class Program {
     std::unique_ptr<std::atomic<int64_t>[]> next_;      // [n_steps]: the next task to take
     std::unique_ptr<std::atomic<int32_t>[]> finished_;  // attention splits that are done, per row and KV head
     std::vector<int32_t> row_sequence_;
+
+    std::thread preparing_;
+    std::atomic<bool> stop_preparing_{false};
 
     // Of the present run.
     const BatchView* batch_ = nullptr;

@@ -89,7 +89,7 @@ def test_plan_prints_one_line_per_step(tiny):
     [
         (("show", "missing.gguf"), 1, "missing.gguf"),
         (("plan", "smolm2"), 1, "smollm2"),
-        (("run", "TINY", "x", "--temp", "-1"), 1, "temperature is -1.0"),
+        (("run", "TINY", "x", "--top-p", "-1"), 1, "top_p is -1.0"),
         (("run", "TINY", "x", "--ctx", "100000"), 1, "from 1 to 512"),
         (("run", "TINY", "x", "--backend", "gpu"), 1, "backend 'gpu' is unknown"),
         (("run", "TINY", "x", "--threads", "0"), 1, "threads is 0"),

@@ -1,6 +1,7 @@
 """Requests run together give what they give alone; what cannot fit is refused with its numbers."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,7 +128,18 @@ def test_a_stop_string_ends_the_answer_before_itself(llm):
     stop = whole[2:4]
     cut = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=stop))
     assert cut.finish_reason == "stop"
+    assert cut.stop_reason == stop
     assert cut.text == whole[: whole.index(stop)]
+
+
+def test_a_stop_token_ends_the_answer_and_is_named(llm):
+    whole = llm.generate([1, 2, 3], GREEDY)
+    token = whole.token_ids[5]
+    cut = llm.generate([1, 2, 3], replace(GREEDY, stop_token_ids=(token,)))
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", token)
+    assert cut.token_ids == whole.token_ids[: whole.token_ids.index(token) + 1]
+    with pytest.raises(RequestError, match="token 320 is not an id"):
+        llm.generate([1], SamplingParams(stop_token_ids=(320,)))
 
 
 def test_the_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
@@ -135,6 +147,7 @@ def test_the_end_token_ends_the_answer_and_is_not_shown(llm, monkeypatch):
     monkeypatch.setattr(type(llm.tokenizer), "stop_ids", frozenset({answer.token_ids[4]}), raising=False)
     ended = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=12))
     assert ended.finish_reason == "stop"
+    assert ended.stop_reason == answer.token_ids[4]
     assert ended.token_ids == answer.token_ids[:5]
     assert answer.text.startswith(ended.text)
 
@@ -160,7 +173,10 @@ def test_without_max_tokens_an_answer_may_fill_the_context(llm):
         ([1, 320], GREEDY, "token 320 is not an id of this vocabulary"),
         ([-1], GREEDY, "token -1 is not an id"),
         ([1.5], GREEDY, "token 1.5 is not an id"),
-        (["a"], GREEDY, "one prompt at a time"),
+        ([1, "a"], GREEDY, "token 'a' is not an id"),
+        (["a", 5], GREEDY, "prompt 1: the prompt is of type int"),
+        ([[1], [320]], GREEDY, "prompt 1: token 320 is not an id"),
+        (["a", "b"], [GREEDY], "1 params were given for 2 prompts"),
         ([1], {"max_tokens": 3}, "params is of type dict"),
         ([True], GREEDY, "token True is not an id"),
         (b"abc", GREEDY, "the prompt is of type bytes"),

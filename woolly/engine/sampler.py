@@ -3,68 +3,104 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from woolly._native import mask
+from woolly.engine.bias import LogitBias
+from woolly.engine.callbacks import call_processor, call_sampler
+from woolly.engine.candidates import Candidates, NoCandidateError
+from woolly.engine.chain import Chain
+from woolly.engine.logprobs import TokenLogprob, log_probabilities
 from woolly.engine.params import SamplingParams
-from woolly.errors import ModelError
+from woolly.engine.penalties import History
+from woolly.errors import CallbackError, ModelError, RequestError
+from woolly.text import Tokenizer
 
-__all__ = ["Sampler"]
+if TYPE_CHECKING:
+    from woolly.engine.constraint import Constraint
+
+__all__ = ["Choice", "Sampler"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen token, and how likely it was where that was asked for."""
+
+    token: int
+    logprob: TokenLogprob | None = None
 
 
 class Sampler:
-    """Chooses the tokens of one sequence; its draws depend on the seed and the count of draws alone."""
+    """Chooses the tokens of one sequence, one after the other.
 
-    def __init__(self, params: SamplingParams) -> None:
+    What it chooses depends on the parameters, the seed, the prompt and the rows so far alone.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None = None,
+        prompt: Sequence[int] = (),
+        constraint: Constraint | None = None,
+        index: int = 0,
+    ) -> None:
+        """`index` says which of a request's `n` answers this is: each has a seed of its own."""
+        first = secrets.randbits(32) if params.seed is None else params.seed
+        self.seed = (first + index) % 2**32
         self._params = params
-        self.seed = secrets.randbits(32) if params.seed is None else params.seed
-        # The same generator and seeding as std::mt19937, so that seeds mean the same as in llama.cpp.
-        self._random = np.random.RandomState(self.seed)
+        self._history = History(prompt)
+        self._n_prompt = len(prompt)
+        self._bias = LogitBias(params, tokenizer)
+        self._constraint = constraint
+        self._chain = Chain(params, self._history, tokenizer, self.seed)
 
-    def choose(self, logits: npt.NDArray[np.float32]) -> int:
-        """The next token. Ties go to the lowest id."""
+    def next(self, logits: Float32) -> Choice:
+        """Chooses a token after a row of logits, which is left as it is, and goes on from there."""
         params = self._params
-        best = int(np.argmax(logits))
-        # argmax of a row with a NaN is that NaN, so one look finds every sick row but those of minus infinities.
-        if not np.isfinite(logits[best]):
-            raise ModelError("the model computed logits that are not finite; its file may be damaged")
-        if params.temperature == 0.0:
-            return best
-        ids = self._shortlist(logits)
-        scores = logits[ids].astype(np.float64)
-        ids, scores = _nucleus(ids, scores, params.top_p)
-        if params.min_p > 0.0:
-            keep = scores >= scores[0] + np.log(params.min_p)
-            ids, scores = ids[keep], scores[keep]
-        weights = np.exp((scores - scores[0]) / params.temperature)
-        total = np.cumsum(weights)
-        index = int(np.searchsorted(total, self._uniform() * total[-1], side="left"))
-        return int(ids[min(index, len(ids) - 1)])
+        try:
+            row, owned = self._edited(logits)
+            candidates = Candidates(row, owned=owned)
+            if params.custom_sampler is not None:
+                candidates.peak()  # a sick row never reaches the caller's function
+                token = call_sampler(params.custom_sampler, self._history, candidates.editable())
+            else:
+                # Logits may be minus infinity, and biases as large as a float32 can be.
+                with np.errstate(all="ignore"):
+                    token = self._chain.choose(candidates)
+        except NoCandidateError:
+            raise self._diagnosed(logits, row) from None
+        logprob = None if params.logprobs is None else log_probabilities(logits, token, params.logprobs)
+        self._history.append(token)
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        return Choice(token, logprob)
 
-    def _shortlist(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-        """Ids of the top_k, likeliest first, equal ones by id."""
-        k = self._params.top_k
-        if 0 < k < len(logits):
-            # The k-th largest value, then all that reach it: argpartition alone would break ties at random.
-            threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
-            ids = np.flatnonzero(logits >= threshold)
-            return ids[np.argsort(-logits[ids], kind="stable")][:k]
-        return np.argsort(-logits, kind="stable")
+    def _edited(self, logits: Float32) -> tuple[Float32, bool]:
+        """The row that the chain sees, and whether it is another than the model's."""
+        row, owned = logits, False
+        if self._params.logits_processors:
+            row, owned = logits.copy(), True
+            for processor in self._params.logits_processors:
+                row = call_processor(processor, self._history, row)
+        if self._bias.acts(len(self._history) - self._n_prompt):
+            row, owned = row if owned else row.copy(), True
+            self._bias.apply(row, len(self._history) - self._n_prompt)
+        if self._constraint is not None:
+            allowed = np.empty_like(row)
+            mask(row, self._constraint.words(), allowed)
+            row, owned = allowed, True
+        return row, owned
 
-    def _uniform(self) -> float:
-        """One double in [0, 1) of two 32-bit draws, the low half first."""
-        low, high = (int(x) for x in self._random.randint(0, 2**32, size=2, dtype=np.uint32))
-        return (low + high * 2**32) / 2**64
-
-
-def _nucleus(
-    ids: npt.NDArray[np.intp], scores: npt.NDArray[np.float64], top_p: float
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-    """The shortest head of the sorted candidates whose probabilities reach top_p; at least one."""
-    if top_p >= 1.0:
-        return ids, scores
-    weights = np.exp(scores - scores[0])
-    reached = np.cumsum(weights) / weights.sum()
-    n = min(int(np.searchsorted(reached, top_p, side="left")) + 1, len(ids))
-    return ids[:n], scores[:n]
+    def _diagnosed(self, logits: Float32, row: Float32) -> Exception:
+        if not np.isfinite(logits.max()):
+            return ModelError("the model computed logits that are not finite; its file may be damaged")
+        if self._params.logits_processors and row.max() != -np.inf:
+            return CallbackError("logits_processors left logits that are NaN or infinite; numbers were expected")
+        return RequestError("every token is ruled out; logit_bias, logits_processors and the structure must leave one")

@@ -11,15 +11,17 @@ class StopMatcher:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._held = ""
+        self.found: str | None = None  # the stop string that was met; of several that begin there, the longest
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown, and whether a stop string was met."""
         if not self._stops:
             return text, False
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        found = [(at, -len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            shown, self._held = self._held[: min(found)], ""
+            at, _, self.found = min(found)
+            shown, self._held = self._held[:at], ""
             return shown, True
         keep = max(_overlap(self._held, stop) for stop in self._stops)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]

@@ -31,6 +31,12 @@ class Program(Protocol):
     def max_rows(self) -> int:
         """Most rows of a batch."""
 
+    def prepare(self) -> None:
+        """Starts to prepare weights in the background, where the backend has something to prepare."""
+
+    def close(self) -> None:
+        """Ends what `prepare` started."""
+
     def new_state(self, n_pages: int) -> Any:
         """An empty cache of so many pages, to be handed to `run`."""
 

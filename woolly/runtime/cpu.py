@@ -90,6 +90,16 @@ class CpuProgram:
         """An empty cache of so many pages."""
         return CpuState(self.plan, n_pages, self._kv_type)
 
+    def prepare(self) -> None:
+        """Starts to pack weights in the background, in order of use; the first run takes over what is left."""
+        with self._lock:
+            self._native.prepare()
+
+    def close(self) -> None:
+        """Ends the work in the background."""
+        with self._lock:
+            self._native.stop_preparing()
+
     def weight_stats(self) -> WeightStats:
         """What the store of packed weights did so far."""
         return self._packed.stats()
@@ -205,7 +215,7 @@ class CpuProgram:
             source = tensor.data.reshape(-1)
             self._kept.append(source)
             try:
-                index = self._native.add_matrix(int(tensor.type), rows, columns, source)
+                index = self._native.add_matrix(int(tensor.type), rows, columns, source, isinstance(tensor, Tensor))
             except ValueError as error:
                 raise UnsupportedError(
                     f"tensor {name!r} is {tensor.type.name}, which is not supported yet: {error}"

@@ -37,6 +37,12 @@ class ReferenceProgram:
         self._values: dict[int, Float32] = {}
         self._last_use = {value: i for i, step in enumerate(plan.steps) for value in step.inputs}
 
+    def prepare(self) -> None:
+        """Nothing: tensors are dequantized when they are first used."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
     def new_state(self, n_pages: int) -> State:
         """An empty cache in f32."""
         return State(self.plan, n_pages, np.float32)

@@ -75,7 +75,8 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
         // One unit of fields may be two groups.
         const auto unit = [&]<int u>() __attribute__((always_inline)) {
             constexpr int n_dots = Type::unit / width, step = Type::bytes * Type::unit / 256;
-            for (int line = step * u / 64; line < step * (u + 1) / 64; ++line) prefetch(panel + kPrefetch + 64 * line);
+            for (int line = step * u / 64; line < step * (u + 1) / 64; ++line)
+                prefetch(panel + 2 * kPrefetch + 64 * line);
             I32 dot[n_dots][M];
             Columns a[Type::unit / 16][M];
             for (int m = 0; m < M; ++m) {

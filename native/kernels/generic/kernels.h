@@ -1,12 +1,5 @@
 // The whole kernel table of one level, built over the primitives that were included before.
 
-namespace woolly::WOOLLY_TARGET {
-
-// How far ahead weights are fetched. The hardware alone does not keep up with a stream of dots.
-constexpr int kPrefetch = 4096;
-
-}  // namespace woolly::WOOLLY_TARGET
-
 // clang-format off: each needs the ones before it
 #include "kernels/generic/fields.h"
 #include "kernels/generic/blocks32.h"

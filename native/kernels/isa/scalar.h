@@ -189,6 +189,7 @@ inline int32_t isum_lanes(I32 a) {
     return sum;
 }
 
+constexpr int kPrefetch = 0;
 inline void prefetch(const uint8_t*) {}
 
 inline U8 load_bytes(const uint8_t* p) {

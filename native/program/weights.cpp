@@ -1,0 +1,74 @@
+// Packed weights: made ahead or when first used, after which the file's pages are given back.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "program/program.h"
+#include "quant/pack.h"
+
+namespace woolly {
+
+namespace {
+
+// Takes whole pages of a mapped file out of this process; the system keeps them cached. Reading maps them again.
+void give_back(const uint8_t* data, size_t n_bytes) {
+    const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+    const uintptr_t first = (uintptr_t(data) + page - 1) / page * page;
+    const uintptr_t last = (uintptr_t(data) + n_bytes) / page * page;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+}  // namespace
+
+void Program::set_packed(int matrix, uint8_t* memory) {
+    Matrix& m = matrices_.at(size_t(matrix));
+    m.packed = memory;
+    m.left = m.n_panels();
+    for (int64_t i = 0; i < m.n_panels(); ++i) m.done[size_t(i)] = 0;
+}
+
+int64_t Program::panels_done(int matrix) const {
+    const Matrix& m = matrices_.at(size_t(matrix));
+    int64_t sum = 0;
+    for (int64_t i = 0; i < m.n_panels(); ++i) sum += m.done[size_t(i)];
+    return sum;
+}
+
+void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {
+    const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
+    pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
+               matrix.columns, to);
+    if (matrix.packed == nullptr) return;
+    matrix.done[size_t(panel)] = 1;
+    if (std::atomic_ref(matrix.left).fetch_sub(1, std::memory_order_acq_rel) == 1 && matrix.mapped)
+        give_back(matrix.source, size_t(matrix.rows) * matrix.stride());
+}
+
+void Program::prepare() {
+    stop_preparing();
+    stop_preparing_.store(false, std::memory_order_relaxed);
+    preparing_ = std::thread([this] {
+        for (const Step& step : steps_) {
+            if (step.op != Op::linears) continue;
+            for (const int index : step.matrices) {
+                Matrix& m = matrices_[size_t(index)];
+                if (m.packed == nullptr) continue;
+                const size_t bytes = panel_bytes(m.info, m.columns);
+                for (int64_t i = 0; i < m.n_panels(); ++i) {
+                    if (stop_preparing_.load(std::memory_order_relaxed)) return;
+                    if (m.done[size_t(i)] == 0) pack(m, i, m.packed + size_t(i) * bytes);
+                }
+            }
+        }
+    });
+}
+
+void Program::stop_preparing() {
+    if (!preparing_.joinable()) return;
+    stop_preparing_.store(true, std::memory_order_relaxed);
+    preparing_.join();
+}
+
+}  // namespace woolly

@@ -1,0 +1,119 @@
+"""Grammars for tests: small vocabularies, random walks, and a recognizer that shares nothing with the real one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from tests.text.tiny import CONTROL, byte_level, in_byte_characters
+from woolly.engine.constraint import Constraint, Grammar
+from woolly.engine.gbnf import Characters, Choice, Literal, Reference, Repeat, Sequence
+from woolly.errors import RequestError
+from woolly.text import Tokenizer
+
+SPECIAL = [("<|end|>", CONTROL), ("<|think|>", CONTROL), ("<|stop|>", CONTROL)]
+CLOSING = (b'"', b"]", b"}", b")", b"0", b"\n", b'"}')
+WORDS = ["true", "false", "null", '{"', '":', '",', '"}', "name", "the", "12", "ab", "  ", "\n\n", " a", "é", "1.5"]
+
+
+def byte_tokenizer() -> Tokenizer:
+    """256 bytes and the special tokens: a text is spelled in one way."""
+    return Tokenizer.from_metadata(byte_level(special=SPECIAL, eos_token_id=256, eot_token_id=258))
+
+
+def word_tokenizer() -> Tokenizer:
+    """The bytes, some longer tokens whose edges do not fall between lexemes, and the special tokens."""
+    merges = []
+    for word in WORDS:
+        pieces = list(in_byte_characters(word))
+        while len(pieces) > 1:
+            merges.append(f"{pieces[0]} {pieces[1]}")
+            pieces[:2] = ["".join(pieces[:2])]
+    merges = list(dict.fromkeys(merges))
+    n = 256 + len({merge.replace(" ", "") for merge in merges})
+    return Tokenizer.from_metadata(byte_level(merges, SPECIAL, eos_token_id=n, eot_token_id=n + 2))
+
+
+def walk(tokenizer: Tokenizer, grammar: Grammar, seed: int, most: int = 200) -> str | None:
+    """A text of allowed tokens, drawn with a liking for short texts; None if it grew too long."""
+    draw = random.Random(seed)
+    constraint = grammar.start()
+    stops = sorted(tokenizer.stop_ids)
+    closing = [i for i in range(tokenizer.n_vocab) if tokenizer.token_bytes(i) in CLOSING]
+    data = b""
+    for n in range(most):
+        allowed = constraint.allowed().copy()
+        may_stop = allowed[stops].any()
+        allowed[stops] = False
+        if may_stop and (not allowed.any() or draw.random() < 0.3):
+            constraint.accept(stops[0])
+            assert constraint.finished
+            return data.decode()
+        tokens = np.flatnonzero(allowed)
+        if n > most // 3 and allowed[closing].any():
+            tokens = np.array(closing)[allowed[closing]]
+        token = int(tokens[draw.randrange(len(tokens))])
+        data += tokenizer.token_bytes(token)
+        constraint.accept(token)
+    return None
+
+
+def accepts(constraint: Constraint, text: bytes) -> bool:
+    """Whether a constraint over single bytes takes the whole text and may end there."""
+    for byte in text:
+        if constraint.finished or not constraint.allowed()[TOKEN_OF_BYTE[byte]]:
+            return False
+        constraint.accept(TOKEN_OF_BYTE[byte])
+    return constraint.may_end
+
+
+TOKEN_OF_BYTE = {byte_tokenizer().token_bytes(i)[0]: i for i in range(256)}
+
+
+class Recognizer:
+    """Whether a text is one of GBNF rules, by filling in a table until nothing changes."""
+
+    def __init__(self, rules) -> None:
+        self._rules = rules
+
+    def accepts(self, text: str) -> bool:
+        self._text = text
+        self._ends = {(name, at): frozenset() for name in self._rules for at in range(len(text) + 1)}
+        while True:
+            found = {(name, at): self._find(self._rules[name], at) for name, at in self._ends}
+            if found == self._ends:
+                return len(text) in self._ends["root", 0]
+            self._ends = found
+
+    def _find(self, item, at) -> frozenset[int]:
+        """Where the item may end when it begins at `at`."""
+        if isinstance(item, Reference):
+            return self._ends[item.name, at]
+        if isinstance(item, Literal):
+            return frozenset([at + len(item.text)] if self._text.startswith(item.text, at) else [])
+        if isinstance(item, Characters):
+            code = ord(self._text[at]) if at < len(self._text) else -1
+            return frozenset([at + 1] if any(low <= code <= high for low, high in item.ranges) else [])
+        if isinstance(item, Choice):
+            return frozenset().union(*(self._find(option, at) for option in item.options))
+        if isinstance(item, Sequence):
+            ends = frozenset([at])
+            for part in item.items:
+                ends = frozenset().union(*(self._find(part, end) for end in ends))
+            return ends
+        assert isinstance(item, Repeat)
+        ends, out = frozenset([at]), frozenset([at] if item.low == 0 else [])
+        for n in range(1, (item.high if item.high is not None else item.low + len(self._text) + 1) + 1):
+            ends = frozenset().union(*(self._find(item.item, end) for end in ends))
+            out |= ends if n >= item.low else frozenset()
+        return out
+
+
+def refusal(compile_, *arguments) -> str:
+    """The message with which a grammar is refused."""
+    try:
+        compile_(*arguments)
+    except RequestError as error:
+        return str(error)
+    raise AssertionError(f"{arguments} was not refused")

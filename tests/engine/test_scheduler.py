@@ -1,0 +1,267 @@
+"""Who runs next: nobody stalls, short ones pass long ones, and a full cache makes the last give way."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, RequestError, SamplingParams
+from woolly.engine import Engine
+from woolly.engine.work import Work
+
+
+def params(n=12, **others):
+    return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **others)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    with LLM(write_tiny(TINY["llama"], tmp_path_factory.mktemp("scheduler") / "tiny.gguf"), ctx=512) as model:
+        yield model
+
+
+@pytest.fixture
+def engine_of(llm):
+    """Engines over one program; at the end of a test none may have lost a page."""
+    made = []
+
+    def make(**options):
+        made.append(Engine(llm.engine.program, llm.tokenizer, **{"ctx": 512, **options}))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        for sequence in engine.scheduler.sequences:
+            engine.cancel(sequence)
+        pool = engine.scheduler.pages
+        assert pool.n_free == pool.n_pages
+        assert not engine.scheduler.running and not engine.scheduler.waiting
+
+
+def ids(n, seed=0):
+    return np.random.RandomState(seed).randint(0, 256, n).tolist()
+
+
+def add(engine, n, seed=0, n_answer=12, **options):
+    return engine.add(engine.prepare(ids(n, seed), params(n_answer), **options))
+
+
+def finish(engine):
+    for _ in range(5000):
+        if engine.is_idle:
+            return
+        engine.step()
+    raise AssertionError("the engine does not come to an end")
+
+
+def test_answers_get_a_token_in_every_step_while_a_long_prompt_is_computed(engine_of):
+    engine = engine_of(chunk=16, kv_tokens=2048)
+    answering = [add(engine, 3, seed, 200) for seed in range(4)]
+    while not all(s.output for s in answering):
+        engine.step()
+    long = add(engine, 300, 9)
+    while not long.output:
+        before = [len(s.output) for s in answering]
+        engine.step()
+        assert [len(s.output) for s in answering] == [n + 1 for n in before]
+
+
+def test_a_short_prompt_passes_a_long_one_in_one_step(engine_of):
+    engine = engine_of(chunk=64, kv_tokens=2048)
+    long = add(engine, 500, 1)
+    engine.step()
+    short = add(engine, 20, 2)
+    before = long.n_computed
+    engine.step()
+    assert short.output
+    # The first keeps half of the chunk, and the step is not made longer than the short one needs.
+    assert long.n_computed - before == 32
+
+
+def test_many_short_prompts_do_not_starve_a_long_one(engine_of):
+    engine = engine_of(chunk=32, kv_tokens=4096, max_running=6)
+    long = add(engine, 400, 1, 1)
+    for step in range(400 // 16):
+        add(engine, 30, step + 2, 1)
+        add(engine, 30, step + 200, 1)
+        engine.step()
+    assert long.output
+
+
+def test_equal_prompts_are_finished_one_after_the_other(engine_of):
+    engine = engine_of(chunk=64, kv_tokens=2048)
+    first, second = add(engine, 200, 1), add(engine, 200, 2)
+    while not first.output:
+        engine.step()
+    assert second.n_computed <= 64
+
+
+def test_a_higher_priority_goes_first_whenever_it_came(engine_of):
+    engine = engine_of(max_running=1)
+    add(engine, 5, 0)
+    engine.step()
+    low, high = add(engine, 5, 1), add(engine, 5, 2, priority=5)
+    while not high.finish_reason:
+        engine.step()
+        assert not low.output
+    finish(engine)
+    assert low.finish_reason == "length"
+
+
+def test_a_full_cache_preempts_the_last_and_lowest_and_nobody_fails(llm, engine_of):
+    engine = engine_of(ctx=128, kv_tokens=160)
+    urgent = add(engine, 40, 1, 80, priority=1)
+    early, late = add(engine, 40, 2, 80), add(engine, 20, 3, 80)
+    finish(engine)
+    assert late.n_preemptions > 0
+    assert urgent.n_preemptions == 0
+    for sequence in (urgent, early, late):
+        alone = llm.generate(list(sequence.prompt), params(80))
+        assert tuple(sequence.output) == alone.token_ids
+        assert sequence.finish_reason == "length"
+
+
+def test_logits_make_the_last_of_the_running_give_way_and_are_the_same(llm, engine_of):
+    engine = engine_of(ctx=128, kv_tokens=160)
+    sequences = [add(engine, 40, seed, 60) for seed in range(2)]
+    for _ in range(10):
+        engine.step()
+    np.testing.assert_array_equal(engine.logits(ids(128)), llm.logits(ids(128)))
+    assert [s.n_preemptions for s in sequences] == [1, 1]
+    finish(engine)
+    for sequence in sequences:
+        assert tuple(sequence.output) == llm.generate(list(sequence.prompt), params(60)).token_ids
+
+
+def test_hooks_read_a_token_once_even_if_it_is_computed_again(llm, engine_of):
+    engine = engine_of(ctx=128, kv_tokens=128)
+    add(engine, 40, 1, 80)
+    seen = []
+    hooks = {"blk.1": lambda positions, values: seen.append((positions.copy(), values))}
+    hooked = add(engine, 20, 2, 80, hooks=hooks)
+    finish(engine)
+    assert hooked.n_preemptions > 0
+    np.testing.assert_array_equal(np.concatenate([p for p, _ in seen]), np.arange(99))
+    everything = [*hooked.prompt, *hooked.output][:99]
+    np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), llm.hidden(everything, "blk.1"))
+
+
+def test_a_request_that_fits_alone_is_served_however_small_the_cache(engine_of):
+    engine = engine_of(ctx=96, kv_tokens=96, chunk=8)
+    sequences = [add(engine, 60, seed, 36) for seed in range(8)]
+    finish(engine)
+    assert [len(s.output) for s in sequences] == [36] * 8
+
+
+def test_pages_are_taken_as_they_are_needed(engine_of):
+    engine = engine_of()
+    sequence = add(engine, 5, 1, 200)
+    engine.step()
+    assert len(sequence.pages) == 1
+    while sequence.n_computed < 33:
+        engine.step()
+    assert len(sequence.pages) == 2
+
+
+def test_a_missed_deadline_ends_a_request_at_the_next_step_with_what_it_has(engine_of, monkeypatch):
+    engine = engine_of()
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    sequence = add(engine, 5, 1, 200, timeout=3)
+    waiting = engine_of(max_running=1)
+    engine.step()
+    clock[0] = 102.9
+    engine.step()
+    assert sequence.finish_reason is None
+    clock[0] = 103.0
+    assert sequence in engine.step()
+    assert (sequence.finish_reason, sequence.stop_reason) == ("cancelled", "timeout")
+    assert len(sequence.output) == 2
+    # One that never got to run is ended too.
+    add(waiting, 5, 1, 200)
+    late = add(waiting, 5, 2, 200, timeout=1)
+    waiting.step()
+    clock[0] = 105.0
+    waiting.step()
+    assert (late.finish_reason, late.output) == ("cancelled", [])
+
+
+def test_cancelling_is_effective_before_the_next_step(engine_of):
+    engine = engine_of()
+    sequence, other = add(engine, 40, 1), add(engine, 40, 2)
+    engine.step()
+    engine.cancel(sequence)
+    assert sequence.finish_reason == "cancelled"
+    assert sequence.pages == []
+    assert engine.step() == [other]
+    engine.cancel(sequence)
+    assert len(sequence.output) == 1
+
+
+def test_a_callback_may_cancel_its_own_request(engine_of):
+    engine = engine_of()
+    sequence = engine.prepare(ids(5), params(20, logits_processors=(lambda *_: engine.cancel(sequence),)))
+    engine.add(sequence)
+    engine.step()
+    assert sequence.finish_reason == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, "timeout is 0; seconds above 0"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": "soon"}, "timeout is 'soon'"),
+        ({"priority": 1.5}, "priority is 1.5; a whole number"),
+        ({"hooks": {"blk.0": 3}}, "the hook at 'blk.0' is 3; a callable"),
+        ({"hooks": {"output": print}}, "behind the last layer"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(engine_of, options, message):
+    with pytest.raises(RequestError, match=message):
+        engine_of().prepare([1], params(), **options)
+
+
+def test_a_cache_smaller_than_one_context_is_refused(engine_of):
+    with pytest.raises(RequestError, match="kv_tokens is 100, but one request may take a context of 512"):
+        engine_of(kv_tokens=100)
+
+
+def test_a_shifted_context_keeps_its_head_and_is_computed_as_if_it_were_a_prompt(llm, engine_of):
+    engine = engine_of(ctx=64)
+    asked = params(100, context_shift=True, n_keep=5)
+    sequence = engine.add(engine.prepare(ids(20), asked))
+    seen = []
+    while not engine.is_idle:
+        engine.step()
+        if sequence.n_shifts == 1 and not seen:
+            seen = [list(sequence.context), len(sequence.output)]
+    assert len(sequence.output) == 100
+    assert sequence.n_shifts > 1
+    context, n_output = seen
+    everything = [*sequence.prompt, *sequence.output]
+    assert context == everything[:5] + everything[5 + 29 : 64]
+    # From there on it goes as a request does whose prompt is what was left.
+    again = llm.generate(context, params(64 - len(context)))
+    assert tuple(sequence.output[n_output : n_output + len(again.token_ids)]) == again.token_ids
+
+
+def test_a_full_context_ends_an_answer_where_no_shift_was_asked_for(engine_of):
+    engine = engine_of(ctx=64)
+    sequence = engine.add(engine.prepare(ids(20), params(None)))
+    finish(engine)
+    assert (sequence.finish_reason, len(sequence.output)) == ("length", 44)
+
+
+def test_a_shift_that_could_drop_nothing_is_refused(engine_of):
+    with pytest.raises(RequestError, match="n_keep keeps 63 tokens, but of a context of 64"):
+        engine_of(ctx=64).prepare(ids(63), params(9, context_shift=True, n_keep=-1))
+
+
+def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
+    engine = engine_of()
+    sequence = engine.prepare(ids(20), params())
+    assert Work(sequence, 19).n_outputs == 0
+    assert Work(sequence, 20).n_outputs == 1
+    assert Work(sequence, 20, [1, 2]).n_outputs == 3
+    scored = engine.prepare(ids(20), params(prompt_logprobs=0))
+    assert Work(scored, 7).n_outputs == 7

@@ -1,0 +1,187 @@
+"""Guessing ahead saves steps and changes no text."""
+
+from unittest.mock import Mock
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, RequestError, SamplingParams
+from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
+from woolly.engine.draft import DraftLength
+
+KINDS = {
+    "greedy": {"temperature": 0},
+    "seeded": {"seed": 4, "temperature": 1.1},
+    "penalized": {"seed": 4, "repeat_penalty": 1.4, "presence_penalty": 0.5, "dry_multiplier": 0.7},
+    "mirostat": {"seed": 4, "mirostat": 2},
+    "stopped": {"temperature": 0, "stop": ("the", "\x00")},
+    "likely": {"temperature": 0, "logprobs": 3, "logit_bias": {97: 3.0, 98: 3.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("speculation")
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    with LLM(write_tiny(TINY["llama"], folder / "tiny.gguf"), ctx=256) as model:
+        yield model
+
+
+class Oracle:
+    """Knows the answer, and errs at chosen places."""
+
+    def __init__(self, answer, wrong=()):
+        self.answer, self.wrong = answer, wrong
+
+    def propose(self, wanted):
+        out = []
+        for sequence, n in wanted:
+            first = len(sequence.output)
+            guess = self.answer[first : first + n]
+            out.append([t if first + i not in self.wrong else (t + 1) % 256 for i, t in enumerate(guess)])
+        return out
+
+    def forget(self, sequence):
+        pass
+
+
+def prompt():
+    return [7, 8, 9, 10, 11] * 8
+
+
+def run(llm, params, draft, **options):
+    engine = Engine(llm.engine.program, llm.tokenizer, **{"ctx": 256, **options}, draft=draft)
+    sequence = engine.add(engine.prepare(prompt(), params))
+    n_steps = 0
+    while sequence.finish_reason is None:
+        engine.step()
+        n_steps += 1
+    assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
+    return sequence, n_steps
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("draft", ["lookup", "itself", "another", "right", "often wrong"])
+def test_text_is_the_same_with_and_without(llm, folder, kind, draft):
+    params = SamplingParams(max_tokens=60, ignore_eos=True, **KINDS[kind])
+    plain, n_plain = run(llm, params, None)
+    with LLM(write_tiny(TINY["llama-linear"], folder / "another.gguf"), ctx=256) as other:
+        drafts = {
+            "lookup": PromptLookup(),
+            "itself": DraftModel(llm.engine.program, 512, 256),
+            "another": DraftModel(other.engine.program, 512, 256),
+            "right": Oracle(plain.output),
+            "often wrong": Oracle(plain.output, wrong=range(3, 60, 3)),
+        }
+        guessed, n_guessed = run(llm, params, drafts[draft])
+    for name in ("output", "text", "logprobs", "finish_reason", "stop_reason"):
+        assert getattr(guessed, name) == getattr(plain, name), name
+    if draft == "right" and len(plain.output) > 5:
+        assert n_guessed < n_plain * 0.6
+        assert guessed.n_accepted == guessed.n_drafted
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(llm):
+    sequence, n_steps = run(
+        llm, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), DraftModel(llm.engine.program, 512, 256)
+    )
+    assert sequence.n_accepted == sequence.n_drafted > 40
+    assert n_steps < 20
+
+
+def test_drafts_never_make_anyone_give_way(llm):
+    engine = Engine(
+        llm.engine.program, llm.tokenizer, ctx=128, kv_tokens=128, draft=DraftModel(llm.engine.program, 512, 256)
+    )
+    params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+    sequence = engine.add(engine.prepare(list(range(64)), params))
+    while not engine.is_idle:
+        engine.step()
+    assert (len(sequence.output), sequence.n_preemptions) == (64, 0)
+
+
+def test_a_draft_model_frees_its_pages_when_the_request_is_over(llm):
+    program = llm.engine.program
+    draft = DraftModel(program, 512, 256)
+    engine = Engine(program, llm.tokenizer, ctx=256, chunk=32, draft=draft)
+    sequence = engine.add(
+        engine.prepare(list(range(200)), SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
+    )
+    while not engine.is_idle:
+        engine.step()
+    assert sequence.n_accepted > 0
+    assert draft._pages.n_free == draft._pages.n_pages
+    assert not draft._tracks
+
+
+def test_a_draft_cache_that_is_full_only_means_no_guesses(llm):
+    engine = Engine(
+        llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024, draft=DraftModel(llm.engine.program, 64, 256)
+    )
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    sequences = [engine.add(engine.prepare([i, i + 1], params)) for i in range(5)]
+    for _ in range(5):
+        engine.step()
+    assert sum(s.n_drafted > 0 for s in sequences) == 2
+    while not engine.is_idle:
+        engine.step()
+    assert [tuple(s.output) for s in sequences] == [llm.generate(list(s.prompt), params).token_ids for s in sequences]
+
+
+def test_a_shifted_context_is_guessed_at_too(llm):
+    params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True, context_shift=True, n_keep=3)
+    plain, _ = run(llm, params, None, ctx=64)
+    for draft in (PromptLookup(), DraftModel(llm.engine.program, 512, 256)):
+        guessed, _ = run(llm, params, draft, ctx=64)
+        assert guessed.n_shifts == plain.n_shifts > 1
+        assert guessed.output == plain.output
+
+
+def test_lookup_proposes_what_followed_the_same_tokens_last():
+    lookup = PromptLookup(longest=3, shortest=2)
+
+    asked = Mock(n_shifts=0, context=[1, 2, 3, 50, 51, 9, 2, 3, 60, 61, 62, 9, 1, 2, 3])
+    assert lookup.propose([(asked, 2)]) == [[50, 51]]  # the longer run wins,
+    asked.context += [70, 2, 3]
+    assert lookup.propose([(asked, 2)]) == [[70, 2]]  # then the later one
+    asked.context += [99]
+    assert lookup.propose([(asked, 2)]) == [[]]
+
+
+def test_guesses_get_longer_while_they_come_true_and_nearly_cease_when_they_do_not():
+    length = DraftLength(8)
+    for _ in range(20):
+        n = length.next()
+        length.saw(n, n)
+    assert length.next() == 8
+    for _ in range(20):
+        length.saw(length.next() or 1, 0)
+    assert sum(length.next() for _ in range(160)) <= 10
+
+
+def test_speculation_is_chosen_by_name_file_or_llm(llm, folder):
+    params = SamplingParams(seed=1, max_tokens=30, ignore_eos=True)
+    wanted = llm.generate(prompt(), params).token_ids
+    for speculation in ("prompt_lookup", folder / "tiny.gguf", llm):
+        with LLM(folder / "tiny.gguf", ctx=256, speculation=speculation, draft_tokens=3) as fast:
+            assert fast.generate(prompt(), params).token_ids == wanted
+
+
+def test_a_draft_of_another_vocabulary_is_refused(llm, folder):
+    with pytest.raises(RequestError, match="draft_tokens is 0"):
+        LLM(folder / "tiny.gguf", speculation="prompt_lookup", draft_tokens=0)
+
+    class Other:
+        n_vocab = 320
+
+        def token_text(self, token):
+            return "x" if token == 300 else llm.tokenizer.token_text(token)
+
+    with pytest.raises(RequestError, match="token 300 is 'x' to the draft model"):
+        check_vocabulary(Other(), llm.tokenizer)
+    Other.n_vocab = 5
+    with pytest.raises(RequestError, match="the draft model has 5 tokens and the model 320"):
+        check_vocabulary(Other(), llm.tokenizer)

@@ -1,0 +1,198 @@
+"""Requests of all kinds, run together in any order, give exactly what each gives alone."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import SamplingParams
+from woolly.engine import DraftModel, Engine, PromptLookup
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Options
+from woolly.runtime.cpu import CpuBackend
+from woolly.text import Tokenizer
+
+CTX = 192
+N_REQUESTS = 200
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request, and after how many of its tokens it is cancelled."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    cancel_after: int | None
+    priority: int
+
+
+@dataclass(frozen=True)
+class Result:
+    tokens: tuple[int, ...]
+    text: str
+    reason: str
+    stop_reason: object
+    logprobs: tuple
+
+
+SAMPLERS = (
+    {"temperature": 0},
+    {"temperature": 0.8},
+    {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    {"temperature": 1.0, "top_k": 5, "repeat_penalty": 1.3, "frequency_penalty": 0.2},
+    {"temperature": 1.0, "dry_multiplier": 0.8, "typical_p": 0.9},
+    {"mirostat": 2},
+    {"mirostat": 1, "temperature": 1.2},
+    {"temperature": 1.2, "xtc_probability": 0.5, "dynatemp_range": 0.5},
+    {"temperature": 0, "repeat_penalty": 1.5},
+    {"temperature": 1.0, "logit_bias": {65: 4.0, 66: False}},
+    {"temperature": 0.9, "logits_processors": (lambda ids, logits: np.roll(logits, len(ids) % 7),)},
+)
+GRAMMARS = (
+    {},
+    {},
+    {},
+    {"regex": "[a-f]{3,30}"},
+    {"choice": ("yes", "no", "perhaps")},
+    {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+)
+
+
+def make_cases():
+    """Prompts that begin alike, repeat themselves, or have nothing in common; all samplers, ends and cancellations."""
+    random = np.random.RandomState(11)
+    common = random.randint(0, 256, 100).tolist()
+    cases = []
+    for i in range(N_REQUESTS):
+        own = random.randint(0, 256, random.randint(1, 60)).tolist()
+        kind = random.randint(4)
+        head = common[: random.randint(0, 100)] if kind == 0 else [7, 8, 9, 10] * random.randint(0, 20)
+        prompt = (own, head + own, (own * 5)[:120], own[:3])[kind]
+        grammar = GRAMMARS[random.randint(len(GRAMMARS))]
+        params = SamplingParams(
+            max_tokens=int(random.randint(1, 60)),
+            seed=i if random.randint(2) else 0,
+            stop=("e", "th") if random.randint(3) == 0 else (),
+            ignore_eos=bool(random.randint(2)) and not grammar,
+            logprobs=2 if random.randint(4) == 0 else None,
+            prompt_logprobs=1 if random.randint(6) == 0 else None,
+            **SAMPLERS[random.randint(len(SAMPLERS))],
+            **grammar,
+        )
+        cancel = int(random.randint(0, 20)) if random.randint(5) == 0 else None
+        cases.append(Case(tuple(prompt), params, cancel, int(random.randint(3))))
+    return cases
+
+
+@functools.cache
+def cases():
+    return make_cases()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = write_tiny(TINY["llama"], tmp_path_factory.mktemp("together") / "tiny.gguf")
+    with open_gguf(path) as file:
+        plan = trace(file)
+        program = CpuBackend().compile(plan, file.tensors, Options(threads=1))
+        yield program, Tokenizer.from_metadata(file.metadata)
+
+
+def drive(engine, order, seed):
+    """Arrivals spread over the steps; cancellations when their time has come."""
+    random = np.random.RandomState(seed)
+    waiting = list(order)
+    sequences = {}
+    for _ in range(20_000):
+        for _ in range(random.randint(0, 6)):
+            if waiting:
+                i = waiting.pop()
+                case = cases()[i]
+                sequences[i] = engine.add(engine.prepare(case.prompt, case.params, priority=case.priority))
+        engine.step()
+        for i, sequence in sequences.items():
+            limit = cases()[i].cancel_after
+            if limit is not None and sequence.finish_reason is None and len(sequence.output) > limit:
+                engine.cancel(sequence)
+        if not waiting and engine.is_idle:
+            return sequences
+    raise AssertionError("the engine does not come to an end")
+
+
+def result(sequence):
+    logprobs = (tuple(sequence.logprobs), tuple(sequence.prompt_logprobs))
+    return Result(tuple(sequence.output), sequence.text, sequence.finish_reason, sequence.stop_reason, logprobs)
+
+
+@pytest.fixture(scope="module")
+def alone(model):
+    """Each request in an engine of its own, without speculation."""
+    program, tokenizer = model
+    out = {}
+    for i in range(N_REQUESTS):
+        engine = Engine(program, tokenizer, ctx=CTX)
+        out[i] = result(drive(engine, [i], 0)[i])
+    return out
+
+
+def same(got, wanted, case):
+    if case.cancel_after is not None and "cancelled" in (got.reason, wanted.reason):
+        # With speculation several tokens come in one step, so the cut may fall a little later.
+        n = min(len(got.tokens), len(wanted.tokens))
+        assert n > case.cancel_after
+        assert got.tokens[:n] == wanted.tokens[:n]
+        assert got.logprobs[0][:n] == wanted.logprobs[0][:n]
+        assert got.text.startswith(wanted.text) or wanted.text.startswith(got.text)
+    else:
+        assert got == wanted
+
+
+class Drafts:
+    """Half of the requests are guessed by lookup, the others by the model itself: most of its guesses come true."""
+
+    def __init__(self, program):
+        self.parts = [PromptLookup(), DraftModel(program, 4 * CTX, CTX)]
+
+    def propose(self, wanted):
+        return [self.parts[sequence.id % 2].propose([(sequence, n)])[0] for sequence, n in wanted]
+
+    def forget(self, sequence):
+        self.parts[sequence.id % 2].forget(sequence)
+
+
+@pytest.mark.parametrize("speculation", [False, True], ids=["plain", "speculation"])
+@pytest.mark.parametrize("room", ["plenty", "tight"])
+@pytest.mark.parametrize("chunk", [16, 128, 512])
+def test_requests_together_give_what_they_give_alone(model, alone, chunk, room, speculation):
+    program, tokenizer = model
+    engine = Engine(
+        program,
+        tokenizer,
+        ctx=CTX,
+        kv_tokens=20 * CTX if room == "plenty" else CTX,
+        chunk=chunk,
+        max_running=6,
+        draft=Drafts(program) if speculation else None,
+        draft_tokens=5,
+    )
+    seed = chunk + speculation
+    sequences = drive(engine, np.random.RandomState(seed).permutation(N_REQUESTS).tolist(), seed)
+    for i, sequence in sequences.items():
+        same(result(sequence), alone[i], cases()[i])
+    pool = engine.scheduler.pages
+    assert pool.n_free == pool.n_pages
+    assert engine.prefix_stats().hit_tokens > 0
+    if room == "tight":
+        assert engine.scheduler.n_preemptions > 0
+    if speculation:
+        assert sum(s.n_accepted for s in sequences.values()) > 0
+
+
+def test_the_requests_are_of_every_kind(alone):
+    reasons = [outcome.reason for outcome in alone.values()]
+    assert {"stop", "length", "cancelled"} == set(reasons)
+    assert any(case.params.structure and alone[i].reason == "stop" for i, case in enumerate(cases()))
+    assert any(isinstance(outcome.stop_reason, str) for outcome in alone.values())

@@ -1,0 +1,206 @@
+"""AsyncLLM: the same model for asyncio. One thread runs the engine; the event loop never waits for a step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, overload
+
+from woolly.engine import Chunk, Completion, Driver, SamplingParams, Score, Worker, is_list_of_prompts
+from woolly.engine import Sequence as Request
+from woolly.llm import LLM, Hooks, Message, Params, Prompt, Prompts
+
+__all__ = ["AsyncLLM", "AsyncStream"]
+
+
+class AsyncLLM:
+    """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
+
+    >>> async with AsyncLLM("smollm2") as llm:
+    ...     async for chunk in llm.stream_chat([{"role": "user", "content": "Why is the sky blue?"}]):
+    ...         print(chunk, end="")
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
+        """Opens the model as `LLM(model, **options)` does; this waits until it is loaded."""
+        self.llm = LLM(model, **options)
+        self._worker = Worker(self.llm.driver)
+
+    @overload
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> Completion: ...
+
+    @overload
+    async def generate(
+        self,
+        prompt: Prompts,
+        params: Params | None = None,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> list[Completion]: ...
+
+    async def generate(
+        self,
+        prompt: Prompt | Prompts,
+        params: Params | None = None,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> Completion | list[Completion]:
+        """As `LLM.generate`, without streaming."""
+        groups = await asyncio.to_thread(
+            self.llm.prepare, prompt, params, timeout=timeout, priority=priority, hooks=hooks
+        )
+        completions = await self._complete(groups)
+        return completions if is_list_of_prompts(prompt) else completions[0].checked()
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
+    ) -> Completion:
+        """As `LLM.chat`, without streaming."""
+        requests = await asyncio.to_thread(self.llm.prepare_chat, messages, params, **options)
+        return (await self._complete([requests]))[0].checked()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        hooks: Hooks | None = None,
+    ) -> AsyncStream:
+        """As `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`."""
+        (requests,) = self.llm.prepare(prompt, params, timeout=timeout, priority=priority, hooks=hooks)
+        return AsyncStream(self.llm.driver, requests)
+
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
+    ) -> AsyncStream:
+        """As `LLM.chat` with `stream`."""
+        return AsyncStream(self.llm.driver, self.llm.prepare_chat(messages, params, **options))
+
+    async def score(self, prompt: Prompt) -> Score:
+        """As `LLM.score`."""
+        return await asyncio.to_thread(self.llm.score, prompt)
+
+    async def close(self) -> None:
+        """Ends the thread and frees everything; open requests end cancelled."""
+        await asyncio.to_thread(self._close)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self.llm!r}"
+
+    def _close(self) -> None:
+        self._worker.stop()
+        self.llm.close()
+
+    async def _complete(self, groups: Sequence[Sequence[Request]]) -> list[Completion]:
+        requests = [request for group in groups for request in group]
+        async with AsyncStream(self.llm.driver, requests, raises=False) as stream:
+            async for _ in stream:
+                pass
+        return [Completion.of(group) for group in groups]
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """Chunks of one answer, or of several in turn. The request starts at the first one; closing or dropping ends it."""
+
+    def __init__(self, driver: Driver, requests: Sequence[Request], *, raises: bool = True) -> None:
+        self._driver = driver
+        self._requests = tuple(requests)
+        self._raises = raises
+        self._mail = _Mail()
+        self._n_open = len(self._requests)
+        self._started = self._closed = False
+
+    async def __anext__(self) -> Chunk:
+        if self._closed or self._n_open == 0:
+            raise StopAsyncIteration
+        if not self._started:
+            self._started = True
+            self._mail.loop = asyncio.get_running_loop()
+            self._driver.add(self._requests, self._mail.post)
+        try:
+            chunk = await self._mail.take()
+        except asyncio.CancelledError:
+            self._end(blocking=True)
+            raise
+        if chunk.finish_reason is not None:
+            self._n_open -= 1
+        if chunk.error is not None and self._raises:
+            self._end(blocking=True)
+            raise chunk.error
+        return chunk
+
+    async def aclose(self) -> None:
+        """Cancels what has not finished."""
+        self._end(blocking=True)
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(blocking=True)
+
+    def __del__(self) -> None:
+        self._end(blocking=False)
+
+    def _end(self, blocking: bool) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._started and self._n_open:
+                self._driver.cancel(self._requests, blocking=blocking)
+
+
+class _Mail:
+    """From the engine's thread to a coroutine. Holds no reference to the stream, so that a dropped one is noticed."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._chunks: deque[Chunk] = deque()
+        self._arrived: asyncio.Event | None = None
+
+    def post(self, _: Request, chunk: Chunk) -> None:
+        """Called by the engine's thread."""
+        self._chunks.append(chunk)
+        assert self.loop is not None
+        # A loop that is closed has nobody who reads any more.
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._wake)
+
+    async def take(self) -> Chunk:
+        """The next chunk."""
+        while not self._chunks:
+            self._arrived = asyncio.Event()
+            if not self._chunks:
+                await self._arrived.wait()
+        return self._chunks.popleft()
+
+    def _wake(self) -> None:
+        if self._arrived is not None:
+            self._arrived.set()

@@ -1,0 +1,93 @@
+"""Choosers: what ends the chain and takes one of the candidates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.candidates import Candidates, log32
+from woolly.engine.mersenne import MersenneTwister
+
+__all__ = ["Draw", "Greedy", "Mirostat"]
+
+_MIROSTAT_HEAD = 100  # likeliest tokens of which the first version estimates the steepness
+
+
+class Greedy:
+    """Takes the likeliest, the first of equals."""
+
+    def choose(self, candidates: Candidates) -> int:
+        """No randomness."""
+        return candidates.id(candidates.peak())
+
+
+class Draw:
+    """Takes the first candidate at which the sum of the weights reaches u times their total."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = MersenneTwister(seed)
+
+    def choose(self, candidates: Candidates) -> int:
+        """Exactly one u per token, even where only one candidate is left."""
+        return candidates.id(_first_possible(candidates, candidates.draw(self._random.uniform64())))
+
+
+class Mirostat:
+    """Holds the surprise of the chosen tokens near tau bits, by cutting off what is more surprising than mu."""
+
+    def __init__(self, version: int, tau: float, eta: float, seed: int) -> None:
+        self._version = version
+        self._tau = np.float32(tau)
+        self._eta = np.float32(eta)
+        self._mu = np.float32(2.0) * self._tau
+        self._random = MersenneTwister(seed)
+
+    def choose(self, candidates: Candidates) -> int:
+        """Sorts, cuts, draws, and corrects mu by the surprise of what was drawn."""
+        candidates.sort()
+        p = candidates.probabilities()
+        p = p[p > 0.0]
+        candidates.keep_largest(
+            max(self._by_steepness(p, candidates.n_vocab) if self._version == 1 else self._by_surprise(p), 1)
+        )
+        p = candidates.probabilities()
+        place = _first_possible(candidates, self._draw(p))
+        surprise = np.float32(-math.log2(p[place]))
+        self._mu -= self._eta * (surprise - self._tau)
+        return candidates.id(place)
+
+    def _by_surprise(self, p: npt.NDArray[np.float32]) -> int:
+        surprising = -np.log2(p.astype(np.float64)).astype(np.float32) > self._mu
+        return int(np.argmax(surprising)) if surprising.any() else len(p)
+
+    def _by_steepness(self, p: npt.NDArray[np.float32], n_vocab: int) -> int:
+        """The k at which a Zipf law as steep as that of the first tokens has the surprise mu."""
+        head = p[:_MIROSTAT_HEAD]
+        if len(head) < 2:
+            return 1
+        rank = np.arange(1, len(head), dtype=np.float32)
+        t = log32((rank + np.float32(1.0)) / rank)
+        b = log32(head[:-1] / head[1:])
+        with np.errstate(all="ignore"):
+            s = np.cumsum(t * b)[-1] / np.cumsum(t * t)[-1]
+            epsilon = s - np.float32(1.0)
+            numerator = epsilon * np.float32(2.0) ** self._mu
+            k = (numerator / (np.float32(1.0) - np.float32(n_vocab) ** -epsilon)) ** (np.float32(1.0) / s)
+        # A flat or degenerate head has no steepness: then all are kept, or one.
+        return 1 if np.isnan(k) else int(min(float(k), n_vocab))
+
+    def _draw(self, p: npt.NDArray[np.float32]) -> int:
+        """As std::discrete_distribution draws: one candidate alone uses up no random number."""
+        if len(p) < 2:
+            return 0
+        weights = p.astype(np.float64)
+        sums = np.cumsum(weights / np.cumsum(weights)[-1])
+        sums[-1] = 1.0
+        return int(np.searchsorted(sums, self._random.uniform64(), side="left"))
+
+
+def _first_possible(candidates: Candidates, place: int) -> int:
+    """The place drawn, unless u was 0 and what stands first is ruled out."""
+    return place if candidates.logits[place] > -np.inf else candidates.peak()

@@ -1,0 +1,94 @@
+"""GBNF to the Lark dialect of llguidance."""
+
+from __future__ import annotations
+
+import json
+
+from woolly.engine.gbnf import (
+    Characters,
+    Choice,
+    Expression,
+    Lexeme,
+    Literal,
+    Reference,
+    Sequence,
+    parse_gbnf,
+)
+from woolly.engine.gbnf_lexemes import find_lexemes
+from woolly.engine.gbnf_rules import simplify, unroll_recursion
+from woolly.errors import RequestError
+
+__all__ = ["gbnf_to_lark"]
+
+MAX_NESTING = 8  # of groups in one line of Lark; llguidance takes 30
+
+
+def gbnf_to_lark(source: str) -> str:
+    """The same language as a Lark grammar; RequestError with line and column where the source is wrong."""
+    try:
+        return _Writer(simplify(unroll_recursion(parse_gbnf(source)))).text()
+    except RecursionError:
+        raise RequestError(
+            "the GBNF grammar is too deep: its rules lead to each other in a chain of hundreds"
+        ) from None
+
+
+class _Writer:
+    """Lines of Lark. Names in capitals are lexemes, and parts of lexemes; others are rules."""
+
+    def __init__(self, rules: dict[str, Expression]) -> None:
+        self._rules = rules
+        self._shapes = find_lexemes(rules)
+        self._names: dict[tuple[Expression, bool], str] = {}
+        self._waiting: list[tuple[str, Expression, bool]] = []
+        self._lines: list[str] = []
+
+    def text(self) -> str:
+        self._waiting.append(("start", self._shapes["root"], False))
+        while self._waiting:
+            name, body, is_lexeme = self._waiting.pop()
+            self._lines.append(f"{name}: {self._write(body, is_lexeme, 0)}")
+        return "\n".join(self._lines) + "\n"
+
+    def _named(self, body: Expression, is_lexeme: bool) -> str:
+        """The name of a line for `body`, which is written later."""
+        if (body, is_lexeme) not in self._names:
+            name = f"{'L' if is_lexeme else 'r'}{len(self._names)}"
+            self._names[body, is_lexeme] = name
+            self._waiting.append((name, body, is_lexeme))
+        return self._names[body, is_lexeme]
+
+    def _write(self, item: Expression, is_lexeme: bool, depth: int) -> str:
+        if isinstance(item, Literal):
+            return json.dumps(item.text)
+        if isinstance(item, Characters):
+            return _write_characters(item)
+        if isinstance(item, Lexeme):
+            simple = isinstance(item.expression, (Literal, Characters)) or item.expression == Sequence(())
+            return self._write(item.expression, True, depth) if simple else self._named(item.expression, True)
+        if isinstance(item, Reference):
+            return self._named((self._rules if is_lexeme else self._shapes)[item.name], is_lexeme)
+        if depth == MAX_NESTING:
+            return self._named(item, is_lexeme)
+        if isinstance(item, Sequence):
+            return " ".join(self._grouped(part, is_lexeme, depth) for part in item.items) or '""'
+        if isinstance(item, Choice):
+            return " | ".join(self._grouped(option, is_lexeme, depth) for option in item.options)
+        if item.high == 0:
+            return '""'
+        body = self._grouped(item.item, is_lexeme, depth)
+        counts = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+        high = "" if item.high is None else item.high
+        return body + counts.get((item.low, item.high), f"{{{item.low},{high}}}")
+
+    def _grouped(self, item: Expression, is_lexeme: bool, depth: int) -> str:
+        simple = isinstance(item, (Literal, Characters, Lexeme, Reference)) or item == Sequence(())
+        text = self._write(item, is_lexeme, depth if simple else depth + 1)
+        return text if simple or depth + 1 == MAX_NESTING else f"({text})"
+
+
+def _write_characters(characters: Characters) -> str:
+    ranges = (
+        f"\\x{{{low:X}}}" if low == high else f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in characters.ranges
+    )
+    return f"/[{''.join(ranges)}]/"

@@ -1,0 +1,36 @@
+"""Progress: a bar on standard error while many requests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from woolly.engine.sequence import Sequence
+
+__all__ = ["progress_bar"]
+
+
+@contextmanager
+def progress_bar(n_requests: int) -> Iterator[Callable[[Sequence], None]]:
+    """Gives a function that is told of each request that has ended."""
+    # Imported late: most calls show none.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:.0f} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("requests", total=n_requests, rate=0.0)
+        n_tokens = 0
+
+        def ended(sequence: Sequence) -> None:
+            nonlocal n_tokens
+            n_tokens += len(sequence.output)
+            elapsed = bar.tasks[0].elapsed
+            bar.update(task, advance=1, rate=n_tokens / elapsed if elapsed else 0.0)
+
+        yield ended
