@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from servers import peak_mib, serve
 
 import woolly
 from woolly.engine.bench import Bench, Work
-from woolly.gguf import open_gguf
-from woolly.models import trace
+from woolly.engine.load import load_model
 from woolly.runtime import Options
-from woolly.runtime.cpu import CpuBackend, kernel_level
-from woolly.text import Tokenizer
+from woolly.runtime.cpu import CpuProgram, kernel_level
 
 
 class Ours:
@@ -27,12 +24,10 @@ class Ours:
     def load(self, model: str, threads: int, ctx: int, sequences: int) -> dict[str, Any]:
         """Opens the model, its tokenizer included as with the peer, and computes one token."""
         start = time.perf_counter()
-        self.file = open_gguf(Path(model))
-        plan = trace(self.file)
-        Tokenizer.from_metadata(self.file.metadata)
-        program = CpuBackend().compile(plan, self.file.tensors, Options(threads=threads))
+        self.model = load_model(model, "cpu", Options(threads=threads))
+        assert isinstance(self.model.program, CpuProgram)
         # The cache has as many tokens as the peer's.
-        self.bench = Bench(program, [Work("generation", -(-ctx // sequences), sequences)])
+        self.bench = Bench(self.model.program, [Work("generation", -(-ctx // sequences), sequences)])
         self.bench.first_token()
         return {"seconds": time.perf_counter() - start}
 
