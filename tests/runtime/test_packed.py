@@ -1,6 +1,9 @@
 """Packed weights: a byte budget that holds, panels made when first used, and counts that tell the truth."""
 
+import gc
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,3 +114,55 @@ def test_packing_moves_bits_and_loses_none(type, rows):
     if type.name not in ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K"):  # theirs are fields, the rest is whole bytes
         padding = np.zeros(out.size - raw.data.size, np.uint8)
         np.testing.assert_array_equal(np.sort(out), np.sort(np.concatenate([raw.data.reshape(-1), padding])))
+
+
+def mapped_kib(path):
+    """Memory of this process that is mapped from a file, in KiB."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if " " in line.split(":")[0]:  # a mapping's first line ends with its file
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell what is mapped")
+def test_pages_of_the_file_are_given_back_after_packing(tmp_path):
+    tiny = replace(LLAMA, ffn=16384)
+    file = open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf"))
+    program = CpuBackend().compile(trace(file), file.tensors, Options(threads=2))
+    packed = sum(packed_bytes(program).values()) // 1024
+    assert packed > 4000
+    for _ in range(2):  # and are read again by nobody
+        program.run(BATCH, program.new_state(1))
+        assert mapped_kib(tmp_path / "tiny.gguf") < packed // 4
+    kept = compiled(tmp_path, tiny=tiny, weight_memory=0)
+    kept.run(BATCH, kept.new_state(1))
+    assert mapped_kib(tmp_path / "tiny.gguf") > packed // 2  # what is packed anew each time stays mapped
+
+
+def test_weights_are_packed_ahead_and_a_run_takes_over(tmp_path):
+    program = compiled(tmp_path)
+    want = program.run(BATCH, program.new_state(1)).copy()
+    sizes = {name: -(-program.plan.weights[name].shape[0] // 16) for name in packed_bytes(program)}
+    for wait in (True, False):
+        program = compiled(tmp_path)
+        program.prepare()
+        deadline = time.monotonic() + 60
+        while wait and sum(panels(program).values()) < sum(sizes.values()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if wait:
+            assert {name: n for name, n in panels(program).items() if n} == sizes
+        np.testing.assert_array_equal(program.run(BATCH, program.new_state(1)), want)
+        program.prepare()  # has nothing left to do
+        program.close()
+
+
+def test_a_program_that_is_dropped_while_it_prepares_frees_its_file(tmp_path):
+    for _ in range(20):
+        program = compiled(tmp_path)
+        program.prepare()
+        del program
+    gc.collect()
+    assert mapped_kib(tmp_path / "tiny.gguf") == 0

@@ -66,7 +66,8 @@ def _packed_bytes(tensor: Tensor) -> int:
 
 def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory that the system grants page by page as it is written, in pages of 2 MiB where it can."""
-    memory = mmap.mmap(-1, n_bytes)
+    # Private: of what could be shared with a child, the system gives no large pages.
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
