@@ -3,109 +3,10 @@
 // Build with one of TEST_SCALAR, TEST_NEON, TEST_AVX2, TEST_AVX512, that set's flags and -ffp-contract=off,
 // which keeps a mul and an add two roundings. The result of an operation on a NaN may carry another payload,
 // since C++ leaves the order of commutative operands open; bits that are only moved or chosen must be equal.
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-
-#define WOOLLY_TARGET scalar
-#include "kernels/isa/scalar.h"
-#undef WOOLLY_TARGET
-#define WOOLLY_TARGET tested
-#if defined(TEST_NEON)
-#include "kernels/isa/neon.h"
-#elif defined(TEST_AVX2)
-#include "kernels/isa/avx2.h"
-#elif defined(TEST_AVX512)
-#include "kernels/isa/avx512.h"
-#elif defined(TEST_SCALAR)
-#include "kernels/isa/scalar.h"
-#else
-#error "name the instruction set: -DTEST_SCALAR, -DTEST_NEON, -DTEST_AVX2 or -DTEST_AVX512"
-#endif
-#undef WOOLLY_TARGET
-
-#if !defined(__FMA__) && !defined(__aarch64__)
-#error "without -mfma the scalar fma rounds twice and the comparison means nothing"
-#endif
-
-namespace s = woolly::scalar;
-namespace t = woolly::tested;
+#include "tests/primitives.h"
 
 namespace {
 
-// Lanes lie in order in every instruction set's structs, so that a plain copy moves them in and out.
-static_assert(sizeof(t::F32) == 64 && sizeof(t::I32) == 64 && sizeof(t::U8) == 64);
-
-template <class To, class From>
-To as(const From& from) {
-    static_assert(sizeof(To) == sizeof(From));
-    To to;
-    std::memcpy(&to, &from, sizeof(To));
-    return to;
-}
-
-struct Bits {
-    uint32_t v[16];
-};
-struct Bytes {
-    uint8_t v[64];
-};
-
-uint64_t state = 0x9e3779b97f4a7c15;
-uint32_t random_bits() {  // xorshift64*
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return uint32_t((state * 0x2545f4914f6cdd1d) >> 32);
-}
-int random_between(int low, int high) { return low + int(random_bits() % uint32_t(high - low + 1)); }
-
-bool any_difference = false;
-
-struct Group {
-    const char* name;
-    long checked = 0, different = 0;
-
-    ~Group() {
-        std::printf("%-9s %s: %ld values", different == 0 ? "same" : "DIFFERENT", name, checked);
-        if (different != 0) std::printf(", %ld of them differ", different);
-        std::printf("\n");
-        any_difference = any_difference || different != 0;
-    }
-    void check(const char* what, uint32_t expected, uint32_t actual, uint32_t input) {
-        ++checked;
-        if (expected == actual) return;
-        if (++different <= 5) std::printf("  %s of %08x: expected %08x, got %08x\n", what, input, expected, actual);
-    }
-    void bits(const char* what, const Bits& expected, const Bits& actual, const Bits& input) {
-        for (int i = 0; i < 16; ++i) check(what, expected.v[i], actual.v[i], input.v[i]);
-    }
-    void bytes(const char* what, const Bytes& expected, const Bytes& actual, const Bytes& input) {
-        for (int i = 0; i < 64; ++i) check(what, expected.v[i], actual.v[i], input.v[i]);
-    }
-};
-
-bool is_nan(uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
-uint32_t one_nan(uint32_t bits) { return is_nan(bits) ? 0x7fc00000 : bits; }
-uint32_t quiet(uint32_t bits) { return is_nan(bits) ? bits | 0x00400000 : bits; }
-template <class F>
-Bits each(Bits a, F f) {
-    for (uint32_t& lane : a.v) lane = f(lane);
-    return a;
-}
-
-// Zero, subnormals, the smallest normals, half of the smallest half, ties for rounding, the largest integers
-// that are exact and that fit, the largest, infinity, NaN (the first one signalling).
-constexpr uint32_t edges[] = {
-    0x00000000, 0x00000001, 0x00000002, 0x00400000, 0x007fffff, 0x00800000, 0x00800001, 0x33000000,
-    0x34000000, 0x3effffff, 0x3f000000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x3fc00000, 0x40200000,
-    0x42fe0000, 0x43000000, 0x4b000000, 0x4b000001, 0x4b7fffff, 0x4effffff, 0x5f000000, 0x7f000000,
-    0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000, 0x7fd55555,
-};
-uint32_t edge() {
-    const uint32_t bits = random_bits();
-    return edges[(bits >> 1) % (sizeof(edges) / sizeof(edges[0]))] | (bits << 31);
-}
 // Any bits, edges, and numbers of like size, whose sums round and cancel.
 uint32_t random_float() {
     const uint32_t bits = random_bits(), kind = random_bits() % 4;
@@ -222,7 +123,7 @@ void test_halves() {
 }
 
 void test_integers() {
-    Group group{"iset1, iadd, isub, imul, load_u8, load_s8, store_s8, isum_lanes"};
+    Group group{"iset1, iadd, isub, imul, ishift_left, load_u8, load_s8, store_s8, isum_lanes"};
     each_round([&] {
         const Bits a = random_ints(-46340, 46340), b = random_ints(-46340, 46340);
         const auto sa = as<s::I32>(a), sb = as<s::I32>(b);
@@ -232,6 +133,7 @@ void test_integers() {
         group.bits("iadd", as<Bits>(s::iadd(sa, sb)), as<Bits>(t::iadd(ta, tb)), a);
         group.bits("isub", as<Bits>(s::isub(sa, sb)), as<Bits>(t::isub(ta, tb)), a);
         group.bits("imul", as<Bits>(s::imul(sa, sb)), as<Bits>(t::imul(ta, tb)), a);
+        group.bits("ishift_left", as<Bits>(s::ishift_left<6>(sa)), as<Bits>(t::ishift_left<6>(ta)), a);
         group.check("isum_lanes", uint32_t(s::isum_lanes(sa)), uint32_t(t::isum_lanes(ta)), 0);
     });
     each_round([&] {
@@ -254,7 +156,7 @@ void test_integers() {
 }
 
 void test_conversions() {
-    Group group{"to_float, round_to_int, power_of_two"};
+    Group group{"to_float, biased, unbiased, round_to_int, power_of_two"};
     const auto rounded = [&](const Bits& a) {
         group.bits("round_to_int", as<Bits>(s::round_to_int(as<s::F32>(a))), as<Bits>(t::round_to_int(as<t::F32>(a))),
                    a);
@@ -265,6 +167,12 @@ void test_conversions() {
         const Bits a = random_words();
         group.bits("to_float", as<Bits>(s::to_float(as<s::I32>(a))), as<Bits>(t::to_float(as<t::I32>(a))), a);
         rounded(each(random_floats(), fits));
+    });
+    each_round([&] {  // a start and what is added to it stay below 2^22
+        const int32_t start = random_between(-2000000, 2000000);
+        const Bits a = random_ints(-2000000, 2000000);
+        const auto expected = s::unbiased(s::iadd(s::biased(start), as<s::I32>(a)));
+        group.bits("biased", as<Bits>(expected), as<Bits>(t::unbiased(t::iadd(t::biased(start), as<t::I32>(a)))), a);
     });
     for (int first = -40000; first < 40000; first += 16) {  // halves and quarters: every tie
         Bits a;
@@ -312,17 +220,31 @@ void test_shift(Group& group, const Bytes& a) {
     const auto ta = as<t::U8>(a);
     group.bytes("shift_right", as<Bytes>(s::shift_right<n>(sa)), as<Bytes>(t::shift_right<n>(ta)), a);
     group.bytes("shift_left", as<Bytes>(s::shift_left<n>(sa)), as<Bytes>(t::shift_left<n>(ta)), a);
-    if constexpr (n > 0) test_shift<n - 1>(group, a);
+    const Bytes b = random_bytes(0, 255);
+    group.bytes("insert_right", as<Bytes>(s::insert_right<n>(sa, as<s::U8>(b))),
+                as<Bytes>(t::insert_right<n>(ta, as<t::U8>(b))), a);
+    if constexpr (n > 1) test_shift<n - 1>(group, a);
+}
+
+template <int k>
+void test_byte(Group& group, const Bytes& a) {
+    const auto sa = as<s::U8>(a);
+    const auto ta = as<t::U8>(a);
+    group.bits("byte", as<Bits>(s::byte<k>(sa)), as<Bits>(t::byte<k>(ta)), as<Bits>(a));
+    group.bits("signed_byte", as<Bits>(s::signed_byte<k>(sa)), as<Bits>(t::signed_byte<k>(ta)), as<Bits>(a));
+    if constexpr (k > 0) test_byte<k - 1>(group, a);
 }
 
 void test_bytes() {
-    Group group{"load_bytes, low_bits, shift_right, shift_left, either, lookup"};
+    Group group{"load_bytes, low_bits, shifts, insert_right, byte, signed_byte, minus_32, either, lookup"};
     for (int first = 0; first < 256; ++first) {
         uint8_t in[65];
         Bytes a;
         for (int i = 0; i < 64; ++i) in[i + 1] = a.v[i] = uint8_t(first + i * 37);
         group.bytes("load_bytes", a, as<Bytes>(t::load_bytes(in + 1)), a);
         test_shift<7>(group, a);
+        test_byte<3>(group, a);
+        group.bytes("minus_32", as<Bytes>(s::minus_32(as<s::U8>(a))), as<Bytes>(t::minus_32(as<t::U8>(a))), a);
         for (int mask = 0; mask < 256; ++mask)
             group.bytes("low_bits", as<Bytes>(s::low_bits(as<s::U8>(a), uint8_t(mask))),
                         as<Bytes>(t::low_bits(as<t::U8>(a), uint8_t(mask))), a);
@@ -330,6 +252,8 @@ void test_bytes() {
     for (int round = 0; round < 2000; ++round) {
         const Bytes a = random_bytes(0, 255), b = random_bytes(0, 255), index = random_bytes(0, 15);
         test_shift<7>(group, a);
+        test_byte<3>(group, a);
+        group.bytes("minus_32", as<Bytes>(s::minus_32(as<s::U8>(a))), as<Bytes>(t::minus_32(as<t::U8>(a))), a);
         group.bytes("either", as<Bytes>(s::either(as<s::U8>(a), as<s::U8>(b))),
                     as<Bytes>(t::either(as<t::U8>(a), as<t::U8>(b))), a);
         int8_t table[16];
