@@ -77,7 +77,7 @@ void bind_program(nb::module_& m) {
     m.def("kernel_levels", &level_names, "Kernel levels that this machine can run, best first.");
     m.def(
         "pack",
-        [](int type, int64_t rows, int64_t columns, const Bytes& source, const WritableBytes& out) {
+        [](int type, int64_t rows, int64_t columns, const Bytes& source, const WritableBytes& out, bool pairs) {
             const TypeInfo info = type_info(type);
             if (info.block == 0 || rows < 1 || columns < 1 || columns % info.block != 0)
                 throw std::invalid_argument("the matrix does not fit its type's blocks");
@@ -87,9 +87,10 @@ void bind_program(nb::module_& m) {
             const nb::gil_scoped_release release;
             for (int64_t r = 0; r < rows; r += kPanel)
                 pack_panel(type, source.data() + size_t(r) * stride, stride, int(std::min<int64_t>(kPanel, rows - r)),
-                           columns, out.data() + size_t(r / kPanel) * panel);
+                           columns, pairs, out.data() + size_t(r / kPanel) * panel);
         },
-        nb::arg("type"), nb::arg("rows"), nb::arg("columns"), nb::arg("source"), nb::arg("out"));
+        nb::arg("type"), nb::arg("rows"), nb::arg("columns"), nb::arg("source"), nb::arg("out"),
+        nb::arg("pairs") = false);
     m.def(
         "dequantize_row",
         [](int type, const Bytes& source, int64_t columns, nb::ndarray<float, nb::ndim<1>, nb::c_contig> out) {

@@ -77,6 +77,7 @@ struct KernelTable {
     const char* name;
 
     PanelDot dot[kWeightTypes];  // null where a type has no kernel
+    bool pairs;                  // Q4_K is packed with rows in pairs (quant/pack.h)
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);

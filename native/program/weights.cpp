@@ -39,7 +39,7 @@ int64_t Program::panels_done(int matrix) const {
 void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {
     const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
     pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
-               matrix.columns, to);
+               matrix.columns, kernels_.pairs, to);
     if (matrix.packed == nullptr) return;
     matrix.done[size_t(panel)] = 1;
     if (std::atomic_ref(matrix.left).fetch_sub(1, std::memory_order_acq_rel) == 1 && matrix.mapped)

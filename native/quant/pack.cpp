@@ -130,7 +130,21 @@ Fields fields(WeightType type) {
     }
 }
 
-uint8_t* pack_fields(WeightType type, const Fields& f, const uint8_t* const* rows, int block, uint8_t* out) {
+// Quants of Q4_K: groups of 32 columns in 4 vectors; in vector i lanes 0 to 7 are columns 8i to 8i + 3 of rows 0 to 7
+// and 8 to 15, lanes 8 to 15 the next four columns.
+void pack_pairs(const uint8_t* const* rows, uint8_t* out) {
+    for (int g = 0; g < 8; ++g)
+        for (int i = 0; i < 4; ++i)
+            for (int lane = 0; lane < kPanel; ++lane, out += 4) {
+                const int at = 16 + 32 * (g / 2) + 8 * i + 4 * (lane / 8), shift = 4 * (g % 2);
+                const uint32_t low = bits(word(rows[lane % 8] + at), shift, 4);
+                const uint32_t high = bits(word(rows[lane % 8 + 8] + at), shift, 4) ^ 0x08080808u;
+                const uint32_t both = low | high << 4;
+                std::memcpy(out, &both, 4);
+            }
+}
+
+void pack_fields(WeightType type, const Fields& f, const uint8_t* const* rows, int block, uint8_t* out) {
     for (int u = 0; u < block / f.unit; ++u, out += 64 * f.vectors) {
         for (int r = 0; r < kPanel; ++r) {
             uint32_t values[8], packed[5];
@@ -139,16 +153,18 @@ uint8_t* pack_fields(WeightType type, const Fields& f, const uint8_t* const* row
             for (int v = 0; v < f.vectors; ++v) std::memcpy(out + 64 * v + 4 * r, &packed[v], 4);
         }
     }
-    return out;
 }
 
 }  // namespace
 
-void pack_panel(int ggml_type, const uint8_t* source, size_t stride, int n_rows, int64_t columns, uint8_t* panel) {
+void pack_panel(int ggml_type, const uint8_t* source, size_t stride, int n_rows, int64_t columns, bool pairs,
+                uint8_t* panel) {
     static const uint8_t zeros[256] = {};
     const WeightType type = WeightType(ggml_type);
     const TypeInfo info = type_info(ggml_type);
-    const Layout parts = layout(type);
+    Layout parts = layout(type);
+    pairs = pairs && type == WeightType::q4_k;
+    if (pairs) --parts.n;
     const Fields f = fields(type);
     for (int64_t b = 0; b < columns / info.block; ++b) {
         const uint8_t* rows[kPanel];
@@ -169,6 +185,7 @@ void pack_panel(int ggml_type, const uint8_t* source, size_t stride, int n_rows,
             out += s.bytes * kPanel;
         }
         if (f.unit != 0) pack_fields(type, f, rows, info.block, out);
+        if (pairs) pack_pairs(rows, out);
         panel += info.bytes * kPanel;
     }
 }

@@ -1,8 +1,8 @@
 // Weight types with one float scale per 32 columns. Each gives a block's bytes as eight vectors of 16 rows by 4
 // columns; the dot is the same for all.
 //
-// A packed block of a panel: f16 scales of 16 rows, f16 minima of 16 rows where the type has them, a plane of fifth
-// bits where it has them, then the quants in chunks of 4 bytes, row after row (quant/pack.cpp).
+// A packed block of a panel: f16 scales of 16 rows, f16 minima of 16 rows where the type has them, then
+// the quants in chunks of 4 bytes, row after row (quant/pack.cpp).
 
 namespace woolly::WOOLLY_TARGET {
 

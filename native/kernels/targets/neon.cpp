@@ -5,11 +5,17 @@
 #define WOOLLY_TARGET neon
 #include "kernels/isa/neon.h"
 #include "kernels/generic/kernels.h"
+#include "kernels/isa/neon_pairs.h"
 // clang-format on
 
 namespace woolly {
 
 extern const KernelTable k_neon_table;
-constinit const KernelTable k_neon_table = neon::make_table("neon");
+constinit const KernelTable k_neon_table = [] {
+    KernelTable table = neon::make_table("neon");
+    table.dot[int(WeightType::q4_k)] = neon::dot_any<neon::PairedQ4_K>;
+    table.pairs = true;
+    return table;
+}();
 
 }  // namespace woolly
