@@ -24,9 +24,9 @@ LADDER = (
     ("models",),
     ("runtime",),
     ("engine",),
-    ("serving",),
     ("llm",),
     ("async_llm",),
+    ("serving",),
     ("cli",),
 )
 RUNG = {name: height for height, names in enumerate(LADDER) for name in names}

@@ -119,7 +119,7 @@ def test_hidden_states_are_read_by_layer_weight_or_number(path, backend):
         np.testing.assert_array_equal(llm.hidden(ids, len_of_first_part(llm) - 1), last)
         # What the layers leave, normed and multiplied by the last matrix, are the logits.
         normed = last / np.sqrt((last.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5)
-        file = llm._files[0]
+        file = llm._loaded[0].file
         normed *= file.tensors["output_norm.weight"].dequantize()
         logits = normed @ file.tensors["output.weight"].dequantize().T
         np.testing.assert_allclose(logits, llm.logits(ids), rtol=0.02, atol=0.02)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, overload
 
-from woolly.engine import Chunk, Completion, Driver, SamplingParams, Score, Worker, is_list_of_prompts
+from woolly.engine import Chunk, Completion, Driver, SamplingParams, Score, is_list_of_prompts
 from woolly.engine import Sequence as Request
+from woolly.errors import RequestError
 from woolly.llm import LLM, Hooks, Message, Params, Prompt, Prompts
 
 __all__ = ["AsyncLLM", "AsyncStream"]
@@ -28,7 +29,6 @@ class AsyncLLM:
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
         """Opens the model as `LLM(model, **options)` does; this waits until it is loaded."""
         self.llm = LLM(model, **options)
-        self._worker = Worker(self.llm.driver)
 
     @overload
     async def generate(
@@ -84,23 +84,33 @@ class AsyncLLM:
         priority: int = 0,
         hooks: Hooks | None = None,
     ) -> AsyncStream:
-        """As `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`."""
-        (requests,) = self.llm.prepare(prompt, params, timeout=timeout, priority=priority, hooks=hooks)
-        return AsyncStream(self.llm.driver, requests)
+        """As `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
+
+        What cannot be served is refused by the first read, from which `timeout` counts too.
+        """
+        if is_list_of_prompts(prompt):
+            raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+
+        def prepare() -> Sequence[Request]:
+            return self.llm.prepare(prompt, params, timeout=timeout, priority=priority, hooks=hooks)[0]
+
+        return AsyncStream(self.llm.driver, prepare)
 
     def stream_chat(
         self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Any
     ) -> AsyncStream:
-        """As `LLM.chat` with `stream`."""
-        return AsyncStream(self.llm.driver, self.llm.prepare_chat(messages, params, **options))
+        """As `LLM.chat` with `stream`; refused as by `stream`."""
+        return AsyncStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
 
     async def score(self, prompt: Prompt) -> Score:
         """As `LLM.score`."""
-        return await asyncio.to_thread(self.llm.score, prompt)
+        request = await asyncio.to_thread(self.llm.prepare_score, prompt)
+        await self._run([request])
+        return Score.of(request)
 
     async def close(self) -> None:
         """Ends the thread and frees everything; open requests end cancelled."""
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self.llm.close)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -113,51 +123,52 @@ class AsyncLLM:
     def __repr__(self) -> str:
         return f"Async{self.llm!r}"
 
-    def _close(self) -> None:
-        self._worker.stop()
-        self.llm.close()
-
     async def _complete(self, groups: Sequence[Sequence[Request]]) -> list[Completion]:
-        requests = [request for group in groups for request in group]
+        await self._run([request for group in groups for request in group])
+        return [Completion.of(group) for group in groups]
+
+    async def _run(self, requests: Sequence[Request]) -> None:
+        """To their ends; where the task is cancelled, they are too."""
         async with AsyncStream(self.llm.driver, requests, raises=False) as stream:
             async for _ in stream:
                 pass
-        return [Completion.of(group) for group in groups]
 
 
 class AsyncStream(AsyncIterator[Chunk]):
     """Chunks of one answer, or of several in turn. The request starts at the first one; closing or dropping ends it."""
 
-    def __init__(self, driver: Driver, requests: Sequence[Request], *, raises: bool = True) -> None:
+    def __init__(
+        self, driver: Driver, requests: Sequence[Request] | Callable[[], Sequence[Request]], *, raises: bool = True
+    ) -> None:
+        """Requests that have to be prepared yet are prepared off the event loop, which a long prompt would hold up."""
         self._driver = driver
-        self._requests = tuple(requests)
+        self._prepare = requests if callable(requests) else None
+        self._requests: tuple[Request, ...] = () if callable(requests) else tuple(requests)
         self._raises = raises
         self._mail = _Mail()
         self._n_open = len(self._requests)
         self._started = self._closed = False
 
     async def __anext__(self) -> Chunk:
-        if self._closed or self._n_open == 0:
-            raise StopAsyncIteration
-        if not self._started:
-            self._started = True
-            self._mail.loop = asyncio.get_running_loop()
-            self._driver.add(self._requests, self._mail.post)
         try:
+            if not self._started and not self._closed:
+                await self._start()
+            if self._closed or self._n_open == 0:
+                raise StopAsyncIteration
             chunk = await self._mail.take()
-        except asyncio.CancelledError:
-            self._end(blocking=True)
+        except BaseException:
+            self._end()
             raise
         if chunk.finish_reason is not None:
             self._n_open -= 1
         if chunk.error is not None and self._raises:
-            self._end(blocking=True)
+            self._end()
             raise chunk.error
         return chunk
 
     async def aclose(self) -> None:
         """Cancels what has not finished."""
-        self._end(blocking=True)
+        self._end()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -165,16 +176,27 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end(blocking=True)
+        self._end()
 
     def __del__(self) -> None:
-        self._end(blocking=False)
+        self._end()
 
-    def _end(self, blocking: bool) -> None:
+    async def _start(self) -> None:
+        if self._prepare is not None:
+            requests = await asyncio.to_thread(self._prepare)
+            self._prepare = None
+            self._requests = tuple(requests)
+            self._n_open = len(self._requests)
+        if not self._closed:
+            self._mail.loop = asyncio.get_running_loop()
+            self._driver.add(self._requests, self._mail.post)
+            self._started = True
+
+    def _end(self) -> None:
         if not self._closed:
             self._closed = True
             if self._started and self._n_open:
-                self._driver.cancel(self._requests, blocking=blocking)
+                self._driver.cancel(self._requests)
 
 
 class _Mail:

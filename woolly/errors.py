@@ -8,7 +8,7 @@
     ├── PlanError         a model file that puts steps together wrongly: names the model's own line
     ├── ModelError        metadata or weights that do not make the model they claim to be
     ├── RequestError      a parameter, prompt or length that cannot be served: names it and its limits
-    ├── CallbackError     a caller's own processor or sampler that failed: names it; its exception is the __cause__
+    ├── CallbackError     a caller's own processor, sampler or hook that failed: names it; the cause is its __cause__
     └── StoreError        a model that cannot be found, fetched or verified
 
 Each message is one sentence for the person who caused it, and says what would be right.

@@ -19,12 +19,14 @@ from woolly.engine import (
     Driver,
     Engine,
     Hook,
+    LoadedModel,
     PrefixStats,
     PromptLookup,
     SamplingParams,
     Score,
     Stream,
     check_vocabulary,
+    context_limit,
     default_ctx,
     default_kv_tokens,
     is_list_of_prompts,
@@ -47,6 +49,7 @@ Message = Mapping[str, Any]
 Hooks = Mapping[str | int, Hook]
 
 _CHATML_END = "<|im_end|>"
+_NOT_VARIABLES = {"messages", "tools", "documents"}  # have arguments of their own
 
 
 class LLM:
@@ -67,6 +70,7 @@ class LLM:
         weight_memory: int | str | None = None,
         kv_type: str | None = None,
         max_running: int = 16,
+        chunk: int | None = None,
         speculation: str | os.PathLike[str] | LLM | None = None,
         draft_tokens: int = 8,
     ) -> None:
@@ -75,20 +79,22 @@ class LLM:
         `ctx` bounds prompt and answer of one request together, in tokens; the model's own limit is the most it can be.
         `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
         where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
-        requests run at once, others wait. `threads` None takes all cores. `weight_memory` bounds what is kept of
-        prepared weights, in bytes or as text such as "600MB". `kv_type` is f16, f32 or q8_0: how the cache keeps
-        keys and values. `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by
-        "prompt_lookup" in the text so far, or with a smaller model of the same vocabulary, given as a file, a name or
-        an LLM that stays open as long as this one.
+        requests run at once, others wait; a step computes at most `chunk` tokens for all of them. `threads` None takes
+        all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as text such as "600MB".
+        `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values. `speculation` guesses up to `draft_tokens`
+        tokens ahead, which changes no text: by "prompt_lookup" in the text so far, or with a smaller model of the same
+        vocabulary, given as a file, a name or an open LLM, whose file is then opened once more.
         """
-        for name, value in (("max_running", max_running), ("draft_tokens", draft_tokens)):
+        for name, value in (("max_running", max_running), ("draft_tokens", draft_tokens), ("chunk", chunk)):
+            if name == "chunk" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected")
         options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
         loaded = load_model(model, backend, options)
         self.path = loaded.path
         self.tokenizer = loaded.tokenizer
-        self._files = [loaded.file]
+        self._loaded: list[LoadedModel] = [loaded]
         try:
             self.template = ChatTemplate.from_metadata(
                 loaded.file.metadata,
@@ -105,13 +111,14 @@ class LLM:
                 self.tokenizer,
                 ctx=self.ctx,
                 kv_tokens=kv_tokens,
+                chunk=chunk,
                 max_running=max_running,
                 draft=self._draft(speculation, kv_tokens, backend, options),
                 draft_tokens=draft_tokens,
             )
             self.driver = Driver(engine)
         except BaseException:
-            self._close_files()
+            self._unload()
             raise
 
     @property
@@ -139,8 +146,7 @@ class LLM:
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each of the ids, float32 [len(ids), n_vocab]."""
-        with self.driver.exclusive() as engine:
-            return engine.logits(ids)
+        return self.driver.call(lambda engine: engine.logits(ids))
 
     def hidden(self, ids: Sequence[int], step: str | int) -> npt.NDArray[np.float32]:
         """What a step makes of each of the ids, float32 [len(ids), width].
@@ -148,21 +154,17 @@ class LLM:
         "blk.3" is what layer 3 leaves, "blk.3.ffn_norm" the step with that weight, a number the step that
         `woolly plan --fused` prints with it (of the reference backend: `woolly plan`).
         """
-        with self.driver.exclusive() as engine:
-            return engine.hidden(ids, step)
+        return self.driver.call(lambda engine: engine.hidden(ids, step))
 
     def score(self, prompt: Prompt) -> Score:
         """Log-probability of each token of a text, given those before it."""
-        request = self.engine.prepare(self._ids(prompt), SamplingParams(prompt_logprobs=0), score_only=True)
+        request = self.prepare_score(prompt)
         self.driver.complete([[request]])
-        if request.error is not None:
-            raise request.error
-        return Score(request.prompt, (None, *(token.logprob for token in request.prompt_logprobs)))
+        return Score.of(request)
 
     def prefix_stats(self) -> PrefixStats:
         """How much of the prompts so far was found in the cache, and why the rest was not."""
-        with self.driver.exclusive() as engine:
-            return engine.prefix_stats()
+        return self.driver.call(Engine.prefix_stats)
 
     @overload
     def generate(
@@ -223,6 +225,8 @@ class LLM:
         A request that fails, as by a callback of its own, raises; in a list its Completion carries the error.
         """
         many = is_list_of_prompts(prompt)
+        if stream and progress:
+            raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")
         groups = self.prepare(prompt, params, timeout=timeout, priority=priority, hooks=hooks)
         if stream:
             if many:
@@ -315,16 +319,22 @@ class LLM:
         **options: Any,
     ) -> list[Request]:
         """As `prepare`, for one conversation."""
+        for name in _NOT_VARIABLES & set(variables or {}):
+            raise RequestError(f"variables holds {name!r}, which is no switch of the template; give it as {name}=...")
         text = self.template.render(messages, tools=tools, documents=documents, **(variables or {}))
         (params,) = params_of_each(params, 1)
         if self._chat_stop is not None and self._chat_stop not in params.stop:
             params = replace(params, stop=(*params.stop, self._chat_stop))
         return self._requests(self._tokenize_chat(text), params, **options)
 
+    def prepare_score(self, prompt: Prompt) -> Request:
+        """As `prepare`, for `Score.of`."""
+        return self.engine.prepare(self._ids(prompt), SamplingParams(prompt_logprobs=0), score_only=True)
+
     def close(self) -> None:
         """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""
         self.driver.close()
-        self._close_files()
+        self._unload()
 
     def __enter__(self) -> LLM:
         _ = self.engine  # says so where this was closed
@@ -368,19 +378,17 @@ class LLM:
         if speculation == "prompt_lookup":
             return PromptLookup()
         if isinstance(speculation, LLM):
-            program, tokenizer = speculation.engine.program, speculation.tokenizer
-            ctx = speculation.ctx
-        else:
-            loaded = load_model(speculation, backend, options)
-            self._files.append(loaded.file)
-            program, tokenizer = loaded.program, loaded.tokenizer
-            ctx = default_ctx(loaded.file, program.plan, None)
-        check_vocabulary(tokenizer, self.tokenizer)
-        return DraftModel(program, kv_tokens, ctx)
+            _ = speculation.engine  # says so where it was closed
+            # Not its program: the logits of a run are a view that a run for the other engine would overwrite.
+            speculation = speculation.path
+        loaded = load_model(speculation, backend, options)
+        self._loaded.append(loaded)
+        check_vocabulary(loaded.tokenizer, self.tokenizer)
+        return DraftModel(loaded.program, kv_tokens, min(self.ctx, context_limit(loaded.file, loaded.program.plan)))
 
-    def _close_files(self) -> None:
-        for file in self._files:
-            file.close()
+    def _unload(self) -> None:
+        while self._loaded:
+            self._loaded.pop().close()
 
     def _token_text(self, token: int | None) -> str:
         return "" if token is None else self.tokenizer.token_text(token)

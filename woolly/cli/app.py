@@ -13,6 +13,7 @@ from woolly.cli.bench import bench
 from woolly.cli.plan import plan
 from woolly.cli.pull import pull
 from woolly.cli.run import run
+from woolly.cli.serve import serve
 from woolly.cli.show import show
 from woolly.errors import WoollyError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(serve)
 app.command()(show)
 app.command()(plan)
 app.command()(pull)

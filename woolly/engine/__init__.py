@@ -6,7 +6,14 @@ from woolly.engine.draft import Draft, PromptLookup
 from woolly.engine.draft_model import DraftModel, check_vocabulary
 from woolly.engine.driver import Driver
 from woolly.engine.engine import Engine
-from woolly.engine.load import LoadedModel, default_ctx, default_kv_tokens, load_model
+from woolly.engine.load import (
+    LoadedModel,
+    available_memory,
+    context_limit,
+    default_ctx,
+    default_kv_tokens,
+    load_model,
+)
 from woolly.engine.logprobs import TokenLogprob, log_probabilities
 from woolly.engine.params import SamplingParams
 from woolly.engine.prefix import PrefixReport, PrefixStats
@@ -15,7 +22,6 @@ from woolly.engine.prompts import is_list_of_prompts, params_of_each
 from woolly.engine.sampler import Choice, Sampler
 from woolly.engine.sequence import FinishReason, Hook, Sequence
 from woolly.engine.stream import Stream
-from woolly.engine.worker import Worker
 
 __all__ = [
     "Choice",
@@ -40,8 +46,9 @@ __all__ = [
     "Sequence",
     "Stream",
     "TokenLogprob",
-    "Worker",
+    "available_memory",
     "check_vocabulary",
+    "context_limit",
     "default_ctx",
     "default_kv_tokens",
     "is_list_of_prompts",

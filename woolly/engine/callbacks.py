@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from woolly.engine.penalties import History
 from woolly.errors import CallbackError
 
-__all__ = ["call_processor", "call_sampler"]
+__all__ = ["call_hook", "call_processor", "call_sampler"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -47,11 +48,29 @@ def call_sampler(sampler: Callable[[Sequence[int], Float32], int], history: Hist
     return int(token)
 
 
+def call_hook(
+    hook: Callable[[npt.NDArray[np.int32], Float32], None], step: int, positions: npt.NDArray[np.int32], value: Float32
+) -> None:
+    """Lets a hook read."""
+    try:
+        hook(positions, value)
+    except BaseException as error:
+        _pass_interrupt(error)
+        raise CallbackError(f"the hook at step {step} failed: {error!r}") from error
+
+
 def _call(what: str, function: Callable[[Sequence[int], Float32], Any], history: History, row: Float32) -> Any:
     try:
         return function(history.last(-1).tolist(), row)
-    except Exception as error:
+    except BaseException as error:
+        _pass_interrupt(error)
         raise CallbackError(f"{_name(function)} of {what} raised {type(error).__name__}: {error}") from error
+
+
+def _pass_interrupt(error: BaseException) -> None:
+    """An exit or a cancellation is the callback's own doing. Ctrl-C is not: it hits whatever the main thread does."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
 
 
 def _name(function: Callable[..., Any]) -> str:

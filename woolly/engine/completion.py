@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from woolly.engine.logprobs import TokenLogprob
 from woolly.engine.sequence import FinishReason, Sequence
+from woolly.errors import RequestError
 
 __all__ = ["Chunk", "Completion", "Score"]
 
@@ -103,6 +104,15 @@ class Score:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]  # natural logarithms, one per token; the first has nothing before it
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> Score:
+        """Of a request with prompt_logprobs that has finished; where it failed, its error is raised."""
+        if sequence.error is not None:
+            raise sequence.error
+        if sequence.finish_reason == "cancelled":
+            raise RequestError("the text was not scored to its end: it was cancelled, or the LLM was closed")
+        return cls(sequence.prompt, (None, *(token.logprob for token in sequence.prompt_logprobs)))
 
     @property
     def total(self) -> float:

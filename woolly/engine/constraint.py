@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -78,10 +79,6 @@ class Constraint:
         if not self._matcher.consume_token(token):
             raise RequestError(f"the grammar cannot take token {token}: {explain(self._matcher.get_error())}")
 
-    def forced(self) -> list[int]:
-        """Tokens that must come next, in order; often none. A draft that cannot be wrong."""
-        return [] if self.finished else self._matcher.compute_ff_tokens()
-
     @property
     def finished(self) -> bool:
         """Whether nothing but the end may follow."""
@@ -119,7 +116,8 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._vocabulary: LLTokenizer | None = None
-        self._cache: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
+        self._vocabulary_lock = threading.Lock()
+        self._cache: OrderedDict[tuple[str, str], Future[Grammar]] = OrderedDict()
         self._lock = threading.Lock()
 
     def compile(self, kind: str, source: str) -> Grammar:
@@ -130,22 +128,42 @@ class GrammarCompiler:
         """
         if kind not in KINDS:
             raise RequestError(f"{kind!r} is no kind of grammar; there are {', '.join(KINDS)}")
-        with self._lock:
-            key = (kind, source)
-            if key not in self._cache:
-                self._cache[key] = self._build(kind, source)
+        while True:
+            mine: Future[Grammar] = Future()
+            with self._lock:
+                found = self._cache.setdefault((kind, source), mine)
+                self._cache.move_to_end((kind, source))
                 if len(self._cache) > MAX_CACHED:
                     self._cache.popitem(last=False)
-            self._cache.move_to_end(key)
-            return self._cache[key]
+            # Without the lock: a grammar that takes long delays nobody but those who want the same.
+            if found is mine:
+                return self._build_into(mine, kind, source)
+            try:
+                return found.result()
+            except CancelledError:
+                pass  # whoever built it was interrupted
+
+    def _build_into(self, future: Future[Grammar], kind: str, source: str) -> Grammar:
+        try:
+            grammar = self._build(kind, source)
+        except BaseException as error:
+            with self._lock:
+                if self._cache.get((kind, source)) is future:
+                    del self._cache[kind, source]
+            if isinstance(error, Exception):
+                future.set_exception(error)
+            else:
+                future.cancel()
+            raise
+        future.set_result(grammar)
+        return grammar
 
     def _build(self, kind: str, source: str) -> Grammar:
         from llguidance import LLMatcher, LLParserLimits
 
         serialized = read_source(kind, source)
-        if self._vocabulary is None:
-            self._vocabulary = make_vocabulary(self._tokenizer)
-        vocabulary = self._vocabulary
+        with self._vocabulary_lock:
+            vocabulary = self._vocabulary = self._vocabulary or make_vocabulary(self._tokenizer)
 
         limits = LLParserLimits(
             max_items_in_row=2_000,

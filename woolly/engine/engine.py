@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 import numpy.typing as npt
 
+from woolly.engine.callbacks import call_hook
 from woolly.engine.draft import Draft, DraftLength
 from woolly.engine.logprobs import log_probabilities
 from woolly.engine.pages import PagePool
@@ -20,7 +21,7 @@ from woolly.engine.sequence import FinishReason, Hook, Sequence
 from woolly.engine.steps import find_step, running_plan
 from woolly.engine.work import Work, assemble
 from woolly.errors import CallbackError, RequestError
-from woolly.runtime import Batch, Program, pages_for
+from woolly.runtime import Batch, CancelledRun, Program, pages_for
 from woolly.text import Tokenizer
 
 __all__ = ["Engine"]
@@ -64,6 +65,8 @@ class Engine:
         self._timed: set[Sequence] = set()
         self._stepping = False
         self._to_cancel: list[Sequence] = []
+        self._computing: tuple[Sequence, ...] = ()  # in the run under way
+        self._is_aborted = False
 
     def prepare(
         self,
@@ -104,7 +107,9 @@ class Engine:
             touched = self._expire()
             if work := self.scheduler.schedule():
                 self._guess(work)
-                touched += self._settle(work, self._run(work))
+                logits = self._run(work)
+                if logits is not None:
+                    touched += self._settle(work, logits)
         finally:
             self._stepping = False
             cancelled, self._to_cancel = self._to_cancel, []
@@ -118,6 +123,17 @@ class Engine:
             self._to_cancel.append(sequence)
         elif sequence.finish_reason is None:
             self._finish(sequence, "cancelled")
+
+    def abandon(self) -> None:
+        """Stops the run under way where none of its sequences is wanted any more. From any thread."""
+        computing = self._computing
+        if computing and all(sequence.is_unwanted for sequence in computing):
+            self.program.cancel()
+
+    def abort(self) -> None:
+        """Stops the run under way, and every later one: all is to end. From any thread."""
+        self._is_aborted = True
+        self.program.cancel()
 
     def fail(self, sequence: Sequence, error: Exception) -> None:
         """Ends a sequence with an error of its own."""
@@ -190,30 +206,38 @@ class Engine:
             if tokens and self.scheduler.room_for(item.sequence, len(tokens)):
                 item.drafts = tokens
 
-    def _run(self, work: list[Work]) -> Float32:
-        """One run of the program, with halts where hooks want to read."""
+    def _run(self, work: list[Work]) -> Float32 | None:
+        """One run of the program, with halts where hooks want to read; None where it was not wanted to its end."""
         batch = assemble(work)
-        first = 0
-        for step in sorted({step for item in work for step in item.sequence.hooks}):
-            value = self.program.run(batch, self.state, first, step + 1)
-            first = step + 1
-            for item, row in zip(work, batch.offsets.tolist(), strict=False):
-                self._call_hook(item, step, value[row : row + item.n_rows])
-        return self.program.run(batch, self.state, first)
-
-    def _call_hook(self, item: Work, step: int, value: Float32) -> None:
-        sequence = item.sequence
-        # Rows that are computed again after a preemption were read before.
-        skip = max(0, sequence.n_hooked - sequence.n_computed)
-        hook = sequence.hooks.get(step)
-        if hook is None or sequence.error is not None or skip >= item.n_rows:
-            return
-        positions = np.arange(sequence.n_computed + skip, sequence.n_computed + item.n_rows, dtype=np.int32)
+        halts = sorted({step for item in work for step in item.sequence.hooks})
+        self._computing = tuple(item.sequence for item in work)
         try:
-            hook(positions, value[skip:].copy())
-        except Exception as error:
-            sequence.error = CallbackError(f"the hook at step {step} failed: {error!r}")
-            sequence.error.__cause__ = error
+            while not (self._is_aborted or all(sequence.is_unwanted for sequence in self._computing)):
+                try:
+                    first = 0
+                    while halts:
+                        value = self.program.run(batch, self.state, first, halts[0] + 1)
+                        first = halts[0] + 1
+                        self._call_hooks(work, batch, halts.pop(0), value)
+                    return self.program.run(batch, self.state, first)
+                except CancelledRun:
+                    pass  # for some of them, it was meant for the run before: again, without the hooks that have read
+            return None
+        finally:
+            self._computing = ()
+
+    def _call_hooks(self, work: list[Work], batch: Batch, step: int, value: Float32) -> None:
+        for item, row in zip(work, batch.offsets.tolist(), strict=False):
+            sequence = item.sequence
+            # Rows that are computed again after a preemption were read before.
+            skip = max(0, sequence.n_hooked - sequence.n_computed)
+            positions = np.arange(sequence.n_computed + skip, sequence.n_computed + item.n_rows, dtype=np.int32)
+            for hook in sequence.hooks.get(step, ()):
+                if sequence.error is None and len(positions):
+                    try:
+                        call_hook(hook, step, positions, value[row + skip : row + item.n_rows].copy())
+                    except CallbackError as error:
+                        sequence.error = error
 
     def _settle(self, work: list[Work], logits: Float32) -> list[Sequence]:
         """Chooses tokens, turns them into text, and sees which sequences are done."""
@@ -223,9 +247,9 @@ class Engine:
             begin, end = end, end + item.n_outputs
             sequence = item.sequence
             complete, first = item.is_complete, sequence.n_computed
-            sequence.n_computed += item.n_tokens
-            sequence.n_hooked = max(sequence.n_hooked, sequence.n_computed)
             try:
+                sequence.n_computed += item.n_tokens
+                sequence.n_hooked = max(sequence.n_hooked, sequence.n_computed)
                 if sequence.error is not None:
                     raise sequence.error
                 if sequence.n_unscored:
@@ -235,6 +259,10 @@ class Engine:
             except Exception as error:
                 # A fault of one request, such as its own callback's, is no reason for others to fail.
                 self.fail(sequence, error)
+            except BaseException as error:
+                # Where this one stands is not known. Those before are settled, those after are as they were.
+                self.fail(sequence, RequestError(f"the choice of a token was interrupted by {error!r}"))
+                raise
             if sequence.finish_reason is None:
                 self.scheduler.settle(sequence)
                 self._shift_if_full(sequence)

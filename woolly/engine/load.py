@@ -14,7 +14,7 @@ from woolly.runtime import PAGE_SIZE, Options, Program, choose
 from woolly.store import resolve
 from woolly.text import Tokenizer
 
-__all__ = ["LoadedModel", "default_ctx", "default_kv_tokens", "load_model"]
+__all__ = ["LoadedModel", "available_memory", "context_limit", "default_ctx", "default_kv_tokens", "load_model"]
 
 # Where the file allows more, a context is taken that fits small machines; `ctx=` asks for another.
 DEFAULT_CTX = 8192
@@ -33,11 +33,17 @@ class LoadedModel:
     tokenizer: Tokenizer
     program: Program
 
+    def close(self) -> None:
+        """Ends the work on its weights, then drops the file."""
+        self.program.close()
+        self.file.close()
+
 
 def load_model(model: str | os.PathLike[str], backend: str, options: Options) -> LoadedModel:
     """Opens a GGUF file, by path or by the name under which it was pulled."""
     path = resolve(model)
     file = open_gguf(path)
+    program: Program | None = None
     try:
         plan = trace(file)
         program = choose(backend).compile(plan, file.tensors, options)
@@ -49,13 +55,20 @@ def load_model(model: str | os.PathLike[str], backend: str, options: Options) ->
             )
         return LoadedModel(path, file, tokenizer, program)
     except BaseException:
+        if program is not None:
+            program.close()
         file.close()
         raise
 
 
+def context_limit(file: GGUFFile, plan: Plan) -> int:
+    """The longest context that the model was made for."""
+    return Keys(file.metadata, plan.architecture).positive("context_length")
+
+
 def default_ctx(file: GGUFFile, plan: Plan, ctx: int | None) -> int:
     """The context asked for, checked against the model's limit, or the usual one."""
-    limit = Keys(file.metadata, plan.architecture).positive("context_length")
+    limit = context_limit(file, plan)
     if ctx is None:
         return min(limit, DEFAULT_CTX)
     if isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= limit:
@@ -70,11 +83,11 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
             raise RequestError(f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected")
         return kv_tokens
     per_token = program.new_state(1).n_bytes / PAGE_SIZE
-    affordable = int(_MEMORY_SHARE * _available_memory() / per_token)
+    affordable = int(_MEMORY_SHARE * available_memory() / per_token)
     return max(ctx, min(_MOST_CONTEXTS * ctx, affordable))
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Bytes that this process could still take: the machine's, or its cgroup's where that is less."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     try:

@@ -61,11 +61,6 @@ class PagePool:
             else:
                 self._blank.append(page)
 
-    def clear(self) -> None:
-        """Forgets the text of every page that nobody uses."""
-        while self._idle:
-            self._blank.append(self._evict())
-
     def _evict(self) -> int:
         page, _ = self._idle.popitem(last=False)
         self.index.forget(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,19 @@ _READ_BY: dict[str, tuple[str, Any]] = {
     "dynatemp_range": ("temperature", 0.0),
 }
 
+# Fields that only another one gives a meaning: by the one, which is off at these values.
+_PART_OF: dict[str, tuple[tuple[str, Any], ...]] = {
+    "mirostat_tau": (("mirostat", 0),),
+    "mirostat_eta": (("mirostat", 0),),
+    "xtc_threshold": (("xtc_probability", 0.0),),
+    "dynatemp_exponent": (("dynatemp_range", 0.0),),
+    "dry_base": (("dry_multiplier", 0.0),),
+    "dry_allowed_length": (("dry_multiplier", 0.0),),
+    "dry_penalty_last_n": (("dry_multiplier", 0.0),),
+    "dry_sequence_breakers": (("dry_multiplier", 0.0),),
+    "repeat_last_n": (("repeat_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0)),
+}
+
 _LARGEST = 3.4e38  # the samplers compute in float32
 
 
@@ -47,7 +61,7 @@ class SamplingParams:
     The chain: penalties and dry lower what repeats; top_n_sigma, top_k, typ_p, top_p, min_p and xtc narrow the
     candidates; temperature flattens or sharpens what remains; one is drawn. `samplers` gives another order.
     A temperature of 0 or less takes the likeliest of what remains. Mirostat stands in for the whole chain but the
-    temperature, and `custom_sampler` for all of it: fields of samplers that then do not run must be left alone.
+    temperature, and `custom_sampler` for all of it: fields of samplers that do not run must be left at their defaults.
     """
 
     max_tokens: int | None = None  # None: until the model ends its answer or the context is full
@@ -83,7 +97,7 @@ class SamplingParams:
     mirostat_eta: float = 0.1  # how fast it is corrected
 
     logit_bias: Mapping[int | str, float] = field(
-        default_factory=dict
+        default_factory=dict, hash=False
     )  # False or -inf: never; text: each of its tokens
     ignore_eos: bool = False  # the model's own end tokens are never chosen
     stop: tuple[str, ...] = ()
@@ -179,8 +193,9 @@ class SamplingParams:
                 raise RequestError(f"samplers names {sampler!r} twice; each may run once")
         self._tuple("stop_token_ids", "token ids")
         for token in self.stop_token_ids:
-            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            if isinstance(token, bool) or not isinstance(token, numbers.Integral) or token < 0:
                 raise RequestError(f"stop_token_ids holds {token!r}; each must be a token id")
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
         self._tuple("logits_processors", "callables")
         if not all(callable(processor) for processor in self.logits_processors):
             raise RequestError(f"logits_processors is {list(self.logits_processors)!r}; each must be callable")
@@ -188,7 +203,10 @@ class SamplingParams:
             raise RequestError(f"custom_sampler is {self.custom_sampler!r}; a callable was expected")
         if not isinstance(self.logit_bias, Mapping):
             raise RequestError(f"logit_bias is {self.logit_bias!r}; a mapping of ids or texts to numbers was expected")
-        object.__setattr__(self, "logit_bias", {key: self._bias(key, b) for key, b in self.logit_bias.items()})
+        biases = {key: self._bias(key, bias) for key, bias in self.logit_bias.items()}
+        object.__setattr__(
+            self, "logit_bias", {key if isinstance(key, str) else int(key): bias for key, bias in biases.items()}
+        )
 
     def _check_structure(self) -> None:
         for name in ("regex", "lark", "grammar"):
@@ -219,24 +237,39 @@ class SamplingParams:
             running, reason = self.samplers, "samplers leaves {sampler} out"
         if (self.custom_sampler is not None or self.mirostat) and self.samplers != SAMPLERS:
             raise RequestError(f"samplers is {list(self.samplers)!r}, but {reason}")
+        if (self.custom_sampler is not None or self.mirostat) and self.min_keep:
+            raise RequestError(f"min_keep is {self.min_keep}, but {reason}")
+        for name, masters in _PART_OF.items():
+            if all(getattr(self, master) == off for master, off in masters) and not self._is_default(name):
+                what = " and ".join(f"{master}={off:g}" for master, off in masters)
+                raise RequestError(f"{name} is {getattr(self, name)!r}, but {what} makes no use of it")
         for name, (sampler, off) in _READ_BY.items():
             value = getattr(self, name)
             if sampler not in running and value not in (off, _DEFAULTS[name]):
                 raise RequestError(f"{name} is {value!r}, but {reason.format(sampler=sampler)}")
 
+    def _is_default(self, name: str) -> bool:
+        """Up to the rounding of a client that keeps its numbers in float32."""
+        value, default = getattr(self, name), _DEFAULTS[name]
+        return value == default or (isinstance(default, float) and math.isclose(value, default, rel_tol=1e-6))
+
     def _whole(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        sound = not isinstance(value, bool) and isinstance(value, numbers.Integral)
+        if not sound or value < low or (high is not None and value > high):
             upper = "" if high is None else f" and at most {high}"
             raise RequestError(f"{name} is {value!r}; a whole number of at least {low}{upper} was expected")
+        object.__setattr__(self, name, int(value))
 
     def _number(self, name: str, low: float, high: float = _LARGEST) -> None:
         value = getattr(self, name)
-        sound = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+        sound = not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
         if not sound or not low <= value <= high:
             lower = "" if low == -_LARGEST else f" of at least {low:g}"
             upper = "" if high == _LARGEST else f" and at most {high:g}"
             raise RequestError(f"{name} is {value!r}; a number{lower}{upper} was expected")
+        if not isinstance(value, (int, float)):
+            object.__setattr__(self, name, float(value))
 
     def _tuple(self, name: str, what: str) -> None:
         value = getattr(self, name)
@@ -260,11 +293,12 @@ class SamplingParams:
 
     @staticmethod
     def _bias(key: Any, value: Any) -> float:
-        if isinstance(key, bool) or not isinstance(key, (int, str)) or key == "" or (isinstance(key, int) and key < 0):
+        sound = not isinstance(key, bool) and isinstance(key, (numbers.Integral, str))
+        if not sound or key == "" or (not isinstance(key, str) and key < 0):
             raise RequestError(f"logit_bias names {key!r}; a token id or a text was expected")
         if value is False or value == -math.inf:
             return -math.inf
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(float(value)) <= _LARGEST:
             raise RequestError(f"logit_bias of {key!r} is {value!r}; a number, or False for never, was expected")
         return float(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,9 @@ ROOT = b""  # stands before the first page
 
 # A cryptographic digest over all tokens so far: texts that differ cannot be made to share a page, not even on purpose.
 _DIGEST_BYTES = 20
+
+# Pages that a request is compared with to tell where it diverged: thousands may follow one beginning.
+_MOST_COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ class PrefixIndex:
         first = n_hit * PAGE_SIZE
         wanted = tokens[first : first + PAGE_SIZE]
         others = self._children.get(digests[n_hit - 1] if n_hit else ROOT, {})
-        alike = max((_common(wanted, self._entries[page].tokens) for page in others.values()), default=0)
+        latest = itertools.islice(reversed(others.values()), _MOST_COMPARED)
+        alike = max((_common(wanted, self._entries[page].tokens) for page in latest), default=0)
         if first + alike == 0:
             return "cold"
         return f"diverged at token {first + alike}" if others else f"ended at token {first}"

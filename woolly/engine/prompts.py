@@ -12,10 +12,10 @@ __all__ = ["is_list_of_prompts", "params_of_each"]
 
 
 def is_list_of_prompts(prompt: object) -> bool:
-    """Whether these are several prompts: a list that begins with a text or with a list of ids."""
-    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence) or not prompt:
+    """Whether these are several prompts: a list that begins with a text or with a list of ids, or an empty list."""
+    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence):
         return False
-    return isinstance(prompt[0], Sequence)
+    return isinstance(prompt[0], Sequence) if prompt else isinstance(prompt, list)
 
 
 def params_of_each(params: Any, n: int) -> list[SamplingParams]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import threading
 import time
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ class RequestMaker:
             raise RequestError(f"{len(prompt)} tokens exceed the context of {self._ctx}; raise ctx")
         for token in params.stop_token_ids:
             self._check_token(token)
-        if isinstance(priority, bool) or not isinstance(priority, int):
+        if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
             raise RequestError(f"priority is {priority!r}; a whole number was expected, the higher the sooner")
         ids = tuple(map(int, prompt))
         return Sequence(
@@ -67,7 +68,7 @@ class RequestMaker:
             | (frozenset() if params.ignore_eos else self._tokenizer.stop_ids),
             max_tokens=max_tokens,
             index=index,
-            priority=priority,
+            priority=int(priority),
             deadline=_deadline(timeout),
             hooks=self._find_hooks(hooks or {}, params),
         )
@@ -114,27 +115,27 @@ class RequestMaker:
         from woolly.engine.constraint import GrammarCompiler
 
         with self._lock:
-            self._grammars = self._grammars or GrammarCompiler(self._tokenizer)
-            return self._grammars.compile(*params.structure).start()
+            grammars = self._grammars = self._grammars or GrammarCompiler(self._tokenizer)
+        return grammars.compile(*params.structure).start()
 
-    def _find_hooks(self, hooks: Mapping[str | int, Hook], params: SamplingParams) -> dict[int, Hook]:
+    def _find_hooks(self, hooks: Mapping[str | int, Hook], params: SamplingParams) -> dict[int, tuple[Hook, ...]]:
         if hooks and params.context_shift:
             raise RequestError("hooks cannot follow a context that is shifted, because its positions change")
-        found: dict[int, Hook] = {}
+        found: dict[int, tuple[Hook, ...]] = {}
         for name, hook in hooks.items():
             if not callable(hook):
                 raise RequestError(f"the hook at {name!r} is {hook!r}; a callable was expected")
             step = find_step(self._plan, name)
             if self._plan.values[self._plan.steps[step].outputs[-1]].rows != "batch":
                 raise RequestError(f"the hook at {name!r} is behind the last layer, where most tokens have no value")
-            found[step] = hook
+            found[step] = (*found.get(step, ()), hook)  # two names may mean one fused step
         return found
 
 
 def _deadline(timeout: float | None) -> float | None:
     if timeout is None:
         return None
-    sound = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    sound = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
     if not sound or not math.isfinite(timeout) or timeout <= 0:
         raise RequestError(f"timeout is {timeout!r}; seconds above 0 were expected")
-    return time.monotonic() + timeout
+    return time.monotonic() + float(timeout)

@@ -37,6 +37,7 @@ class Scheduler:
         self._ranks: dict[Sequence, tuple[int, int]] = {}
         self._arrivals = itertools.count()
         self._promised: dict[bytes, Sequence] = {}  # digests of pages that a running sequence is about to fill
+        self._awaited: dict[Sequence, bytes] = {}  # the last of these that a waiting one waits for
 
     @property
     def sequences(self) -> Iterable[Sequence]:
@@ -97,6 +98,7 @@ class Scheduler:
         """Takes a sequence out and frees its pages; what it computed stays known."""
         if self._ranks.pop(sequence, None) is None:
             return
+        self._awaited.pop(sequence, None)
         (self.running if sequence in self.running else self.waiting).remove(sequence)
         self._vacate(sequence)
 
@@ -113,12 +115,17 @@ class Scheduler:
         for sequence in tuple(self.waiting):
             if len(self.running) >= self.max_running:
                 return
+            if self._awaits(self._awaited.get(sequence), sequence):
+                continue
             n_reusable = sequence.n_reusable // PAGE_SIZE
             digests = sequence.digests_to(n_reusable)
             found = self.pages.index.find(digests)
-            other = self._promised.get(digests[len(found)]) if len(found) < n_reusable else None
-            if other is not None and other.priority >= sequence.priority:
-                continue  # it is computing the same text: cheaper to wait for it
+            n_coming = len(found)
+            while n_coming < n_reusable and self._awaits(digests[n_coming], sequence):
+                n_coming += 1
+            if n_coming > len(found):
+                self._awaited[sequence] = digests[n_coming - 1]
+                continue
             needed = pages_for(len(sequence.context)) - len(found)
             idle = sum(self.pages.n_users(page) == 0 for page in found)
             # A page for each that runs is left, so that nobody has to give way again at once.
@@ -126,7 +133,13 @@ class Scheduler:
                 return
             self._start(sequence, found, needed)
 
+    def _awaits(self, digest: bytes | None, sequence: Sequence) -> bool:
+        """Whether another one is computing this page of the same text: cheaper to wait for it."""
+        other = None if digest is None else self._promised.get(digest)
+        return other is not None and other.priority >= sequence.priority
+
     def _start(self, sequence: Sequence, found: list[int], needed: int) -> None:
+        self._awaited.pop(sequence, None)
         if sequence.prefix is None:
             whole = (len(sequence.context) - 1) // PAGE_SIZE
             reuse = sequence.n_reusable == len(sequence.context) - 1

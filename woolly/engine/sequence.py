@@ -43,7 +43,7 @@ class Sequence:
     index: int = 0  # which of the n answers to its prompt
     priority: int = 0  # higher goes first
     deadline: float | None = None  # on the clock of time.monotonic
-    hooks: Mapping[int, Hook] = field(default_factory=dict)  # by step of the plan that the program runs
+    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
     id: int = field(default_factory=lambda: next(_ids))
 
     # What the model sees, and how much of it is in the cache.
@@ -60,6 +60,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt from its second token on
     text: str = ""
     finish_reason: FinishReason | None = None
+    is_unwanted: bool = False  # is about to be cancelled: a run for such sequences alone need not end
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" of a missed deadline
     error: Exception | None = None
     prefix: PrefixReport | None = None  # what it found in the cache when it was first admitted

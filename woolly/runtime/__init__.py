@@ -2,6 +2,7 @@
 
 from woolly.runtime.backend import BACKENDS, Backend, Program, choose
 from woolly.runtime.batch import Batch
+from woolly.runtime.cancelled import CancelledRun
 from woolly.runtime.options import KV_TYPES, Options, parse_size
 from woolly.runtime.state import PAGE_SIZE, State, pages_for
 from woolly.runtime.weights import WeightStats, WeightStore
@@ -12,6 +13,7 @@ __all__ = [
     "PAGE_SIZE",
     "Backend",
     "Batch",
+    "CancelledRun",
     "Options",
     "Program",
     "State",

@@ -47,6 +47,9 @@ class Program(Protocol):
         be a view that the next run overwrites.
         """
 
+    def cancel(self) -> None:
+        """Stops a run that is under way, which then raises CancelledRun; may be called from any thread."""
+
     def weight_stats(self) -> WeightStats:
         """What the store of prepared weights did so far."""
 

@@ -15,6 +15,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan, Rope, Step, rope_frequencies
 from woolly.plan.passes import barriers, fuse, place
 from woolly.runtime.batch import Batch
+from woolly.runtime.cancelled import CancelledRun
 from woolly.runtime.options import Options
 from woolly.runtime.packed import PackedWeights
 from woolly.runtime.threads import default_threads
@@ -126,7 +127,7 @@ class CpuProgram:
             )
             self._packed.ran(first, last)
         if not done:
-            raise RequestError("the computation was cancelled")
+            raise CancelledRun("the computation was cancelled")
         value = self.fused.steps[last - 1].outputs[-1]
         rows = len(batch.output_rows) if self.fused.values[value].rows == "output" else batch.n_rows
         return self._native.value(self._values[value], rows)

@@ -13,6 +13,7 @@ from woolly.errors import PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
+from woolly.runtime.cancelled import CancelledRun
 from woolly.runtime.options import Options
 from woolly.runtime.reference_fused import FUSED_OPS
 from woolly.runtime.reference_ops import PLAIN_OPS, Context
@@ -35,6 +36,7 @@ class ReferenceProgram:
         self._weights = weights
         self._threads = threads
         self._values: dict[int, Float32] = {}
+        self._is_cancelled = False
         self._last_use = {value: i for i, step in enumerate(plan.steps) for value in step.inputs}
 
     def prepare(self) -> None:
@@ -42,6 +44,10 @@ class ReferenceProgram:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def cancel(self) -> None:
+        """Stops a run that is under way, at its next step; may be called from any thread."""
+        self._is_cancelled = True
 
     def new_state(self, n_pages: int) -> State:
         """An empty cache in f32."""
@@ -59,8 +65,11 @@ class ReferenceProgram:
         if first == 0:
             self._values.clear()
         context = Context(self._weights, batch, state)
+        self._is_cancelled = False  # of a call when nothing ran
         with self._thread_limit():
             for index in range(first, last):
+                if self._is_cancelled:
+                    raise CancelledRun("the computation was cancelled")
                 step = self.plan.steps[index]
                 if missing := [f"v{value}" for value in step.inputs if value not in self._values]:
                     raise PlanError(f"step {index} needs {missing[0]}, which no earlier run left; start further ahead")

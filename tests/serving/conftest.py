@@ -1,0 +1,91 @@
+"""One real server process for all tests of the session."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+
+_MAIN = "from woolly.cli import main; main()"
+
+
+@dataclass
+class Server:
+    """A running `woolly serve`: `url`, and `client()` for httpx; both are closed by the fixture."""
+
+    url: str
+    process: subprocess.Popen
+    model: Path
+    log: Path
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.stem
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """For plain sockets."""
+        return "127.0.0.1", int(self.url.rpartition(":")[2])
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the process keeps in memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+    def client(self, **options) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+    def async_client(self, **options) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=60, **options)
+
+
+@contextlib.contextmanager
+def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool = True):
+    """Starts `woolly serve` on a free port and waits until it is ready, unless told not to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (folder / f"server-{port}.log").open("wb")
+    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--ctx", str(ctx), "--port", str(port)]
+    # A session database of its own, so that no test sees another's.
+    sessions = ["--sessions-file", str(folder / f"sessions-{port}.db")]
+    process = subprocess.Popen([*command, *sessions, *flags], stdout=log, stderr=log, cwd=folder)
+    server = Server(f"http://127.0.0.1:{port}", process, model, Path(log.name))
+    try:
+        for _ in range(600 if wait else 0):
+            assert process.poll() is None, Path(log.name).read_text()
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{server.url}/health", timeout=5).status_code == 200:
+                    break
+            time.sleep(0.1)
+        else:
+            assert not wait, Path(log.name).read_text()
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+@pytest.fixture(scope="session")
+def server(smollm2, tmp_path_factory):
+    with serving(smollm2, tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("tiny") / "tiny.gguf")

@@ -1,0 +1,46 @@
+"""Figures are measured: they count what was done, and every kind of benchmark runs."""
+
+import asyncio
+
+import pytest
+
+from woolly.serving.ole.benchmark import TEST_TYPES
+
+ASKED = {"prompt": "hi" * 40, "max_tokens": 5, "ignore_eos": True}
+
+
+def test_stats_count_what_was_done_and_load_nothing(client):
+    before = client.get("/api/v1/performance/stats").json()
+    assert before["model_type"] is None and before["average_tokens_per_second"] == 0
+    assert client.app.state.models.all_loaded == ()
+    for _ in range(3):
+        client.post("/api/v1/inference/complete", json=ASKED)
+    stats = client.get("/api/v1/performance/stats").json()
+    assert stats["answers"] == 3 and stats["completion_tokens"] == 15 and stats["prompt_tokens"] == 240
+    assert stats["prefix_cache"]["hit_tokens"] == 128 and stats["cache_hit_rate"] == pytest.approx(128 / 240)
+    assert stats["kv_cache"]["pages_used"] == stats["running"] == stats["waiting"] == 0
+    assert stats["weights"]["misses"] == 0 < stats["weights"]["hits"]
+    assert stats["first_token_ms"]["p50"] > 0 and stats["bandwidth"]["achieved_gb_per_second"] > 0
+
+
+@pytest.mark.parametrize("test_type", TEST_TYPES)
+def test_every_kind_of_benchmark_measures(client, test_type):
+    reply = client.post("/api/v1/performance/benchmark", json={"test_type": test_type, "iterations": 2})
+    assert reply.status_code == 200, reply.text
+    measured = reply.json()
+    assert measured["test_type"] == test_type and measured["iterations"] == 2
+    assert measured["total_time_ms"] > 0 and measured["speedup_vs_baseline"] > 0 and measured["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"test_type": "sorting"}, {"test_type": "decode", "iterations": 0}])
+def test_what_cannot_be_measured_is_refused(client, fields):
+    reply = client.post("/api/v1/performance/benchmark", json=fields)
+    assert reply.status_code == 400 and reply.json()["error"]["code"] == "invalid_request"
+
+
+def test_one_benchmark_runs_at_a_time(client):
+    lock = client.app.state.benchmarking
+    client.portal.call(lock.acquire)
+    reply = client.post("/api/v1/performance/benchmark", json={"test_type": "decode"})
+    assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
+    client.portal.call(asyncio.to_thread, lock.release)

@@ -1,0 +1,80 @@
+"""Who may ask: keys and tokens, alone and at a real server."""
+
+import base64
+import json
+import time
+
+import pytest
+
+from woolly.serving.auth import Authority
+from woolly.serving.errors import ApiError
+
+SECRET = "a secret of the operator"
+
+
+@pytest.fixture
+def authority():
+    return Authority(("first-key", "second-key"), SECRET, 3600)
+
+
+def test_each_key_is_known_and_none_other(authority):
+    first, second = authority.identify("first-key"), authority.identify("second-key")
+    assert first and second and first != second
+    for wrong in (None, "", "first-ke", "first-key ", "FIRST-KEY", "first-key,second-key", "\ud800", "x" * 10**6):
+        assert authority.identify(wrong) is None
+
+
+def test_a_name_of_a_client_does_not_give_its_key_away(authority):
+    assert "first" not in authority.identify("first-key")
+
+
+def test_a_token_stands_for_its_user_until_it_expires(authority, monkeypatch):
+    token, seconds = authority.issue("ole", "first-key")
+    assert seconds == 3600
+    assert authority.identify(token) == "user:ole"
+    claims = authority.validate(token)
+    assert claims["sub"] == "ole" and claims["exp"] - claims["iat"] == 3600
+    monkeypatch.setattr(time, "time", lambda: claims["exp"] + 1)
+    assert authority.validate(token) is None
+
+
+def test_a_token_needs_a_key(authority):
+    with pytest.raises(ApiError) as caught:
+        authority.issue("ole", "wrong")
+    assert (caught.value.status, caught.value.code) == (401, "authentication_failed")
+
+
+def test_no_byte_of_a_token_can_be_changed(authority):
+    token, _ = authority.issue("ole", "first-key")
+    for i in range(0, len(token), 3):
+        other = "A" if token[i] != "A" else "B"
+        assert authority.validate(token[:i] + other + token[i + 1 :]) is None
+
+
+def test_an_unsigned_token_is_refused(authority):
+    def part(value):
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    claims = {"sub": "ole", "iat": 0, "exp": 2**40, "key": "open"}
+    for header in ({"alg": "none"}, {"alg": "HS256", "typ": "JWT"}):
+        for signature in ("", part("x")):
+            assert authority.validate(f"{part(header)}.{part(claims)}.{signature}") is None
+
+
+def test_a_token_ends_with_its_key_and_with_the_secret(authority):
+    token, _ = authority.issue("ole", "first-key")
+    assert Authority(("first-key",), SECRET, 3600).validate(token)
+    assert Authority(("second-key",), SECRET, 3600).validate(token) is None
+    assert Authority(("first-key",), "another secret entirely", 3600).validate(token) is None
+
+
+def test_a_token_of_an_open_server_is_worth_nothing_when_keys_are_needed():
+    token, _ = Authority((), SECRET, 3600).issue("ole", "")
+    assert Authority((), SECRET, 3600).validate(token)
+    assert Authority(("key",), SECRET, 3600).validate(token) is None
+
+
+@pytest.mark.parametrize("user", ["", "a\nb", "x" * 201])
+def test_a_user_has_a_sound_name(authority, user):
+    with pytest.raises(ApiError, match="user_id"):
+        authority.issue(user, "first-key")

@@ -1,0 +1,82 @@
+"""Health, metrics and the log of a real server."""
+
+import re
+from datetime import datetime
+
+import pytest
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health", "/api/v1/health"])
+def test_a_server_that_answers_is_ok(server, path):
+    with server.client() as client:
+        reply = client.get(path)
+    assert reply.status_code == 200
+    body = reply.json()
+    assert (body["status"], body["service"]) == ("ok", "woolly-server")
+    assert datetime.fromisoformat(body["timestamp"].replace("Z", "+00:00")).tzinfo is not None
+
+
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+def test_ready_tells_what_was_looked_at_and_live_for_how_long(server, prefix):
+    with server.client() as client:
+        ready = client.get(f"{prefix}/health/ready").json()
+        live = client.get(f"{prefix}/health/live").json()
+    assert ready["status"] == "ready"
+    assert {check["status"] for check in ready["checks"].values()} == {"ok"}
+    assert f"{server.name} ready" in ready["checks"]["models"]["message"]
+    assert live["status"] == "alive" and live["uptime_seconds"] > 0
+
+
+def metric(text, name):
+    return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
+
+
+def test_metrics_count_what_was_served(server):
+    body = {"prompt": "One two three", "max_tokens": 5, "temperature": 0}
+    with server.client() as client:
+        before = client.get("/metrics").text
+        usage = client.post("/v1/completions", json=body).json()["usage"]
+        reply = client.get("/api/v1/metrics")
+    after = reply.text
+    assert reply.headers["content-type"].startswith("text/plain")
+    counted = {"woolly_prompt_tokens_total": "prompt_tokens", "woolly_predicted_tokens_total": "completion_tokens"}
+    for name, tokens in counted.items():
+        assert metric(after, name) - metric(before, name) >= usage[tokens]
+    assert metric(after, "woolly_first_token_seconds_count") > 0
+    assert metric(after, "woolly_models_loaded") == 1
+
+
+def test_every_reply_carries_the_request_id_that_its_log_line_has(server):
+    with server.client() as client:
+        mine = client.get("/v1/models", headers={"x-request-id": "my-id.7"}).headers["x-request-id"]
+        other = client.get("/nope", headers={"x-request-id": "not sound;" * 9}).headers["x-request-id"]
+    assert mine == "my-id.7"
+    assert re.fullmatch("[0-9a-f]{16}", other)
+    log = server.log.read_text()
+    assert "my-id.7" in log and other in log
+
+
+def test_the_log_has_no_prompt_and_no_answer(server):
+    with server.client() as client:
+        text = client.post(
+            "/v1/completions", json={"prompt": "The zebra quagga wandered", "max_tokens": 8, "temperature": 0}
+        ).json()["choices"][0]["text"]
+    log = server.log.read_text()
+    assert "quagga" not in log
+    assert len(text) > 8 and text not in log
+
+
+def test_no_origin_is_let_in_unless_it_is_configured(server):
+    with server.client() as client:
+        reply = client.get("/v1/models", headers={"origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in reply.headers
+        preflight = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+        assert client.options("/v1/completions", headers=preflight).status_code >= 400
+
+
+def test_the_description_names_errors_as_they_are_told(server):
+    with server.client() as client:
+        schema = client.get("/openapi.json").json()
+        assert client.get("/docs").status_code == 200
+    assert "HTTPValidationError" not in str(schema)
+    assert {"400", "429", "503"} <= set(schema["paths"]["/v1/completions"]["post"]["responses"])

@@ -1,0 +1,170 @@
+"""From the start of a server to its end: processes of their own, with a tiny model."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.serving.conftest import serving
+
+LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
+
+
+@contextlib.contextmanager
+def streaming(server, body=LONG):
+    """A stream of which the first event has come; gives a list that is filled to its end."""
+    seen, started = [], threading.Event()
+
+    def read():
+        with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    seen.append(line[6:])
+                    started.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert started.wait(20)
+    yield seen
+    reader.join(20)
+    assert not reader.is_alive()
+
+
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path):
+    with serving(smollm2, tmp_path, "--grace", "60") as server, streaming(server) as seen:
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        with server.client() as client:
+            health = client.get("/health")
+            late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+        assert (health.status_code, health.json()["status"]) == (503, "draining")
+        assert late.status_code == 503 and late.headers["retry-after"]
+    assert seen[-1] == "[DONE]" and len(seen) > 100
+    assert server.process.wait(20) == 0
+
+
+def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path):
+    with serving(smollm2, tmp_path, "--grace", "0.2") as server:
+        with streaming(server) as seen:
+            server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+    assert "answer_cancelled" in "".join(seen[-2:])
+
+
+def test_health_is_truthful_while_a_model_loads(smollm2, tmp_path):
+    with serving(smollm2, tmp_path, wait=False) as server:
+        states = []
+        for _ in range(200):
+            with contextlib.suppress(httpx.TransportError):
+                reply = httpx.get(f"{server.url}/health", timeout=5)
+                states.append((reply.status_code, reply.json()["status"]))
+                if reply.status_code == 200:
+                    break
+            time.sleep(0.01)
+    assert states[-1] == (200, "ok")
+    assert set(states[:-1]) <= {(503, "loading")}
+
+
+def run(*arguments, timeout=60):
+    main = "from woolly.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-m", "/nowhere/model.gguf"], "there is no file and no model named"),
+        (["-m", "{model}", "-c", "100000"], "ctx is 100000; this model takes"),
+        (["-m", "{model}", "-ctk", "q4_0"], "cache_type_k is 'q4_0'"),
+        (["-m", "{model}", "--host", "203.0.113.1"], "cannot listen at 203.0.113.1"),
+        (["-m", "{model}", "--chat-template", "{{% if %}}", "--port", "0"], "template"),
+        (["-m", "{model}", "--preload", "another", "--port", "0"], "there is no model named 'another'"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line_and_exit_code_1(tiny_model, arguments, says):
+    ended = run(*(argument.format(model=tiny_model) for argument in arguments))
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("woolly: error: ") and says in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_public_address_without_keys_is_warned_of_loudly(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--host", "0.0.0.0", ctx=64) as server:
+        assert "ANYONE WHO CAN REACH THIS ADDRESS" in server.log.read_text()
+    with serving(tiny_model, tmp_path, "--host", "0.0.0.0", "--api-key", "k", ctx=64) as server:
+        assert "ANYONE" not in server.log.read_text()
+
+
+def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path):
+    (tmp_path / "keys").write_text("secret-key-one\nsecret-key-two\n")
+    flags = ("--api-key-file", str(tmp_path / "keys"), "--log-format", "json", "--log-level", "debug")
+    with serving(tiny_model, tmp_path, *flags, ctx=64) as server, server.client() as client:
+        refused = client.get("/v1/models", headers={"authorization": "Bearer wrong-key"})
+        assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+        assert client.get("/metrics").status_code == 401
+        for headers in ({"authorization": "Bearer secret-key-one"}, {"x-api-key": "secret-key-two"}):
+            assert client.get("/v1/models", headers=headers).status_code == 200
+        body = {"user_id": "ole", "api_key": "secret-key-one"}
+        token = client.post("/api/v1/auth/token", json=body).json()["token"]
+        assert client.get("/v1/models", headers={"authorization": f"Bearer {token}"}).status_code == 200
+        log = server.log.read_text()
+    assert "secret-key" not in log and "wrong-key" not in log and token not in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert any(line.get("client") == "user:ole" and line["event"] == "request" for line in lines)
+
+
+def test_settings_of_the_environment_reach_the_server(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_ALIAS", "sheep")
+    with serving(tiny_model, tmp_path, ctx=64) as server, server.client() as client:
+        assert client.get("/v1/models").json()["data"][0]["id"] == "sheep"
+
+
+def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_call(tiny_model, tmp_path):
+    flags = ("--rate-limit", "3", "--cors-origins", "https://ole.example", "--log-prompts")
+    with serving(tiny_model, tmp_path, *flags, ctx=64) as server, server.client() as client:
+        body = {"prompt": "quagga", "max_tokens": 2}
+        replies = [client.post("/v1/completions", json=body) for _ in range(4)]
+        assert [reply.status_code for reply in replies] == [200, 200, 200, 429]
+        assert replies[-1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert int(replies[-1].headers["retry-after"]) <= 20
+        assert client.get("/health").status_code == 200
+        preflight = {"origin": "https://ole.example", "access-control-request-method": "POST"}
+        allowed = client.options("/v1/completions", headers=preflight)
+        assert allowed.headers["access-control-allow-origin"] == "https://ole.example"
+        assert "quagga" in server.log.read_text()
+
+
+def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--no-optimized-inference", ctx=64) as server, server.client() as client:
+        slow = client.post("/v1/completions", json={"prompt": "sheep", "max_tokens": 4, "temperature": 0}).json()
+    with serving(tiny_model, tmp_path, "--use-optimized-inference", ctx=64) as server, server.client() as client:
+        fast = client.post("/v1/completions", json={"prompt": "sheep", "max_tokens": 4, "temperature": 0}).json()
+    assert slow["choices"] == fast["choices"]
+
+
+def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed(server, tiny_model, tmp_path):
+    with server.client() as client:
+        for host, status in (("evil.example", 403), ("localhost:1", 200), ("[::1]:8080", 200), ("10.0.0.1", 200)):
+            assert client.get("/v1/models", headers={"host": host}).status_code == status
+        assert client.get("/health", headers={"host": "evil.example"}).status_code == 200
+    with serving(tiny_model, tmp_path, "--allowed-hosts", "woolly.lan", ctx=64) as other, other.client() as client:
+        assert client.get("/v1/models", headers={"host": "woolly.lan:8080"}).status_code == 200
+        assert client.get("/v1/models", headers={"host": "lan"}).status_code == 403
+
+
+def test_the_earlier_commands_name_is_the_same_command():
+    script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.serve import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 1
+    assert "port is 99999; at most 65535 was expected" in ended.stderr

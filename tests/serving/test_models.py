@@ -1,0 +1,240 @@
+"""Models: listed without loading, loaded on demand, swapped, confined to their folder."""
+
+import asyncio
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import SamplingParams
+from woolly.serving import Generation, Generator, ModelManager, Settings
+from woolly.serving import memory as memory_module
+from woolly.serving import models as models_module
+from woolly.serving.errors import ApiError
+from woolly.serving.library import Library
+from woolly.serving.metrics import Stats
+
+
+@pytest.fixture
+def folder(tmp_path):
+    models = tmp_path / "models"
+    models.mkdir()
+    write_tiny(TINY["llama"], models / "one.gguf")
+    write_tiny(TINY["qwen2"], models / "two.gguf")
+    write_tiny(TINY["qwen3"], tmp_path / "outside.gguf")
+    return models
+
+
+def manager(folder, **settings):
+    return ModelManager(Settings(models_dir=folder, ctx_size=128, threads=1, **settings))
+
+
+def refused(action):
+    with pytest.raises(ApiError) as caught:
+        action()
+    return caught.value
+
+
+def test_a_folder_is_listed_by_headers_alone(folder, monkeypatch):
+    monkeypatch.setattr(models_module, "open_model", None)
+    (folder / "broken.gguf").write_bytes(b"GGUF and no more")
+    (folder / "notes.txt").write_text("no model")
+    one, two = Library(folder).list()
+    assert (one.name, one.architecture, one.state, one.n_ctx_train) == ("one", "llama", "unloaded", 512)
+    assert (two.name, two.description, two.size_bytes) == ("two", "qwen2", (folder / "two.gguf").stat().st_size)
+    assert one.parameters > 0 and one.metadata["general.architecture"] == "llama"
+
+
+def test_the_operators_model_may_lie_anywhere_and_have_another_name(folder):
+    library = Library(folder, str(folder.parent / "outside.gguf"), "mine")
+    assert [info.name for info in library.list()] == ["mine", "one", "two"]
+    assert library.find("mine").architecture == "qwen3"
+    assert library.find("two.gguf").name == "two"
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "outside", "/etc/passwd", "..", "", "one\0", "x" * 10_000, "link", "way/outside"]
+)
+def test_no_name_leads_out_of_the_folder(folder, name):
+    (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
+    (folder / "way").symlink_to(folder.parent)
+    assert refused(lambda: Library(folder).find(name)).status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../outside.gguf", "/etc/passwd", "link.gguf", "way/outside.gguf", "a/../../outside.gguf", "loop.gguf", "\0"],
+)
+def test_no_path_leads_out_of_the_folder(folder, path):
+    (folder / "link.gguf").symlink_to(folder.parent / "outside.gguf")
+    (folder / "way").symlink_to(folder.parent)
+    (folder / "loop.gguf").symlink_to(folder / "loop.gguf")
+    error = refused(lambda: Library(folder).at(path))
+    assert error.status in (403, 404)
+    assert str(folder.parent) not in error.message
+    if path != "loop.gguf":
+        assert error.code == "access_denied"
+
+
+def test_a_link_within_the_folder_is_fine(folder):
+    (folder / "alias.gguf").symlink_to(folder / "one.gguf")
+    assert Library(folder).at("alias.gguf").architecture == "llama"
+
+
+def test_a_broken_file_is_told_without_its_path(folder):
+    (folder / "broken.gguf").write_bytes(b"GGUF and no more")
+    error = refused(lambda: Library(folder).find("broken"))
+    assert error.status == 422 and str(folder) not in error.message
+
+
+def test_requests_that_come_together_load_a_model_once_and_share_it(folder, monkeypatch):
+    opened = []
+
+    def open_model(path, settings, real=models_module.open_model):
+        opened.append(path.name)
+        return real(path, settings)
+
+    monkeypatch.setattr(models_module, "open_model", open_model)
+
+    async def story():
+        models = manager(folder)
+        generator = Generator(Settings(models_dir=folder), models, Stats())
+
+        async def ask():
+            params = SamplingParams(max_tokens=4, temperature=0)
+            async with generator.open(Generation(params, model="one", prompt="sheep")) as running:
+                return (await running.completion()).token_ids
+
+        answers = await asyncio.gather(*(ask() for _ in range(8)))
+        assert len(set(answers)) == 1
+        assert (await models.get("loaded")).name == "one"
+        await models.close()
+
+    asyncio.run(story())
+    assert opened == ["one.gguf"]
+
+
+def test_another_model_takes_the_place_of_the_one_unused_for_longest(folder):
+    async def story():
+        models = manager(folder)
+        assert (await models.load("one")).loaded
+        assert (await models.load("two")).loaded
+        assert [(m.name, m.state) for m in await models.list()] == [("one", "unloaded"), ("two", "ready")]
+        assert not (await models.unload("two")).loaded
+        assert models.all_loaded == ()
+        with pytest.raises(ApiError, match="no model is loaded"):
+            await models.get("current")
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_two_models_stay_where_two_may(folder):
+    async def story():
+        models = manager(folder, models_max=2)
+        await models.load("one")
+        await models.load("two")
+        assert [m.loaded for m in await models.list()] == [True, True]
+        assert (await models.get(None)).name == "two"
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_a_swap_waits_for_answers_that_run(folder):
+    async def story():
+        models = manager(folder)
+        async with models.use("one") as slot:
+            loading = asyncio.create_task(models.load("two"))
+            while slot.state != "unloading":
+                await asyncio.sleep(0.01)
+            assert not loading.done()
+            assert slot.llm is not None
+        assert (await loading).loaded
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_who_waits_too_long_for_a_model_gets_a_503_with_a_time(folder):
+    async def story():
+        models = manager(folder, load_wait=0.05)
+        async with models.use("one"):
+            with pytest.raises(ApiError) as caught:
+                await models.load("two")
+        assert (caught.value.status, caught.value.code) == (503, "model_loading")
+        assert caught.value.retry_after
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_an_unused_model_is_unloaded_and_comes_back_when_it_is_asked_for(folder):
+    async def story():
+        models = manager(folder, keep_alive=0.01)
+        await models.load("one")
+        async with models.use("one"):
+            await asyncio.sleep(0.02)
+            await models.unload_idle()
+            assert (await models.get("one")).loaded
+        await asyncio.sleep(0.02)
+        await models.unload_idle()
+        assert not (await models.get("one")).loaded
+        async with models.acquire("one") as llm:
+            assert llm.llm.ctx == 128
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_nothing_is_unloaded(folder, monkeypatch):
+    async def story():
+        models = manager(folder)
+        await models.load("one")
+        monkeypatch.setattr(memory_module, "available_memory", lambda: -(10**9))
+        with pytest.raises(ApiError, match=r"two takes about 0\.\d\d GB .* -0\.\d\d GB are available") as caught:
+            await models.load("two")
+        assert caught.value.status == 503
+        assert (await models.get("loaded")).name == "one"
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_a_model_can_be_loaded_again_with_settings_of_its_own(folder):
+    async def story():
+        models = manager(folder)
+        assert (await models.load("one")).context_length == 128
+        assert (await models.load("one", config={"ctx_size": 64})).context_length == 64
+        for config in ({"host": "0.0.0.0"}, {"ctx_size": "64"}, {"ctx_size": 0}, {"cache_type_k": "q1"}):
+            with pytest.raises(ApiError) as caught:
+                await models.load("one", config=config)
+            assert caught.value.status == 400
+        with pytest.raises(ApiError, match="ctx is 100000") as caught:
+            await models.load("two", config={"ctx_size": 100_000})
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_without_a_name_the_only_model_answers_and_of_several_none(folder):
+    async def story():
+        models = manager(folder)
+        with pytest.raises(ApiError, match="no model is named; known: one, two"):
+            await models.get(None)
+        (folder / "two.gguf").unlink()
+        assert (await models.get(None)).name == "one"
+
+    asyncio.run(story())
+
+
+def test_the_reference_backend_answers_the_same(folder):
+    async def ask(**settings):
+        models = manager(folder, **settings)
+        generator = Generator(Settings(), models, Stats())
+        params = SamplingParams(max_tokens=6, temperature=0)
+        async with generator.open(Generation(params, model="one", prompt="sheep")) as running:
+            answer = (await running.completion()).token_ids
+        await models.close()
+        return answer
+
+    assert asyncio.run(ask()) == asyncio.run(ask(optimized_inference=False))

@@ -1,0 +1,47 @@
+"""HTTP: one engine, spoken to in OpenAI's, Ole's and llama-server's words."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from woolly.serving.app import create_app
+    from woolly.serving.configuration import read_settings
+    from woolly.serving.errors import ApiError
+    from woolly.serving.generation import Generation, Generator, Running
+    from woolly.serving.models import ModelInfo, ModelManager
+    from woolly.serving.settings import Settings
+
+__all__ = [
+    "ApiError",
+    "Generation",
+    "Generator",
+    "ModelInfo",
+    "ModelManager",
+    "Running",
+    "Settings",
+    "create_app",
+    "read_settings",
+]
+
+# Imported when first asked for: the command line reads the settings without FastAPI.
+_LAZY = {
+    "ApiError": "errors",
+    "Generation": "generation",
+    "Generator": "generation",
+    "ModelInfo": "models",
+    "ModelManager": "models",
+    "Running": "generation",
+    "Settings": "settings",
+    "create_app": "app",
+    "read_settings": "configuration",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'woolly.serving' has no attribute {name!r}")
+    return getattr(import_module(f"woolly.serving.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

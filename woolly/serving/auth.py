@@ -1,0 +1,117 @@
+"""The Authority: who may ask. Keys are compared in constant time; tokens are signed and expire."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from typing import Any
+
+from woolly.serving.errors import ApiError
+
+__all__ = ["Authority"]
+
+_HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
+_MAX_TOKEN = 4096
+_MAX_USER = 200
+_OPEN = "open"  # stands for the key of tokens that were issued while none was needed
+
+
+class Authority:
+    """Knows keys by their digests alone. Without keys everybody may ask."""
+
+    def __init__(self, keys: tuple[str, ...], secret: str | None, lifetime: int) -> None:
+        """`secret` signs tokens; with None a random one does, and they end with the process."""
+        self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
+        self._digests = tuple(self._digest(key) for key in dict.fromkeys(keys))
+        self._lifetime = lifetime
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed."""
+        return not self._digests
+
+    def identify(self, credential: str | None) -> str | None:
+        """The name of the client that a key or a token stands for, None where it stands for nobody.
+
+        The name says which key it was without giving it away.
+        """
+        if credential is None or len(credential) > _MAX_TOKEN:
+            return None
+        digest = self._match(credential)
+        if digest is not None:
+            return f"key:{digest.hex()[:8]}"
+        claims = self.validate(credential)
+        return None if claims is None else f"user:{claims['sub']}"
+
+    def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
+        """A token for a user who shows a key, and the seconds that it holds. ApiError 401 for a wrong key."""
+        digest = self._match(api_key)
+        if digest is None and not self.is_open:
+            raise ApiError(
+                401, "authentication_failed", "the API key is not known", suggestion="ask the operator for a key"
+            )
+        if not user_id or len(user_id) > _MAX_USER or not user_id.isprintable():
+            raise ApiError(
+                400,
+                "invalid_request",
+                f"user_id must be a name of 1 to {_MAX_USER} printable characters",
+                param="user_id",
+            )
+        now = int(time.time())
+        claims = {
+            "sub": user_id,
+            "iat": now,
+            "exp": now + self._lifetime,
+            "jti": secrets.token_hex(8),
+            "key": _OPEN if digest is None else digest.hex()[:16],
+        }
+        body = f"{_HEADER}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
+        return f"{body}.{_encode(self._sign(body))}", self._lifetime
+
+    def validate(self, token: str) -> dict[str, Any] | None:
+        """The claims of a token that this server signed, that has not expired, and whose key still holds."""
+        try:
+            body, _, signature = token.rpartition(".")
+            header, _, payload = body.partition(".")
+            if len(token) > _MAX_TOKEN or not token.isascii():
+                return None
+            if not hmac.compare_digest(self._sign(body), _decode(signature)) or header != _HEADER:
+                return None
+            claims = json.loads(_decode(payload))
+        except (ValueError, binascii.Error):
+            return None
+        key = claims["key"]
+        still_holds = (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._digests)
+        return claims if still_holds and claims["exp"] > time.time() else None
+
+    def _match(self, key: str) -> bytes | None:
+        """Looks at every key whatever it finds, so that time tells nothing."""
+        wanted = self._digest(key)
+        found = None
+        for digest in self._digests:
+            if hmac.compare_digest(digest, wanted):
+                found = digest
+        return found
+
+    def _digest(self, key: str) -> bytes:
+        return hmac.new(self._secret, b"key:" + key.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+
+    def _sign(self, body: str) -> bytes:
+        return hmac.new(self._secret, b"token:" + body.encode(), hashlib.sha256).digest()
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    """Strict: one text for one value, so that a signature cannot be written in two ways."""
+    data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if _encode(data) != text:
+        raise ValueError("not canonical")
+    return data

@@ -1,0 +1,108 @@
+"""Reading settings: flags before the environment, the environment before woolly.toml, that before the defaults."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.settings import Settings
+
+__all__ = ["FILE_NAME", "TABLE", "checked_value", "environment_name", "kind_of", "read_settings"]
+
+FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config names another
+TABLE = "serve"
+
+
+def environment_name(setting: str) -> str:
+    """The variable that gives a setting."""
+    return f"WOOLLY_{setting.upper()}"
+
+
+def kind_of(setting: str) -> type:
+    """How text becomes its value: str, int, float, bool, Path, or tuple for a list."""
+    hint = typing.get_type_hints(Settings)[setting]
+    if NoneType in typing.get_args(hint):
+        (hint,) = (kind for kind in typing.get_args(hint) if kind is not NoneType)
+    return tuple if typing.get_origin(hint) is tuple else typing.cast(type, hint)
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings, each from the first source that gives it. `flags` may name the file as `config`."""
+    given = dict(flags)
+    path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
+    values = _of_file(Path(path or FILE_NAME), required=path is not None)
+    for setting in fields(Settings):
+        name = environment_name(setting.name)
+        if environment.get(name):
+            values[setting.name] = _of_text(name, setting.name, environment[name])
+    for name, value in given.items():
+        values[name] = _split(value) if kind_of(name) is tuple else value
+    return Settings(**values)
+
+
+def _of_text(source: str, name: str, text: str) -> Any:
+    kind = kind_of(name)
+    if kind is tuple:
+        return _split([text])
+    if kind is bool:
+        if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+            raise RequestError(f"{source} is {text!r}; true or false was expected")
+        return text.lower() in ("1", "true", "yes", "on")
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise RequestError(f"{source} is {text!r}; {what} was expected") from None
+
+
+def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not required and not path.is_file():
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path} is no TOML: {error}") from None
+    table = content.get(TABLE, {})
+    if not isinstance(table, dict):
+        raise RequestError(f"{path}: [{TABLE}] must be a table")
+    known = {setting.name for setting in fields(Settings)}
+    values = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise RequestError(f"{path}: [{TABLE}] has {key}, which is no setting; docs/serving.md lists them")
+        values[name] = checked_value(f"{path}: {key}", name, value)
+    return values
+
+
+def checked_value(source: str, name: str, value: Any) -> Any:
+    """A value of TOML or JSON as the setting wants it. RequestError where its type is another."""
+    kind = kind_of(name)
+    if kind is tuple:
+        return _split(value if isinstance(value, list) else [value], source)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if type(value) is not kind:
+        raise RequestError(f"{source} is {value!r}; a value of type {kind.__name__} was expected")
+    return value
+
+
+def _split(values: Any, source: str = "a list") -> tuple[str, ...]:
+    if not all(isinstance(value, str) for value in values):
+        raise RequestError(f"{source} is {values!r}; texts were expected")
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())

@@ -1,0 +1,150 @@
+"""The Generator: from a request of any dialect to the chunks of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from woolly.engine import SamplingParams
+from woolly.engine import Sequence as Request
+from woolly.llm import LLM
+from woolly.serving.admission import Admission
+from woolly.serving.errors import ApiError
+from woolly.serving.logs import log
+from woolly.serving.metrics import Stats
+from woolly.serving.models import ModelManager
+from woolly.serving.running import Mailroom, Running
+from woolly.serving.settings import Settings
+
+__all__ = ["Generation", "Generator", "Running"]
+
+# No text has so many characters per token: a longer prompt cannot fit, and is not tokenized to find out.
+_CHARACTERS_PER_TOKEN = 256
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What is asked for: a prompt as text or ids, or messages, and how to answer."""
+
+    params: SamplingParams
+    model: str | None = None  # None: the one that answers
+    prompt: str | tuple[int, ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] | None = None
+    documents: tuple[Mapping[str, Any], ...] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
+    add_special: bool = True  # BOS before a prompt that is text, as the model's file says
+    score_only: bool = False  # nothing is generated; for params.prompt_logprobs
+    client: str = ""  # who asks, for the log
+
+
+class Generator:
+    """Admits requests, lays them out off the event loop, and hands them to the engine's thread."""
+
+    def __init__(self, settings: Settings, models: ModelManager, stats: Stats) -> None:
+        self._settings = settings
+        self._models = models
+        self._stats = stats
+        self._mailroom: Mailroom | None = None
+        self._running: set[Running] = set()
+        self.defaults = settings.defaults()  # what a request gets that does not say otherwise
+        self.admission = Admission(settings.parallel, settings.max_queue)
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """What the engine has at present."""
+        return tuple(self._running)
+
+    def stop(self) -> None:
+        """Cancels all that runs; its readers get a 503."""
+        for running in self.running:
+            running.cancel()
+
+    @asynccontextmanager
+    async def open(self, generation: Generation) -> AsyncIterator[Running]:
+        """Runs a request for as long as the block does; what has not finished then is cancelled.
+
+        ApiError 429 or 503 at once where there is no room, 400 for what cannot be served.
+        """
+        arrived = time.monotonic()
+        with self.admission.place(generation.params.n, self._stats.seconds_per_answer):
+            async with self._models.use(generation.model) as slot:
+                assert slot.llm is not None
+                llm = slot.llm.llm
+                requests = await asyncio.to_thread(self._prepare, llm, generation)
+                if self._mailroom is None:
+                    self._mailroom = Mailroom()
+                running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, arrived)
+                self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
+                self._running.add(running)
+                running.start()
+                try:
+                    yield running
+                finally:
+                    self._running.discard(running)
+                    running.cancel()
+                    self._settle(generation, running)
+
+    def _settle(self, generation: Generation, running: Running) -> None:
+        usage, timings = running.usage(), running.timings()
+        self._stats.answered(running.reasons(), usage, timings)
+        log.info(
+            "answered",
+            extra={
+                "client": generation.client or None,
+                "model": running.model.name,
+                "prompt_tokens": usage["prompt_tokens"],
+                "cached_tokens": usage["cached_tokens"],
+                "completion_tokens": usage["completion_tokens"],
+                "first_token_ms": timings["prompt_ms"],
+                "reason": ",".join(running.reasons()),
+            },
+        )
+        if self._settings.log_prompts:
+            for request in running.requests:
+                self._log_text(generation, "answer", request.text)
+
+    def _log_text(self, generation: Generation, what: str, text: str) -> None:
+        if self._settings.log_prompts:
+            log.info(what, extra={"client": generation.client or None, "text": text})
+
+    def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
+        """Templates, tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
+        timeout = self._settings.request_timeout or None
+        most = min(self._settings.max_prompt or llm.ctx, llm.ctx)
+        params = generation.params
+        if generation.messages is not None:
+            requests = llm.prepare_chat(
+                generation.messages,
+                params,
+                tools=generation.tools,
+                documents=generation.documents,
+                variables=generation.variables,
+                timeout=timeout,
+                score_only=generation.score_only,
+            )
+        else:
+            prompt = generation.prompt
+            if prompt is None:
+                raise ApiError(400, "invalid_request", "neither a prompt nor messages are given", param="prompt")
+            if isinstance(prompt, str):
+                _check_length(f"has {len(prompt)} characters", len(prompt) // _CHARACTERS_PER_TOKEN, most)
+                prompt = tuple(llm.tokenize(prompt, add_special=generation.add_special))
+            _check_length(f"has {len(prompt)} tokens", len(prompt), most)
+            (requests,) = llm.prepare(prompt, params, timeout=timeout, score_only=generation.score_only)
+        _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
+        return requests
+
+
+def _check_length(what: str, n_tokens: int, most: int) -> None:
+    if n_tokens > most:
+        raise ApiError(
+            400,
+            "context_length_exceeded",
+            f"the prompt {what}, and this server takes at most {most} tokens; shorten it",
+            param="prompt",
+        )

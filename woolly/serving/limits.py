@@ -1,0 +1,156 @@
+"""Limits: how often a client may ask, how much it may send, and what JSON it may send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from woolly.serving.errors import ApiError
+
+__all__ = ["RateLimiter", "check_json", "read_body"]
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+_MAX_CLIENTS = 10_000  # remembered at once; the one that was quiet for longest is forgotten first
+MAX_DEPTH = 64
+_LARGE = 1 << 16  # bytes of JSON that are looked at on another thread
+
+
+class RateLimiter:
+    """A bucket per client that fills evenly and holds a minute's worth. Belongs to the event loop's thread."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """0 limits nothing."""
+        self._per_minute = per_minute
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (requests left, when)
+
+    def count(self, client: str) -> None:
+        """ApiError 429 with the time to wait where a client has asked too often."""
+        if not self._per_minute:
+            return
+        now = self._clock()
+        left, when = self._buckets.pop(client, (float(self._per_minute), now))
+        left = min(float(self._per_minute), left + (now - when) * self._per_minute / 60)
+        allowed = left >= 1
+        self._buckets[client] = (left - 1 if allowed else left, now)
+        if len(self._buckets) > _MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            raise ApiError(
+                429,
+                "rate_limit_exceeded",
+                f"a client may ask {self._per_minute} times a minute here; try again later",
+                retry_after=(1 - left) * 60 / self._per_minute,
+            )
+
+
+async def read_body(receive: Receive, declared: int | None, most: int, seconds: float) -> bytes | None:
+    """The whole body; None where the client went away. ApiError 413 or 408 where it is too large or too slow."""
+    if declared is not None and declared > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.001, end - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise ApiError(
+                408, "request_too_slow", f"the request did not arrive within {seconds:g} seconds; send it faster"
+            ) from None
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def check_json(body: bytes) -> None:
+    """ApiError 400 for what JSON does not know, or what no honest request holds."""
+    if len(body) > _LARGE:
+        await asyncio.to_thread(_check_json, body)
+    else:
+        _check_json(body)
+
+
+def _check_json(body: bytes) -> None:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "invalid_json", f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, "invalid_json", f"the body is no JSON: {error.msg} at {where}") from None
+    # Looking at every value is needed only where it could find something.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+        _check_depth(value)
+    if b"\\u" in body:
+        _check_text(value)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+    if level:
+        raise _too_deep()
+
+
+def _check_text(value: Any) -> None:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack += item.keys()
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, str) and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise ApiError(
+                    400, "invalid_json", "a text holds half of a surrogate pair; escape whole characters"
+                ) from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ApiError(400, "invalid_json", f"{name} is no number of JSON; send a finite number")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ApiError(400, "invalid_json", f"{text[:40]} is beyond what a number can hold; send a smaller one")
+    return value
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > 40:
+        raise ApiError(400, "invalid_json", f"{text[:40]}... has {len(text)} digits; send a smaller number")
+    return int(text)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, "body_too_large", f"the body is larger than {most} bytes, which this server takes at most")
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, "invalid_json", f"the body is nested deeper than {MAX_DEPTH} levels; flatten it")

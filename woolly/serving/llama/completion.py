@@ -1,0 +1,210 @@
+"""POST /completion and /completions: llama-server's own completion, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from woolly.engine import Completion, SamplingParams, TokenLogprob
+from woolly.serving.errors import ApiError
+from woolly.serving.events import event, stream_of
+from woolly.serving.generation import Generation, Generator, Running
+from woolly.serving.llama.parameters import CompletionBody, generation_settings, prompts_of
+from woolly.serving.models import ModelManager
+from woolly.text import Tokenizer
+
+__all__ = ["answer", "complete", "router"]
+
+router = APIRouter()
+
+
+@router.post("/completion", summary="Continue a prompt, as llama-server does")
+@router.post("/completions", summary="Continue a prompt, as llama-server does")
+async def complete(body: CompletionBody, request: Request) -> Response:
+    """The reply is an object; a list of prompts, or n_cmpl, gives a list of them. `stream` sends server-sent events."""
+    return await answer(body, request)
+
+
+async def answer(body: CompletionBody, request: Request) -> Response:
+    """What /completion replies."""
+    generator: Generator = request.app.state.generator
+    params = body.to_params(generator.defaults)
+    prompts, many = prompts_of(body)
+    if body.stream and many:
+        raise ApiError(
+            400, "invalid_request", "several prompts cannot be streamed; send them one by one", param="stream"
+        )
+    generations = [await _generation(prompt, body, params, request) for prompt in prompts]
+    if body.stream:
+        return await stream_of(request, generations[0], lambda running: _events(running, body, params, request))
+    replies = await _gather(request, generations, body, params)
+    return JSONResponse(replies if many or params.n > 1 else replies[0])
+
+
+async def _generation(
+    prompt: str | Sequence[int | str], body: CompletionBody, params: SamplingParams, request: Request
+) -> Generation:
+    """Of a mixed prompt the texts are made ids; only the first of them may get BOS."""
+    whole: str | tuple[int, ...]
+    if isinstance(prompt, str):
+        whole = prompt
+    elif all(isinstance(part, int) for part in prompt):
+        whole = tuple(part for part in prompt if isinstance(part, int))
+    else:
+        models: ModelManager = request.app.state.models
+        async with models.acquire(body.model) as llm:
+            whole = await asyncio.to_thread(_ids, llm.llm.tokenizer, prompt)
+    return Generation(
+        model=body.model,
+        prompt=whole,
+        params=params,
+        score_only=body.limit == 0,
+        client=getattr(request.state, "client", ""),
+    )
+
+
+def _ids(tokenizer: Tokenizer, parts: Sequence[int | str]) -> tuple[int, ...]:
+    ids: list[int] = []
+    for i, part in enumerate(parts):
+        ids += [part] if isinstance(part, int) else tokenizer.encode(part, add_special=i == 0)
+    return tuple(ids)
+
+
+async def _gather(
+    request: Request, generations: Sequence[Generation], body: CompletionBody, params: SamplingParams
+) -> list[dict[str, Any]]:
+    """All at once; the first that fails ends the others."""
+    generator: Generator = request.app.state.generator
+
+    async def one(index: int, generation: Generation) -> list[dict[str, Any]]:
+        async with generator.open(generation) as running:
+            completion = await running.completion()
+            n_ctx = await _context(request, running)
+            return [
+                _final(running, choice, body, params, index * params.n + i, n_ctx)
+                for i, choice in enumerate(completion.choices)
+            ]
+
+    tasks = [asyncio.ensure_future(one(i, generation)) for i, generation in enumerate(generations)]
+    try:
+        return [reply for replies in await asyncio.gather(*tasks) for reply in replies]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _events(
+    running: Running, body: CompletionBody, params: SamplingParams, request: Request
+) -> AsyncIterator[bytes]:
+    n_predicted = [0] * params.n
+    async for chunk in running:
+        n_predicted[chunk.index] += len(chunk.logprobs)
+        if chunk.text or chunk.logprobs:
+            part: dict[str, Any] = {
+                "index": chunk.index,
+                "content": chunk.text,
+                "tokens": [token.token for token in chunk.logprobs],
+                "stop": False,
+                "id_slot": 0,
+                "tokens_predicted": n_predicted[chunk.index],
+                "tokens_evaluated": len(running.prompt_ids),
+            }
+            if body.timings_per_token:
+                part["timings"] = running.timings()
+            if body.n_probs:
+                part["completion_probabilities"] = _probabilities(chunk.logprobs, running.tokenizer)
+            yield event(part)
+    completion = await running.completion()
+    n_ctx = await _context(request, running)
+    for i, choice in enumerate(completion.choices):
+        # The text has been sent, piece by piece.
+        yield event({**_final(running, choice, body, params, i, n_ctx), "content": "", "tokens": []})
+
+
+async def _context(request: Request, running: Running) -> int:
+    """Tokens that one request may take, as the model is loaded."""
+    models: ModelManager = request.app.state.models
+    return (await models.get(running.model.name)).context_length
+
+
+def _final(
+    running: Running, choice: Completion, body: CompletionBody, params: SamplingParams, index: int, n_ctx: int
+) -> dict[str, Any]:
+    usage = running.usage()
+    n_total = choice.n_prompt_tokens + len(choice.token_ids)
+    reply: dict[str, Any] = {
+        "index": index,
+        "content": choice.text,
+        "tokens": list(choice.token_ids) if body.return_tokens else [],
+        "id_slot": 0,
+        "stop": True,
+        "model": running.model.name,
+        "tokens_predicted": len(choice.token_ids),
+        "tokens_evaluated": choice.n_prompt_tokens,
+        "generation_settings": generation_settings(
+            params,
+            limit=body.limit if params.max_tokens is None else params.max_tokens,
+            stream=body.stream,
+            n_probs=body.n_probs,
+            timings_per_token=body.timings_per_token,
+            n_ctx=n_ctx,
+            model=running.model.name,
+        ),
+        "prompt": running.prompt_text,
+        "has_new_line": "\n" in choice.text,
+        "truncated": choice.finish_reason == "length" and n_total >= n_ctx,
+        "stop_type": _stop_type(choice),
+        "stopping_word": choice.stop_reason if isinstance(choice.stop_reason, str) else "",
+        "tokens_cached": usage["cached_tokens"],
+        "timings": running.timings(),
+    }
+    if body.n_probs and not body.stream:
+        reply["completion_probabilities"] = _probabilities(choice.logprobs or (), running.tokenizer)
+    return _fields(reply, body.response_fields) if body.response_fields else reply
+
+
+def _stop_type(choice: Completion) -> str:
+    if choice.finish_reason == "length":
+        return "limit"
+    return "word" if isinstance(choice.stop_reason, str) else "eos"
+
+
+def _probabilities(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    return [
+        {
+            **_token(tokenizer, entry.token, entry.logprob),
+            "top_logprobs": [_token(tokenizer, token, logprob) for token, logprob in entry.top],
+        }
+        for entry in logprobs
+    ]
+
+
+def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token)
+    # A token that was forbidden has a logarithm of -inf, which JSON cannot say.
+    return {
+        "id": token,
+        "token": data.decode("utf-8", "replace"),
+        "bytes": list(data),
+        "logprob": max(logprob, -3.4e38),
+    }
+
+
+def _fields(reply: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The fields that are wanted; one with a slash is taken out of the object that it lies in."""
+    found: dict[str, Any] = {}
+    for path in wanted:
+        value: Any = reply
+        for name in path.split("/"):
+            if not isinstance(value, Mapping) or name not in value:
+                break
+            value = value[name]
+        else:
+            found[path] = json.loads(json.dumps(value))
+    return found

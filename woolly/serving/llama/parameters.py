@@ -1,0 +1,172 @@
+"""What POST /completion takes and how it is told back: llama-server's names for a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field
+
+from woolly.engine import SamplingParams
+from woolly.serving.errors import ApiError
+from woolly.serving.parameters import Sampling
+
+__all__ = ["CompletionBody", "Prompt", "generation_settings", "prompts_of"]
+
+# Text, ids, or both mixed; or an object with the text, as for multimodal prompts.
+Prompt = str | list[int | str] | dict[str, Any]
+
+_RANDOM_SEED = 2**32 - 1
+
+# A list of prompts is one request each; the queue's limit is checked one by one, this one before any is read.
+_MOST_PROMPTS = 256
+
+
+class CompletionBody(Sampling):
+    """llama-server's fields of a completion. What Woolly has no counterpart for is refused unless it asks for nothing.
+
+    `n_keep` without `context_shift` asks for nothing, because nothing is dropped then.
+    """
+
+    prompt: Prompt | list[Prompt | list[int | str]] = Field(
+        description="Text, token ids, both mixed, or a list of such prompts."
+    )
+    model: str | None = None
+    n_predict: int | None = Field(None, description="Most tokens of the answer; -1: until it ends; 0: none.")
+    max_tokens: int | None = Field(None, description="The same as n_predict.")
+    n_cmpl: int | None = Field(None, ge=1, description="Answers to each prompt.")
+    stream: bool = False
+    n_probs: int = Field(0, ge=0, description="Likeliest tokens to tell with each one that was chosen.")
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    response_fields: list[str] | None = Field(
+        None, description="Fields of the reply to keep, such as timings/predicted_n."
+    )
+    id_slot: int = Field(-1, ge=-1, description="Without effect: what a slot remembers, all requests share here.")
+    t_max_predict_ms: int | None = Field(None, description="Only 0: there is --request-timeout.")
+    n_indent: int | None = Field(None, description="Only 0.")
+    n_discard: int | None = Field(None, description="Only 0: a shift drops the older half.")
+    n_cache_reuse: int | None = Field(None, description="Only 0.")
+    post_sampling_probs: bool | None = Field(None, description="Only false.")
+    return_progress: bool | None = Field(None, description="Only false.")
+    lora: list[Any] | None = Field(None, description="Only an empty list.")
+
+    def to_params(self, defaults: SamplingParams) -> SamplingParams:
+        """What the engine takes. A limit of 0 is left to the caller: the engine's own begins at 1."""
+        for name in ("t_max_predict_ms", "n_indent", "n_discard", "n_cache_reuse"):
+            self._only(name, 0)
+        for name in ("post_sampling_probs", "return_progress"):
+            self._only(name, False)
+        self._only("lora", [])
+        body = self.model_copy(update={"grammar": self.grammar or None})
+        if not self.context_shift:
+            body = body.model_copy(update={"n_keep": None})
+        with_ids = self.n_probs > 0 or self.stream  # a stream tells the ids of each chunk
+        params = body.params(defaults, n=self.n_cmpl, logprobs=self.n_probs if with_ids else None)
+        limit = self.limit
+        return replace(params, max_tokens=limit if limit is not None and limit > 0 else params.max_tokens)
+
+    @property
+    def limit(self) -> int | None:
+        """Most tokens of the answer; None where the server's own limit holds."""
+        for name in ("n_predict", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < -2:
+                raise ApiError(
+                    400,
+                    "invalid_request",
+                    f"{name} is {value}; a number of tokens, or -1 for no limit, was expected",
+                    param=name,
+                )
+        if self.n_predict is not None and self.max_tokens is not None and self.n_predict != self.max_tokens:
+            raise ApiError(
+                400,
+                "invalid_request",
+                f"n_predict is {self.n_predict} and max_tokens is {self.max_tokens}; send one of them",
+                param="n_predict",
+            )
+        limit = self.max_tokens if self.n_predict is None else self.n_predict
+        return None if limit is None or limit < 0 else limit
+
+    def _only(self, name: str, nothing: Any) -> None:
+        value = getattr(self, name)
+        if value is not None and value != nothing:
+            raise ApiError(
+                400,
+                "unsupported_parameter",
+                f"{name} is {value!r}, which is not supported; leave it out or send {nothing!r}",
+                param=name,
+            )
+
+
+def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str]], bool]:
+    """The prompts, and whether they came as a list, so that the reply is one too."""
+    prompt = body.prompt
+    if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
+        return [_one(prompt)], False
+    is_mixed = any(isinstance(part, int) for part in prompt)
+    if is_mixed and all(isinstance(part, (int, str)) for part in prompt):
+        return [_one(prompt)], False
+    if len(prompt) > _MOST_PROMPTS:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"{len(prompt)} prompts were sent; at most {_MOST_PROMPTS} are taken",
+            param="prompt",
+        )
+    return [_one(part) for part in prompt], True
+
+
+def _one(prompt: Any) -> str | list[int | str]:
+    if isinstance(prompt, dict):
+        text = prompt.get("prompt_string")
+        unknown = sorted(set(prompt) - {"prompt_string", "multimodal_data"})
+        if not isinstance(text, str) or unknown:
+            raise ApiError(
+                400,
+                "invalid_request",
+                "a prompt that is an object has a text prompt_string and nothing else",
+                param="prompt",
+            )
+        if prompt.get("multimodal_data"):
+            raise ApiError(
+                400, "unsupported_parameter", "multimodal_data is not supported; only text is", param="prompt"
+            )
+        return text
+    if isinstance(prompt, bool) or not isinstance(prompt, (str, list)):
+        raise ApiError(400, "invalid_request", "a prompt is a text or a list of token ids and texts", param="prompt")
+    if not prompt:
+        raise ApiError(400, "invalid_request", "the prompt is empty; at least one token is needed", param="prompt")
+    return prompt
+
+
+def generation_settings(params: SamplingParams, *, limit: int | None, **given: Any) -> dict[str, Any]:
+    """The parameters as they took effect, under llama-server's names; `given` are those that are not the engine's."""
+    n_predict = -1 if limit is None else limit
+    names = (
+        "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "top_n_sigma",
+        "xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty",
+        "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "mirostat",
+        "mirostat_tau", "mirostat_eta", "n_keep", "ignore_eos", "min_keep",
+    )  # fmt: skip
+    return {
+        "seed": _RANDOM_SEED if params.seed is None else params.seed,
+        **{name: getattr(params, name) for name in names},
+        "dry_sequence_breakers": list(params.dry_sequence_breakers),
+        "stop": list(params.stop),
+        "max_tokens": n_predict,
+        "n_predict": n_predict,
+        "n_discard": 0,
+        "logit_bias": [
+            {"token": token, "bias": None if bias == float("-inf") else bias}
+            for token, bias in params.logit_bias.items()
+        ],
+        "grammar": params.grammar or "",
+        "samplers": list(params.samplers),
+        "stream": False,
+        "n_probs": 0,
+        "timings_per_token": False,
+        "post_sampling_probs": False,
+        "lora": [],
+        **given,
+    }

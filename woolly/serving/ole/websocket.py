@@ -1,0 +1,154 @@
+"""WS /ws: chats over one connection, streamed token by token, each of which can be cancelled.
+
+    client                                          server
+    {"type": "chat", "id": "1", "messages": [...]}  {"type": "start", "id": "1", "model": ...}
+                                                    {"type": "token", "id": "1", "content": "..."}, ...
+                                                    {"type": "done", "id": "1", "content", "finish_reason", ...}
+    {"type": "cancel", "id": "1"}                   {"type": "cancelled", "id": "1", "content": "..."}
+    {"type": "ping"}                                {"type": "pong"}
+                                                    {"type": "error", "id": "1", "error": {"code", "message", ...}}
+
+A chat takes the fields of POST /inference/chat. The id is the client's own; without one, the server gives it one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from contextlib import suppress
+from typing import Any
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+
+from woolly.serving.errors import ApiError, error_body, of_exception
+from woolly.serving.limits import check_json
+from woolly.serving.logs import log
+from woolly.serving.ole.bodies import InferenceBody, validated
+from woolly.serving.ole.inference import open_reply
+
+__all__ = ["router", "talk"]
+
+router = APIRouter()
+
+_MOST_CHATS = 16  # of one connection, at once
+
+
+@router.websocket("/ws")
+async def talk(socket: WebSocket) -> None:
+    """Serves one connection until its end."""
+    await socket.accept()
+    connection = _Connection(socket)
+    try:
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            await connection.take(message.get("text") or "")  # of bytes, nothing that could be read
+    finally:
+        await connection.close()
+
+
+class _Connection:
+    """The chats of one client. All that is sent goes through one lock, so that no two messages mix."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._chats: dict[str, asyncio.Task[None]] = {}
+        self._ids = itertools.count(1)
+        self._sending = asyncio.Lock()
+
+    async def take(self, text: str) -> None:
+        """Does what one message asks for; what is wrong with it is told, and the connection goes on."""
+        id: str | None = None
+        try:
+            message = await _parse(text)
+            kind, id = message.pop("type", None), message.pop("id", None)
+            if id is not None and (not isinstance(id, str) or len(id) > 128):
+                id = None
+                raise ApiError(400, "invalid_request", "id is not a text of at most 128 characters", param="id")
+            if kind == "chat":
+                id = self._start(message, id)
+            elif kind == "cancel":
+                self._cancel(id)
+            elif kind == "ping":
+                await self._send({"type": "pong"})
+            else:
+                raise ApiError(
+                    400, "invalid_request", f"type is {kind!r}; chat, cancel or ping was expected", param="type"
+                )
+        except Exception as error:
+            await self._tell(id, _told(error))
+
+    async def close(self) -> None:
+        """Cancels all chats and waits until they have let go."""
+        tasks = list(self._chats.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, message: dict[str, Any], id: str | None) -> str:
+        id = id or f"chat-{next(self._ids)}"
+        if id in self._chats:
+            raise ApiError(409, "chat_exists", f"the chat {id!r} is still being answered", param="id")
+        if len(self._chats) >= _MOST_CHATS:
+            raise ApiError(429, "rate_limit_exceeded", f"{_MOST_CHATS} chats are being answered; wait for one to end")
+        body = validated(InferenceBody, message)
+        if body.stream is False:
+            raise ApiError(400, "invalid_request", "stream is false, but a socket always streams", param="stream")
+        task = asyncio.create_task(self._answer(id, body))
+        self._chats[id] = task
+        task.add_done_callback(lambda _: self._chats.pop(id, None))
+        return id
+
+    def _cancel(self, id: str | None) -> None:
+        task = self._chats.get(id or "")
+        if task is None:
+            raise ApiError(404, "chat_not_found", "no chat with this id is being answered", param="id")
+        task.cancel()
+
+    async def _answer(self, id: str, body: InferenceBody) -> None:
+        text = ""
+        try:
+            async with open_reply(self._socket, body, body.sent(chat=True) or []) as reply:
+                await self._send({"type": "start", "id": id, "model": reply.model})
+                async for index, delta, reason in reply.deltas():
+                    text += delta.get("content") or ""
+                    message: dict[str, Any] = {"type": "token", "id": id, "index": index, **delta}
+                    if reason is not None:
+                        message |= {"type": "done", "finish_reason": reason, **reply.message(index), **reply.figures}
+                    await self._send(message)
+        except asyncio.CancelledError:
+            await self._send({"type": "cancelled", "id": id, "content": text})
+            raise
+        except Exception as error:
+            await self._tell(id, _told(error))
+
+    async def _tell(self, id: str | None, error: ApiError) -> None:
+        body = error_body(error, "/api/v1/ws")
+        if error.retry_after is not None:
+            body["retry_after"] = error.retry_after
+        await self._send({"type": "error", "id": id, **body})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone, which `talk` sees too
+            async with self._sending:
+                await self._socket.send_text(json.dumps(message, ensure_ascii=False))
+
+
+async def _parse(text: str) -> dict[str, Any]:
+    await check_json(text.encode("utf-8", "surrogatepass"))
+    message = json.loads(text)
+    if not isinstance(message, dict):
+        raise ApiError(400, "invalid_request", "the message is no JSON object")
+    return message
+
+
+def _told(error: Exception) -> ApiError:
+    """What the client is told of an exception; a fault of ours goes to the log."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        return ApiError(400, "invalid_request", f"{where or 'the message'}: {first['msg']}", param=where or None)
+    told = of_exception(error)
+    if told.status >= 500 and not isinstance(error, ApiError):
+        log.error("websocket chat failed", exc_info=error)
+    return told

@@ -1,0 +1,158 @@
+"""/v1/completions: texts that go on, and how likely texts are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from woolly.engine import Chunk, SamplingParams
+from woolly.serving.generation import Generation, Generator, Running
+from woolly.serving.openai.envelope import Envelope, timings_of, usage_of
+from woolly.serving.openai.logprobs import LogprobTrack, PlacedLogprob, completion_logprobs, place_prompt
+from woolly.serving.openai.replies import CompletionReply
+from woolly.serving.openai.schema import CompletionRequest
+from woolly.serving.openai.stream import client_of, json_reply, sse
+
+__all__ = ["completions", "router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", responses={200: {"model": CompletionReply}}, response_model=None)
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    """Continues one prompt or several; with `echo` and `logprobs`, tells how likely they are."""
+    body.check()
+    generator: Generator = request.app.state.generator
+    async with AsyncExitStack() as held:
+        runnings = []
+        for generation in _generations(body, generator.defaults, client_of(request)):
+            runnings.append(await held.enter_async_context(generator.open(generation)))
+        if body.stream:
+            return sse(request, _chunks(body, runnings), held.pop_all())
+        return json_reply(await _reply(body, runnings))
+
+
+def _generations(body: CompletionRequest, defaults: SamplingParams, client: str) -> list[Generation]:
+    scores_only = body.max_tokens == 0
+    overrides: dict[str, Any] = {"logprobs": body.logprobs}
+    if body.echo:
+        overrides["prompt_logprobs"] = body.logprobs
+    if scores_only:
+        overrides["max_tokens"] = 1  # of which none is asked for
+    params = body.make(defaults, **overrides)
+    return [
+        Generation(params=params, model=body.model, prompt=prompt, score_only=scores_only, client=client)
+        for prompt in body.prompts
+    ]
+
+
+class _Text:
+    """One text under way: its prompt where that is echoed, and what follows."""
+
+    def __init__(self, body: CompletionRequest, running: Running, prompt: str | tuple[int, ...], index: int) -> None:
+        """`index` is that among the n texts of the prompt."""
+        self._tokenizer = running.tokenizer
+        self._request = running.requests[index]
+        self._wants_logprobs = body.logprobs is not None
+        self._prompt = prompt
+        self._echoed = ""
+        if body.echo:
+            self._echoed = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+        self._echoes = bool(body.echo)
+        self._track = LogprobTrack(self._tokenizer, len(self._echoed))
+
+    def next(self, chunk: Chunk) -> tuple[str, dict[str, Any] | None]:
+        """What a chunk adds; the first one comes after the prompt."""
+        placed: list[PlacedLogprob] = []
+        text = chunk.text
+        if self._echoes:
+            self._echoes = False
+            text = self._echoed + text
+            if self._wants_logprobs:
+                placed += self._place_prompt()
+        placed += self._track.push(chunk.text, chunk.logprobs)
+        return text, completion_logprobs(self._tokenizer, placed) if self._wants_logprobs else None
+
+    def _place_prompt(self) -> list[PlacedLogprob]:
+        ids = self._request.prompt
+        # BOS stands before a text that did not ask for it.
+        is_added = isinstance(self._prompt, str) and self._tokenizer.add_bos and ids[:1] == (self._tokenizer.bos_id,)
+        return place_prompt(self._tokenizer, ids, (None, *self._request.prompt_logprobs), skips_first=is_added)
+
+
+def _texts(body: CompletionRequest, runnings: Sequence[Running]) -> list[_Text]:
+    """The n texts of the first prompt, then those of the second, and so on."""
+    return [
+        _Text(body, running, prompt, index)
+        for running, prompt in zip(runnings, body.prompts, strict=True)
+        for index in range(len(running.requests))
+    ]
+
+
+async def _reply(body: CompletionRequest, runnings: Sequence[Running]) -> dict[str, Any]:
+    texts = _texts(body, runnings)
+    ended = await asyncio.gather(*(running.completion() for running in runnings))
+    choices: list[dict[str, Any]] = []
+    for one in (choice for completion in ended for choice in completion.choices):
+        index = len(choices)
+        shown, logprobs = texts[index].next(Chunk(one.text, one.finish_reason, logprobs=one.logprobs or ()))
+        choices.append(_choice(index, shown, logprobs, one.finish_reason))
+    envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+    return envelope.around(choices, usage=usage_of(runnings), timings=timings_of(runnings))
+
+
+async def _chunks(body: CompletionRequest, runnings: Sequence[Running]) -> AsyncIterator[dict[str, Any]]:
+    envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+    always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
+    texts = _texts(body, runnings)
+    n_open, n_each = len(texts), len(texts) // len(runnings)
+    async for number, chunk in _merged(runnings):
+        index = number * n_each + chunk.index
+        n_open -= chunk.finish_reason is not None
+        timed = {"timings": timings_of(runnings)} if body.timings_per_token or n_open == 0 else {}
+        shown, logprobs = texts[index].next(chunk)
+        if shown or chunk.finish_reason is not None:
+            yield envelope.around([_choice(index, shown, logprobs, chunk.finish_reason)], **always, **timed)
+    if body.includes_usage:
+        yield envelope.around([], usage=usage_of(runnings), timings=timings_of(runnings))
+
+
+async def _merged(runnings: Sequence[Running]) -> AsyncIterator[tuple[int, Chunk]]:
+    """Chunks of all, as they come; what one raises ends all."""
+    if len(runnings) == 1:
+        async for chunk in runnings[0]:
+            yield 0, chunk
+        return
+    arrived: asyncio.Queue[tuple[int, Chunk | Exception | None]] = asyncio.Queue()
+
+    async def read(number: int, running: Running) -> None:
+        try:
+            async for chunk in running:
+                arrived.put_nowait((number, chunk))
+            arrived.put_nowait((number, None))
+        except Exception as error:
+            arrived.put_nowait((number, error))
+
+    tasks = [asyncio.create_task(read(number, running)) for number, running in enumerate(runnings)]
+    n_open = len(tasks)
+    try:
+        while n_open:
+            number, item = await arrived.get()
+            if item is None:
+                n_open -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield number, item
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _choice(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

@@ -1,0 +1,243 @@
+"""The SessionStore: conversations in one SQLite file. What was answered is on the disk, whatever ends the process."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.errors import ApiError
+
+__all__ = ["Session", "SessionStore"]
+
+Message = Mapping[str, Any]
+
+_VERSION = 1
+_TABLES = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    last_accessed REAL NOT NULL,
+    model_name TEXT NOT NULL,
+    context_length INTEGER NOT NULL,
+    max_context_length INTEGER NOT NULL,
+    metadata TEXT NOT NULL
+);
+CREATE INDEX sessions_by_owner ON sessions (owner, last_accessed);
+CREATE TABLE messages (
+    session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (session, position)
+) WITHOUT ROWID;
+"""
+_COLUMNS = (
+    "id, created_at, last_accessed, model_name, context_length, max_context_length, metadata,"
+    " (SELECT count(*) FROM messages WHERE session = sessions.id)"
+)
+
+# A client that makes sessions in a loop must not fill the disk.
+_MOST_SESSIONS = 10_000
+_MOST_METADATA = 16 * 1024
+
+# One that nobody has used for so long counts as inactive; it stays as it is.
+_ACTIVE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is known of a conversation beside its messages."""
+
+    id: str
+    created_at: float  # seconds since 1970
+    last_accessed: float
+    model_name: str
+    context_length: int  # tokens of the conversation as it was last computed
+    max_context_length: int
+    metadata: Mapping[str, Any]
+    message_count: int
+
+    @property
+    def active(self) -> bool:
+        """Whether it was used within the last hour."""
+        return time.time() - self.last_accessed < _ACTIVE_SECONDS
+
+
+class SessionStore:
+    """Thread-safe. Each owner sees and changes only sessions of its own."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Opens or makes the file; None keeps the sessions in memory."""
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(
+            ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
+        )
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # A message is written once per answer: waiting for the disk costs little beside computing it, and what a
+            # client was told is kept then survives a power cut too, not only the end of the process.
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._make_tables()
+        except BaseException:
+            self._db.close()
+            raise
+        if path is not None:
+            path.chmod(0o600)  # conversations are nobody else's business
+
+    def create(
+        self,
+        owner: str,
+        *,
+        model_name: str,
+        max_context_length: int,
+        metadata: Mapping[str, Any] | None = None,
+        messages: Sequence[Message] = (),
+    ) -> Session:
+        """A conversation that begins with these messages."""
+        text = _metadata(metadata or {})
+        id, now = secrets.token_urlsafe(16), time.time()
+        with self._transaction() as db:
+            (n,) = db.execute("SELECT count(*) FROM sessions").fetchone()
+            if n >= _MOST_SESSIONS:
+                raise ApiError(
+                    409,
+                    "session_limit_reached",
+                    f"the server keeps {_MOST_SESSIONS} sessions and cannot take another",
+                    suggestion="Delete sessions that are no longer needed.",
+                )
+            db.execute(
+                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
+                (id, owner, now, now, model_name, max_context_length, text),
+            )
+            self._write(db, id, 0, messages)
+            return self._find(db, owner, id)
+
+    def get(self, owner: str, id: str) -> Session:
+        """One session; one that does not exist, or belongs to somebody else, is not found."""
+        with self._transaction() as db:
+            return self._find(db, owner, id)
+
+    def all(self, owner: str) -> list[Session]:
+        """All sessions of an owner, the last used first."""
+        with self._transaction() as db:
+            rows = db.execute(
+                f"SELECT {_COLUMNS} FROM sessions WHERE owner = ? ORDER BY last_accessed DESC, id", (owner,)
+            )
+            return [_session(row) for row in rows]
+
+    def messages(self, owner: str, id: str) -> list[Message]:
+        """The conversation so far."""
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            rows = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY position", (id,))
+            return [json.loads(body) for (body,) in rows]
+
+    def append(
+        self, owner: str, id: str, messages: Sequence[Message], *, after: int, context_length: int, model_name: str
+    ) -> Session:
+        """Adds a question and its answer, both or neither, behind the first `after` messages."""
+        with self._transaction() as db:
+            if self._find(db, owner, id).message_count != after:
+                raise ApiError(
+                    409,
+                    "session_conflict",
+                    f"the session {id!r} went on while this answer was made, which was not added to it",
+                    suggestion="Send one message of a session at a time.",
+                )
+            self._write(db, id, after, messages)
+            db.execute(
+                "UPDATE sessions SET last_accessed = ?, context_length = ?, model_name = ? WHERE id = ?",
+                (time.time(), context_length, model_name, id),
+            )
+            return self._find(db, owner, id)
+
+    def delete(self, owner: str, id: str) -> None:
+        """Forgets a session and its messages."""
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            db.execute("DELETE FROM sessions WHERE id = ?", (id,))
+
+    def close(self) -> None:
+        """Closes the file; further calls are refused."""
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing, one thread at a time."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _make_tables(self) -> None:
+        # In one transaction: a process that is killed here leaves an empty file, not half of the tables.
+        with self._transaction() as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise RequestError(f"the sessions file has version {version}, but {_VERSION} was expected")
+            if version == 0:
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @staticmethod
+    def _find(db: sqlite3.Connection, owner: str, id: str) -> Session:
+        # What is no text to SQLite is no session's name either.
+        row = None
+        if id.isascii() and id.isprintable():
+            row = db.execute(f"SELECT {_COLUMNS} FROM sessions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
+        if row is None:
+            raise ApiError(
+                404,
+                "session_not_found",
+                f"there is no session {id[:64]!r}",
+                suggestion="GET /api/v1/sessions lists the sessions; POST /api/v1/sessions makes one.",
+            )
+        return _session(row)
+
+    @staticmethod
+    def _write(db: sqlite3.Connection, id: str, first: int, messages: Sequence[Message]) -> None:
+        bodies = (json.dumps(dict(message)) for message in messages)
+        db.executemany(
+            "INSERT INTO messages VALUES (?, ?, ?)", ((id, first + i, body) for i, body in enumerate(bodies))
+        )
+
+
+def _metadata(metadata: Mapping[str, Any]) -> str:
+    """Its JSON, in ASCII: half a surrogate pair is no text to SQLite."""
+    try:
+        text = json.dumps(dict(metadata), allow_nan=False)
+    except ValueError:
+        raise ApiError(
+            400, "invalid_request", "metadata holds a number that JSON has no word for", param="metadata"
+        ) from None
+    if len(text) > _MOST_METADATA:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"metadata has {len(text)} bytes; at most {_MOST_METADATA} are kept",
+            param="metadata",
+        )
+    return text
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    id, created, accessed, model, length, longest, metadata, count = row
+    return Session(id, created, accessed, model, length, longest, json.loads(metadata), count)
