@@ -25,16 +25,16 @@ class LogitBias:
                 biases[token] = biases.get(token, 0.0) + value
         if params.ignore_eos:
             biases.update(dict.fromkeys(ends, -np.inf))
-        self._ids = np.array(list(biases), np.intp)
-        sums = np.array(list(biases.values()), np.float64)
-        self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
-        self._ends = np.array(sorted(ends | set(params.stop_token_ids)), np.intp)
-        self._min_tokens = params.min_tokens
         n_vocab = None if tokenizer is None else tokenizer.n_vocab
         for name, tokens in (("logit_bias", biases), ("stop_token_ids", params.stop_token_ids)):
             for token in tokens:
                 if n_vocab is not None and token >= n_vocab:
                     raise RequestError(f"{name} names token {token}; ids of this vocabulary go from 0 to {n_vocab - 1}")
+        self._ids = np.array(list(biases), np.intp)
+        sums = np.array(list(biases.values()), np.float64)
+        self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
+        self._ends = np.array(sorted(ends | set(params.stop_token_ids)), np.intp)
+        self._min_tokens = params.min_tokens
 
     def acts(self, n_output: int) -> bool:
         """Whether a row after so many output tokens is to be changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,5 +113,15 @@ def _invalid(error: RequestValidationError) -> ApiError:
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
 
 
+# How pydantic names the members of a union.
+_TYPE_NAMES = frozenset({"bool", "bytes", "dict", "float", "int", "list", "none", "str", "tuple"})
+
+
 def _place(problem: Any) -> str:
-    return ".".join(str(part) for part in problem["loc"][1:])[:200]
+    """The field's path, without what pydantic adds to it: which type of a union it had tried."""
+    parts = itertools.takewhile(_is_of_the_request, problem["loc"][1:])
+    return ".".join(str(part) for part in parts)[:200]
+
+
+def _is_of_the_request(part: Any) -> bool:
+    return not isinstance(part, str) or not (part in _TYPE_NAMES or "[" in part or "-" in part)

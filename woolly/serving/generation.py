@@ -19,6 +19,7 @@ from woolly.serving.metrics import Stats
 from woolly.serving.models import ModelManager
 from woolly.serving.running import Mailroom, Running
 from woolly.serving.settings import Settings
+from woolly.serving.tools import MarkDetokenizer
 
 __all__ = ["Generation", "Generator", "Running"]
 
@@ -40,6 +41,7 @@ class Generation:
     add_special: bool = True  # BOS before a prompt that is text, as the model's file says
     score_only: bool = False  # nothing is generated; for params.prompt_logprobs
     client: str = ""  # who asks, for the log
+    shown: frozenset[int] = frozenset()  # control tokens that are text to the client, such as those around calls
 
 
 class Generator:
@@ -137,6 +139,9 @@ class Generator:
             _check_length(f"has {len(prompt)} tokens", len(prompt), most)
             (requests,) = llm.prepare(prompt, params, timeout=timeout, score_only=generation.score_only)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
+        if generation.shown:
+            for request in requests:
+                request.detokenizer = MarkDetokenizer(llm.tokenizer, generation.shown)
         return requests
 
 

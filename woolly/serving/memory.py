@@ -16,7 +16,7 @@ __all__ = ["Estimate", "check_memory", "estimate"]
 
 _BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of one number in the cache
 
-# Values between steps, tables and the interpreter's own; measured at 40 to 90 MB for models of up to 0.5 G weights.
+# An allowance for values between steps, tables and the interpreter's own.
 _WORKING = 100_000_000
 
 

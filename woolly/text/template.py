@@ -86,6 +86,11 @@ class ChatTemplate:
             template._for_tools = cls(tool_source, bos_token=bos_token, eos_token=eos_token)
         return template
 
+    @property
+    def tool_source(self) -> str:
+        """The source that lays out conversations with tools."""
+        return self.source if self._for_tools is None else self._for_tools.source
+
     def render(
         self,
         /,

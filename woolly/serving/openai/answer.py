@@ -19,12 +19,19 @@ class Answer:
     """Splits reasoning and calls from the text as it comes, and keeps all of it."""
 
     def __init__(
-        self, tokenizer: Tokenizer, splitter: ReasoningSplitter, parser: ToolParser | None, *, logprobs: bool
+        self,
+        tokenizer: Tokenizer,
+        splitter: ReasoningSplitter,
+        parser: ToolParser | None,
+        *,
+        logprobs: bool,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
+        """`shown` are the control tokens that are part of the text."""
         self._tokenizer = tokenizer
         self._splitter = splitter
         self._parser = parser
-        self._track = LogprobTrack(tokenizer) if logprobs else None
+        self._track = LogprobTrack(tokenizer, shown=shown) if logprobs else None
         self._reasoning: list[str] = []
         self._events: list[Event] = []
         self._placed: list[PlacedLogprob] = []

@@ -26,6 +26,8 @@ from woolly.serving.tools import (
     describe_tools,
     find_format,
     knows_tools,
+    mark_ids,
+    marks_of,
 )
 
 __all__ = ["Layout", "lay_out"]
@@ -52,7 +54,8 @@ class Layout:
             names = [tool.name for tool in self.choice.callable]
             parser = ToolParser(self.format, names, max_calls=None if self.choice.is_parallel else 1)
         splitter = ReasoningSplitter(self.marks, is_open=is_open)
-        return Answer(running.tokenizer, splitter, parser, logprobs=self.has_logprobs)
+        shown = self.generation.shown
+        return Answer(running.tokenizer, splitter, parser, logprobs=self.has_logprobs, shown=shown)
 
     def blame(self, error: RequestError) -> ApiError:
         """A refusal of the engine, with the field that it is about."""
@@ -67,8 +70,8 @@ class Layout:
 
 def lay_out(body: ChatRequest, llm: LLM, defaults: SamplingParams, client: str = "") -> Layout:
     """Reads the model's template and the request together; may take a while, so not for the event loop."""
-    source = llm.template.source
     choice = read_choice(body.tools, body.tool_choice, body.parallel_tool_calls)
+    source = llm.template.source if choice.mode == "none" else llm.template.tool_source
     messages = template_messages(body.messages)
     is_calling = choice.mode != "none"
     tools: tuple[Mapping[str, Any], ...] | None = None
@@ -97,6 +100,7 @@ def lay_out(body: ChatRequest, llm: LLM, defaults: SamplingParams, client: str =
             tools=tools,
             variables=variables,
             client=client,
+            shown=mark_ids(llm.tokenizer, _shown_marks(format, marks)),
         ),
         choice,
         format,
@@ -104,6 +108,10 @@ def lay_out(body: ChatRequest, llm: LLM, defaults: SamplingParams, client: str =
         bool(body.wants_logprobs),
         None if not overrides else "response_format" if format is None else "tools",
     )
+
+
+def _shown_marks(format: Format | None, marks: ReasoningMarks | None) -> list[str]:
+    return [*(() if format is None else marks_of(format)), *(() if marks is None else (marks.start, marks.end))]
 
 
 @dataclass(frozen=True)
