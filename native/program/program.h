@@ -28,7 +28,7 @@ struct Matrix {
     bool mapped = false;  // `source` is a mapped file, whose pages come back when they are read again
     uint8_t* packed = nullptr;
     std::unique_ptr<uint8_t[]> done;  // [n_panels], 1 where the panel is packed
-    int64_t left = 0;                 // panels that are not; counted down by all threads
+    mutable int64_t left = 0;         // panels that are not; read and counted down as an atomic
 
     int64_t n_panels() const { return (rows + kPanel - 1) / kPanel; }
     size_t stride() const { return row_bytes(info, columns); }

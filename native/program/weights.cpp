@@ -31,9 +31,8 @@ void Program::set_packed(int matrix, uint8_t* memory) {
 
 int64_t Program::panels_done(int matrix) const {
     const Matrix& m = matrices_.at(size_t(matrix));
-    int64_t sum = 0;
-    for (int64_t i = 0; i < m.n_panels(); ++i) sum += m.done[size_t(i)];
-    return sum;
+    // Not the flags: a thread that packs ahead may be writing them.
+    return m.packed == nullptr ? 0 : m.n_panels() - std::atomic_ref(m.left).load(std::memory_order_acquire);
 }
 
 void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {

@@ -7,57 +7,62 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// With many rows of activations there are no registers for both dots at once; then the nibbles are taken out after all.
-template <int M>
-constexpr bool kTakenOut = M > 2;
-
-// Dots of a lane's four columns: lanes 0 to 7 with `four`, lanes 8 to 15 with the next.
-template <int four>
-[[gnu::always_inline]] inline void add_halves(I32& dot, U8 w, Columns a) {
-    for (int i = 0; i < 2; ++i) {
-        dot.v[i] = vdotq_laneq_s32(dot.v[i], vreinterpretq_s8_u8(w.v[i]), a, four);
-        dot.v[i + 2] = vdotq_laneq_s32(dot.v[i + 2], vreinterpretq_s8_u8(w.v[i + 2]), a, four + 1);
-    }
-}
-
-// High nibbles without the minus 8.
-[[gnu::always_inline]] inline U8 high_nibbles(U8 a) {
-    for (int i = 0; i < 4; ++i) a.v[i] = veorq_u8(vshrq_n_u8(a.v[i], 4), vdupq_n_u8(8));
-    return a;
-}
-
-// Dots of 32 columns. Rows 8 to 15 come minus 8 and 16 times too large, unless their nibbles were taken out.
-template <int M>
-[[gnu::always_inline]] inline void dot_pairs(const uint8_t* p, const ActivationRow* rows, int64_t column, I32* dot) {
-    I32 low[M], high[M];
-    Columns a[2][M];
-    for (int m = 0; m < M; ++m) {
-        low[m] = izero();
-        for (int i = 0; i < 2; ++i) a[i][m] = columns(rows[m].q + column + 16 * i);
-    }
-    if constexpr (!kTakenOut<M>)
-        for (int m = 0; m < M; ++m) high[m] = izero();
+// Dots of 32 columns with one row of activations. Rows 8 to 15 come minus 8, and 16 times too large.
+[[gnu::always_inline]] inline I32 dot_pairs(const uint8_t* p, const int8_t* q) {
+    I32 low = izero(), both = izero();
+    const Columns a[2] = {columns(q), columns(q + 16)};
     each<4>([&]<int i>() __attribute__((always_inline)) {
-        const U8 both = load_bytes(p + 64 * i), w = low_bits(both, 15);
-        for (int m = 0; m < M; ++m) {
-            add_halves<2 * (i % 2)>(low[m], w, a[i / 2][m]);
-            if constexpr (!kTakenOut<M>) add_halves<2 * (i % 2)>(high[m], both, a[i / 2][m]);
+        constexpr int four = 2 * (i % 2);
+        const U8 v = load_bytes(p + 64 * i), w = low_bits(v, 15);
+        for (int j = 0; j < 2; ++j) {
+            low.v[j] = vdotq_laneq_s32(low.v[j], vreinterpretq_s8_u8(w.v[j]), a[i / 2], four);
+            both.v[j] = vdotq_laneq_s32(both.v[j], vreinterpretq_s8_u8(v.v[j]), a[i / 2], four);
+            low.v[j + 2] = vdotq_laneq_s32(low.v[j + 2], vreinterpretq_s8_u8(w.v[j + 2]), a[i / 2], four + 1);
+            both.v[j + 2] = vdotq_laneq_s32(both.v[j + 2], vreinterpretq_s8_u8(v.v[j + 2]), a[i / 2], four + 1);
         }
     });
-    for (int m = 0; m < M; ++m)
-        for (int i = 0; i < 2; ++i) dot[m].v[i] = vaddq_s32(low[m].v[i], low[m].v[i + 2]);
-    if constexpr (kTakenOut<M>) {
-        for (int m = 0; m < M; ++m) high[m] = izero();
-        each<4>([&]<int i>() __attribute__((always_inline)) {
-            const U8 w = high_nibbles(load_bytes(p + 64 * i));
-            for (int m = 0; m < M; ++m) add_halves<2 * (i % 2)>(high[m], w, a[i / 2][m]);
-        });
+    I32 dot;
+    for (int j = 0; j < 2; ++j) {
+        dot.v[j] = vaddq_s32(low.v[j], low.v[j + 2]);
+        dot.v[j + 2] = vsubq_s32(vaddq_s32(both.v[j], both.v[j + 2]), dot.v[j]);
     }
+    return dot;
+}
+
+// With several rows of activations the nibbles are taken out, eight rows of weights at a time: their sums then fit the
+// registers. `half` 1 are the high ones, which come minus 8.
+template <int M, int half>
+[[gnu::always_inline]] inline void sum_half(const uint8_t* p, const ActivationRow* rows, int64_t b, const U8* scales,
+                                            I32* sum) {
+    int32x4_t total[M][2];
+    for (int m = 0; m < M; ++m) total[m][0] = total[m][1] = vdupq_n_s32(0);
+    each<8>([&]<int g>() __attribute__((always_inline)) {
+        if constexpr (half == 0)
+            for (int line = 9 * g / 2; line < 9 * (g + 1) / 2; ++line) prefetch(p + 2 * kPrefetch + 64 * line);
+        int32x4_t dot[M][2];
+        for (int m = 0; m < M; ++m)
+            for (int j = 0; j < 2; ++j) asm volatile("movi %0.2d, #0" : "=w"(dot[m][j]));
+        each<4>([&]<int i>() __attribute__((always_inline)) {
+            constexpr int four = 2 * (i % 2);
+            const U8 v = load_bytes(p + 256 * g + 64 * i);
+            int8x16_t w[4];
+            for (int j = 0; j < 4; ++j)
+                w[j] = half == 0 ? vreinterpretq_s8_u8(vandq_u8(v.v[j], vdupq_n_u8(15)))
+                                 : vshrq_n_s8(vreinterpretq_s8_u8(v.v[j]), 4);
+            for (int m = 0; m < M; ++m) {
+                const Columns a = columns(rows[m].q + 256 * b + 32 * g + 16 * (i / 2));
+                for (int j = 0; j < 2; ++j) {
+                    dot[m][j] = vdotq_laneq_s32(dot[m][j], w[j], a, four);
+                    dot[m][j] = vdotq_laneq_s32(dot[m][j], w[j + 2], a, four + 1);
+                }
+            }
+        });
+        const I32 scale = byte<g % 4>(scales[g / 4]);
+        for (int m = 0; m < M; ++m)
+            for (int j = 0; j < 2; ++j) total[m][j] = vmlaq_s32(total[m][j], scale.v[2 * half + j], dot[m][j]);
+    });
     for (int m = 0; m < M; ++m)
-        for (int i = 0; i < 2; ++i) {
-            dot[m].v[i + 2] = vaddq_s32(high[m].v[i], high[m].v[i + 2]);
-            if constexpr (!kTakenOut<M>) dot[m].v[i + 2] = vsubq_s32(dot[m].v[i + 2], dot[m].v[i]);
-        }
+        for (int j = 0; j < 2; ++j) sum[m].v[2 * half + j] = total[m][j];
 }
 
 struct PairedQ4_K {
@@ -68,20 +73,24 @@ struct PairedQ4_K {
         for (int64_t b = 0; b < n_columns / 256; ++b, panel += Q4_K::bytes) {
             U8 scales[2], minima[2];
             Q4_K::scales(panel, scales);
+            const uint8_t* quants = panel + Q4_K::quants;
             I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
-            each<8>([&]<int g>() __attribute__((always_inline)) {
-                for (int line = 9 * g / 2; line < 9 * (g + 1) / 2; ++line) prefetch(panel + 2 * kPrefetch + 64 * line);
-                I32 dot[M];
-                dot_pairs<M>(panel + Q4_K::quants + 256 * g, rows, 256 * b + 32 * g, dot);
-                const I32 scale = byte<g % 4>(scales[g / 4]);
-                for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(scale, dot[m]));
-            });
+            if constexpr (M == 1) {
+                sum[0] = izero();
+                each<8>([&]<int g>() __attribute__((always_inline)) {
+                    for (int line = 9 * g / 2; line < 9 * (g + 1) / 2; ++line)
+                        prefetch(quants + 2 * kPrefetch + 64 * line);
+                    const I32 dot = dot_pairs(quants + 256 * g, rows[0].q + 256 * b + 32 * g);
+                    sum[0] = iadd(sum[0], imul(byte<g % 4>(scales[g / 4]), dot));
+                });
+                for (int i = 2; i < 4; ++i) sum[0].v[i] = vshrq_n_s32(sum[0].v[i], 4);
+            } else {
+                sum_half<M, 0>(quants, rows, b, scales, sum);
+                sum_half<M, 1>(quants, rows, b, scales, sum);
+            }
             for (int m = 0; m < M; ++m) {
-                if constexpr (!kTakenOut<M>) {
-                    const I32 sums = dot_sums<8, false>(scales, rows[m], b);
-                    for (int i = 2; i < 4; ++i) sum[m].v[i] = vsraq_n_s32(vshlq_n_s32(sums.v[i], 3), sum[m].v[i], 4);
-                }
+                const I32 sums = dot_sums<8, false>(scales, rows[m], b);
+                for (int i = 2; i < 4; ++i) sum[m].v[i] = vaddq_s32(sum[m].v[i], vshlq_n_s32(sums.v[i], 3));
                 acc[m] = fma(to_float(sum[m]), mul(halves(panel), set1(rows[m].scale[b])), acc[m]);
             }
             Q4_K::minima(panel, minima);
