@@ -127,9 +127,14 @@ def test_a_crash_in_a_callback_fails_its_request_alone(path, wanted):
 def test_a_request_that_cannot_be_served_is_refused_at_once(path):
     async def body(llm):
         with pytest.raises(RequestError, match="the prompt is empty"):
-            await llm.generate([], GREEDY)
+            await llm.generate("", GREEDY)
+        assert await llm.generate([], GREEDY) == []
+        stream = llm.stream([1] * 250, GREEDY)
         with pytest.raises(RequestError, match="250 tokens and max_tokens=10 exceed"):
-            llm.stream([1] * 250, GREEDY)
+            await stream.__anext__()
+        assert [chunk async for chunk in stream] == []
+        with pytest.raises(RequestError, match="one prompt at a time can be streamed"):
+            llm.stream(["a", "b"], GREEDY)
         assert (await llm.score("some text")).total < 0
 
     run(path, body)
@@ -168,3 +173,46 @@ def test_closing_ends_open_requests_and_the_thread(path):
 
     asyncio.run(main())
     assert not [thread for thread in threading.enumerate() if thread.name == "woolly-engine"]
+
+
+def test_streams_are_prepared_off_the_event_loop(path, monkeypatch):
+    async def body(llm):
+        prepared = []
+        for name in ("prepare", "prepare_chat"):
+            make = getattr(llm.llm, name)
+            monkeypatch.setattr(
+                llm.llm, name, lambda *a, make=make, **k: prepared.append(threading.get_ident()) or make(*a, **k)
+            )
+        streams = [llm.stream("x", GREEDY), llm.stream_chat(MESSAGES, GREEDY)]
+        assert prepared == []
+        for stream in streams:
+            assert [chunk async for chunk in stream][-1].finish_reason == "length"
+        assert len(prepared) == 2 and threading.get_ident() not in prepared
+
+    run(path, body)
+
+
+def test_a_cancelled_score_is_not_computed_to_its_end(path, monkeypatch):
+    async def main():
+        async with AsyncLLM(path, ctx=256, chunk=16) as llm:
+            program, started, goes_on = llm.llm.engine.program, asyncio.Event(), threading.Event()
+            loop, compute, n_runs = asyncio.get_running_loop(), program.run, 0
+
+            def slow(*arguments):
+                nonlocal n_runs
+                n_runs += 1
+                loop.call_soon_threadsafe(started.set)
+                assert goes_on.wait(20)
+                return compute(*arguments)
+
+            monkeypatch.setattr(program, "run", slow)
+            task = asyncio.create_task(llm.score([1] * 250))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            goes_on.set()
+            assert await idle(llm)
+            assert n_runs == 1
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -23,7 +23,7 @@ class AsyncLLM:
 
     >>> async with AsyncLLM("smollm2") as llm:
     ...     async for chunk in llm.stream_chat([{"role": "user", "content": "Why is the sky blue?"}]):
-    ...         print(chunk, end="")
+    ...         print(chunk.text, end="")
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:

@@ -174,8 +174,8 @@ def test_random_walks_of_a_choice_find_all_of_it():
 
 def test_forced_tokens_are_those_that_the_tokenizer_makes():
     constraint = COMPILER.compile("regex", r'\{"name":(12|ab)\}').start()
-    assert constraint.forced() == WORDS.encode('{"name":', add_special=False)[:3]
-    for token in constraint.forced():
+    assert constraint._matcher.compute_ff_tokens() == WORDS.encode('{"name":', add_special=False)[:3]
+    for token in constraint._matcher.compute_ff_tokens():
         assert np.flatnonzero(constraint.allowed()).tolist() == [token]
         constraint.accept(token)
 
@@ -238,10 +238,54 @@ def test_sentencepiece_tokens_stand_for_their_bytes():
     assert texts("(?s:.)*").isdisjoint({"<unk>", "<s>", "<0xFF>", "<0xC0>"})
     # A text that the grammar forces is spelled as the tokenizer would, without the space that it puts before a text.
     constraint = compiler.compile("regex", "noyes").start()
-    assert [tokenizer.token_text(i) for i in constraint.forced()] == ["no", "yes"]
+    assert [tokenizer.token_text(i) for i in constraint._matcher.compute_ff_tokens()] == ["no", "yes"]
 
 
 def test_a_vocabulary_that_cannot_spell_the_grammar_is_an_error():
     compiler = GrammarCompiler(Tokenizer.from_metadata(wordpiece(["yes", "##no"])))
     assert walk(Tokenizer.from_metadata(wordpiece(["yes", "##no"])), compiler.compile("regex", " yesno"), 0) == " yesno"
     assert "cannot be used" in refusal(compiler.compile, "json_object", "")
+
+
+def test_a_grammar_that_takes_long_delays_only_those_who_want_the_same(monkeypatch):
+    compiler = GrammarCompiler(WORDS)
+    build, building, finish, built = compiler._build, threading.Event(), threading.Event(), []
+
+    def slow(kind: str, source: str):
+        built.append(source)
+        if source == "slow":
+            building.set()
+            assert finish.wait(20)
+        return build(kind, source)
+
+    monkeypatch.setattr(compiler, "_build", slow)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(compiler.compile("regex", "slow"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert building.wait(20)
+    other = threading.Thread(target=compiler.compile, args=("regex", "quick"), daemon=True)
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+    finish.set()
+    for thread in threads:
+        thread.join(20)
+    assert found[0] is found[1] is compiler.compile("regex", "slow")
+    assert built.count("slow") == 1
+
+
+def test_a_grammar_that_failed_is_built_anew(monkeypatch):
+    compiler = GrammarCompiler(WORDS)
+    build, errors = compiler._build, [KeyboardInterrupt(), RequestError("no")]
+
+    def failing(kind: str, source: str):
+        if errors:
+            raise errors.pop()
+        return build(kind, source)
+
+    monkeypatch.setattr(compiler, "_build", failing)
+    for error in (RequestError, KeyboardInterrupt):
+        with pytest.raises(error):
+            compiler.compile("regex", "a")
+    assert compiler.compile("regex", "a") is compiler.compile("regex", "a")

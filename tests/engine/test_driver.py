@@ -1,4 +1,4 @@
-"""One thread runs the engine for all: what hits a caller or a callback leaves nothing half done, and nobody waits for nothing."""
+"""One thread runs the engine for all: what hits a caller or a callback is its own, and nobody waits for nothing."""
 
 import asyncio
 import gc
@@ -206,8 +206,6 @@ def test_what_was_queued_before_close_is_told_that_it_was_cancelled(llm):
     gate.opened.set()
     closing()
     assert [first(), *(request() for request in queued)] == ["cancelled"] * 4
-    llm.driver.cancel(llm_requests := ())  # after close there is nothing to do, and nothing to wait for
-    assert llm_requests == ()
 
 
 def test_an_open_stream_gets_its_last_chunk_after_close(llm):
@@ -273,7 +271,7 @@ def test_a_run_that_somebody_wants_goes_on(llm, monkeypatch):
 
 
 def test_a_cancellation_that_hits_the_wrong_run_changes_nothing(llm, monkeypatch):
-    prompt = list(range(70))
+    prompt = list(range(50))
     wanted = llm.generate(prompt, LONG).token_ids
     program, n_runs, seen = llm.engine.program, 0, []
     run = program.run
@@ -289,7 +287,7 @@ def test_a_cancellation_that_hits_the_wrong_run_changes_nothing(llm, monkeypatch
     monkeypatch.setattr(program, "run", often_cancelled)
     hooks = {"blk.0": lambda positions, _: seen.extend(positions.tolist())}
     assert llm.generate(prompt, LONG, hooks=hooks).token_ids == wanted
-    assert seen == list(range(70 + 200 - 1))
+    assert seen == list(range(50 + 200 - 1))
     assert llm.logits([1, 2, 3]).shape == (3, 320)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from woolly.engine.params import SAMPLERS, SamplingParams
@@ -171,3 +172,58 @@ def test_every_field_survives_a_copy():
     for field in fields(SamplingParams):
         if field.name != "temperature":
             assert getattr(copy, field.name) == getattr(params, field.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "master"),
+    [
+        ("mirostat_tau", 3.0, {"mirostat": 2}),
+        ("mirostat_eta", 0.2, {"mirostat": 1}),
+        ("xtc_threshold", 0.3, {"xtc_probability": 0.5}),
+        ("dynatemp_exponent", 2.0, {"dynatemp_range": 0.5}),
+        ("dry_base", 3.0, {"dry_multiplier": 0.8}),
+        ("dry_allowed_length", 3, {"dry_multiplier": 0.8}),
+        ("dry_penalty_last_n", 64, {"dry_multiplier": 0.8}),
+        ("dry_sequence_breakers", ["x"], {"dry_multiplier": 0.8}),
+        ("repeat_last_n", 5, {"repeat_penalty": 1.1}),
+        ("repeat_last_n", 5, {"presence_penalty": 0.1}),
+        ("repeat_last_n", 5, {"frequency_penalty": -0.1}),
+    ],
+)
+def test_a_field_that_another_one_switches_is_refused_where_that_is_off(name, value, master):
+    with pytest.raises(RequestError, match=f"^{name} is .* makes no use of it"):
+        SamplingParams(**{name: value})
+    assert SamplingParams(**{name: value}, **master)
+    # Clients send whole sets of defaults, some of them rounded to float32.
+    default = getattr(SamplingParams(), name)
+    assert SamplingParams(**{name: default})
+    if isinstance(default, float):
+        assert SamplingParams(**{name: float(np.float32(default))})
+
+
+@pytest.mark.parametrize("other", [{"mirostat": 2}, {"custom_sampler": max}])
+def test_min_keep_is_refused_where_nothing_narrows(other):
+    with pytest.raises(RequestError, match=r"^min_keep is 3, but "):
+        SamplingParams(min_keep=3, **other)
+    assert SamplingParams(min_keep=0, **other)
+
+
+def test_numbers_of_numpy_are_numbers():
+    params = SamplingParams(
+        temperature=np.float32(0.5),
+        top_k=np.int64(5),
+        stop_token_ids=[np.int32(3)],
+        logit_bias={np.int64(4): np.float32(1)},
+    )
+    assert (params.temperature, params.top_k, params.stop_token_ids, params.logit_bias) == (0.5, 5, (3,), {4: 1.0})
+    assert {type(params.temperature), type(params.top_k), type(params.stop_token_ids[0])} == {float, int}
+    with pytest.raises(RequestError, match=r"^top_k is "):
+        SamplingParams(top_k=np.float32(5))
+    with pytest.raises(RequestError, match=r"^temperature is "):
+        SamplingParams(temperature=np.float32("nan"))
+
+
+def test_equal_params_have_equal_hashes():
+    first, second = (SamplingParams(stop=["a"], logit_bias={1: 2.0}, json_schema={"type": "null"}) for _ in range(2))
+    assert first == second and hash(first) == hash(second)
+    assert {first: 1}[second] == 1

@@ -208,3 +208,19 @@ class Pages(RuleBasedStateMachine):
 
 
 TestPages = Pages.TestCase
+
+
+def test_the_reason_of_a_miss_is_found_by_few_comparisons(monkeypatch):
+    from woolly.engine import prefix
+
+    index = prefix.PrefixIndex(most_ghosts=10)
+    for page in range(1000):
+        tokens = [page, *range(PAGE_SIZE - 1)]
+        index.add(page, b"", page_digest(b"", tokens), tokens)
+    compared = []
+    common = prefix._common
+    monkeypatch.setattr(prefix, "_common", lambda a, b: compared.append(1) or common(a, b))
+    tokens = [999, *([7] * PAGE_SIZE)]
+    report = index.report(tokens, [page_digest(b"", tokens[:PAGE_SIZE])], 0, True)
+    assert report.reason == "diverged at token 1"
+    assert len(compared) <= 64

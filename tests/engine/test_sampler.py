@@ -131,6 +131,8 @@ def test_mirostat_surprises_as_much_as_tau_asks_for(version):
 )
 def test_any_logits_and_samplers_give_an_allowed_token(logits, values, allowed):
     allowed = {token for token in allowed if token < len(logits)} or {0}
+    if not values.get("xtc_probability"):
+        values.pop("xtc_threshold", None)  # refused where xtc is off
     constraint = Allow(len(logits), list(allowed))
     tokens = draws(logits, n=3, constraint=constraint, **values)
     assert set(tokens) <= allowed
@@ -242,3 +244,9 @@ def test_a_callback_that_fails_is_named(values, sentence):
         draws([1.0, 2.0, 3.0], n=1, **values)
     if "raised" in sentence:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("values", [{"logit_bias": {10**30: 1.0}}, {"stop_token_ids": (10**30,)}])
+def test_ids_larger_than_any_vocabulary_are_refused(values, tokenizer):
+    with pytest.raises(RequestError, match="ids of this vocabulary go from 0"):
+        Sampler(SamplingParams(**values), tokenizer, [1])

@@ -265,3 +265,30 @@ def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
     assert Work(sequence, 20, [1, 2]).n_outputs == 3
     scored = engine.prepare(ids(20), params(prompt_logprobs=0))
     assert Work(scored, 7).n_outputs == 7
+
+
+def test_a_request_that_waits_for_anothers_pages_is_not_looked_up_in_every_step(engine_of, monkeypatch):
+    engine = engine_of(chunk=16, kv_tokens=2048)
+    first = add(engine, 320)
+    engine.step()
+    others = [add(engine, 320) for _ in range(5)]
+    index, looked_up = engine.scheduler.pages.index, []
+    find = index.find
+    monkeypatch.setattr(index, "find", lambda digests: looked_up.append(1) or find(digests))
+    while not first.output:
+        engine.step()
+    assert len(looked_up) <= 2 * len(others)  # when it came, and when the last page it shares was there
+    finish(engine)
+    assert {tuple(s.output) for s in others} == {tuple(first.output)}
+    assert all(s.prefix.hit_tokens == 288 for s in others)
+
+
+def test_those_who_waited_go_on_when_what_they_waited_for_is_cancelled(engine_of):
+    engine = engine_of(chunk=16, kv_tokens=2048)
+    first = add(engine, 320)
+    engine.step()
+    others = [add(engine, 320) for _ in range(2)]
+    engine.step()
+    engine.cancel(first)
+    finish(engine)
+    assert [s.finish_reason for s in others] == ["length"] * 2

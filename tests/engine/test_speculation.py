@@ -1,5 +1,6 @@
 """Guessing ahead saves steps and changes no text."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -185,3 +186,24 @@ def test_a_draft_of_another_vocabulary_is_refused(llm, folder):
     Other.n_vocab = 5
     with pytest.raises(RequestError, match="the draft model has 5 tokens and the model 320"):
         check_vocabulary(Other(), llm.tokenizer)
+
+
+def test_an_llm_that_is_given_shares_no_program_and_may_be_closed(llm, folder):
+    """The logits of a run are a view: two engines over one program would overwrite each other's."""
+    params = SamplingParams(seed=1, max_tokens=30, ignore_eos=True)
+    wanted = llm.generate(prompt(), params).token_ids
+    with LLM(folder / "tiny.gguf", ctx=256) as small:
+        fast = LLM(folder / "tiny.gguf", ctx=256, speculation=small)
+        assert fast.engine._draft._program is not small.engine.program
+    with fast:
+        assert fast.generate(prompt(), params).token_ids == wanted
+    with pytest.raises(RequestError, match="was closed"):
+        LLM(folder / "tiny.gguf", ctx=256, speculation=small)
+
+
+def test_a_draft_reads_as_far_as_both_models_go(folder):
+    path = write_tiny(TINY["llama"], folder / "tiny.gguf")
+    short = write_tiny(replace(TINY["llama"], context=128), folder / "short.gguf")
+    for draft, ctx in ((path, 256), (short, 128)):
+        with LLM(path, ctx=256, speculation=draft) as fast:
+            assert fast.engine._draft._ctx == ctx

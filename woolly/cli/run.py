@@ -104,7 +104,7 @@ def _model_and_prompt(words: list[str]) -> tuple[str, str]:
         raise typer.BadParameter(
             f'a prompt, or a model and a prompt, were expected, but {len(words)} words came; put the prompt in "quotes"'
         )
-    if len(words) == 1 and (is_catalogued(words[0]) or Path(words[0]).is_file() or words[0].endswith(".gguf")):
+    if len(words) == 1 and (is_catalogued(words[0]) or _is_file(words[0]) or words[0].endswith(".gguf")):
         # A model alone: its prompt comes from standard input.
         if sys.stdin.isatty():
             raise typer.BadParameter(f"{words[0]} is a model; a prompt was expected after it")
@@ -115,6 +115,13 @@ def _model_and_prompt(words: list[str]) -> tuple[str, str]:
     if not prompt.strip():
         raise typer.BadParameter("the prompt is empty")
     return model, prompt
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # a prompt may be longer than any name
+        return False
 
 
 def _standard_input() -> str:

@@ -108,7 +108,9 @@ def _invalid(error: RequestValidationError) -> ApiError:
     first: Any = problems[0]
     place = _place(first)
     if first["type"] in ("missing", "model_attributes_type") and not place:
-        return ApiError(400, "invalid_request", "a body is needed: a JSON object with Content-Type: application/json")
+        return ApiError(
+            400, "invalid_request", "a JSON object was expected as the body, sent with Content-Type: application/json"
+        )
     message = first["msg"][:1].lower() + first["msg"][1:]
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
 

@@ -199,7 +199,14 @@ class _Watched:
         self._gone = asyncio.Event()
 
     async def run(self, app: ASGIApp, scope: Scope, send: Send) -> None:
-        route = asyncio.ensure_future(app(scope, self._next, send))
+        is_complete = False
+
+        async def pass_on(message: Message) -> None:
+            nonlocal is_complete
+            await send(message)
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        route = asyncio.ensure_future(app(scope, self._next, pass_on))
         watch = asyncio.ensure_future(self._watch(route))
         try:
             await route
@@ -207,7 +214,8 @@ class _Watched:
             if not self._gone.is_set():
                 route.cancel()
                 raise
-            log.info("client gone")
+            if not is_complete:
+                log.info("client gone")
         finally:
             watch.cancel()
 
