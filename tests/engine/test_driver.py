@@ -130,7 +130,6 @@ def test_a_listener_that_raises_loses_its_own_request_alone(llm):
     assert bad[0].finish_reason == "cancelled"
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends the signal to the main thread")
 @pytest.fixture
 def interrupts():
     """Ctrl-C raises, also where the tests run in the background, which ignores it."""
@@ -139,6 +138,7 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends the signal to the main thread")
 def test_an_interrupt_of_the_main_thread_cancels_its_own_request_alone(llm, interrupts):
     wanted = llm.generate("other", LONG).token_ids
     gate = Gate()
