@@ -25,17 +25,25 @@ def test_each_key_is_known_and_none_other(authority):
 
 
 def test_a_name_of_a_client_does_not_give_its_key_away(authority):
-    assert "first" not in authority.identify("first-key")
+    assert "first" not in repr(authority.identify("first-key"))
 
 
 def test_a_token_stands_for_its_user_until_it_expires(authority, monkeypatch):
     token, seconds = authority.issue("ole", "first-key")
     assert seconds == 3600
-    assert authority.identify(token) == "user:ole"
+    assert authority.identify(token).name == "user:ole"
     claims = authority.validate(token)
     assert claims["sub"] == "ole" and claims["exp"] - claims["iat"] == 3600
     monkeypatch.setattr(time, "time", lambda: claims["exp"] + 1)
     assert authority.validate(token) is None
+
+
+def test_a_user_shares_the_rate_of_its_key_and_is_nobody_to_another_key(authority):
+    first, second = (authority.identify(authority.issue("ole", f"{n}-key")[0]) for n in ("first", "second"))
+    assert first.name == second.name and first.owner != second.owner
+    assert first.key == authority.identify("first-key").key != second.key
+    again = Authority(("first-key",), None, 3600)
+    assert again.identify(again.issue("ole", "first-key")[0]).owner == first.owner
 
 
 def test_a_token_needs_a_key(authority):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from woolly.serving.admission import Admission
 from woolly.serving.errors import ApiError, error_body, of_exception
-from woolly.serving.limits import MAX_DEPTH, RateLimiter, check_json, read_body
+from woolly.serving.limits import MAX_DEPTH, MAX_KEYS, MAX_VALUES, RateLimiter, check_json, read_body
 
 
 def test_a_client_gets_its_rate_and_then_waits_as_long_as_it_is_told():
@@ -61,6 +61,10 @@ def check(body):
     asyncio.run(check_json(body))
 
 
+def keys(n):
+    return json.dumps(dict.fromkeys(map(str, range(n)))).encode()
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=("Cs",))),
@@ -86,6 +90,21 @@ def test_what_is_no_honest_json_is_a_400(body):
     with pytest.raises(ApiError) as caught:
         check(body)
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "named"),
+    [
+        (b"[" + b"0," * (MAX_VALUES - 2) + b"0]", b"[" + b"0," * (MAX_VALUES - 1) + b"0]", "200000 values"),
+        (b'["' + b",:[{" * MAX_VALUES + b'"]', b"[" + b"[0,0]," * (MAX_VALUES // 3 + 1) + b"0]", "200000 values"),
+        (keys(MAX_KEYS), keys(MAX_KEYS + 1), "10000 keys"),
+    ],
+)
+def test_values_and_keys_are_counted_and_what_lies_in_texts_is_not(most, more, named):
+    check(most)
+    with pytest.raises(ApiError, match=named) as caught:
+        check(more)
+    assert (caught.value.status, caught.value.code) == (413, "body_too_large")
 
 
 def test_depth_is_counted_on_every_branch():

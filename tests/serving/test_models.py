@@ -155,6 +155,39 @@ def test_a_swap_waits_for_answers_that_run(folder):
     asyncio.run(story())
 
 
+def test_an_unload_goes_on_without_the_client_that_asked_for_it(folder):
+    async def story():
+        models = manager(folder)
+        async with models.use("one") as slot:
+            asked = asyncio.create_task(models.unload("one"))
+            while slot.state != "unloading":
+                await asyncio.sleep(0.01)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            again = asyncio.create_task(models.unload("one"))
+            await asyncio.sleep(0.01)
+            assert not again.done()
+        assert (await again).state == "unloaded"
+        assert models.all_loaded == ()
+        assert (await models.load("one")).loaded
+        await models.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_server_that_ends_does_not_wait_for_the_users_of_a_model_that_goes(folder):
+    async def story():
+        models = manager(folder, grace=60)
+        async with models.use("one"):
+            asked = asyncio.create_task(models.unload("one"))
+            await asyncio.sleep(0.05)
+            await models.close()
+        await asked
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
 def test_who_waits_too_long_for_a_model_gets_a_503_with_a_time(folder):
     async def story():
         models = manager(folder, load_wait=0.05)

@@ -20,6 +20,7 @@ from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.gate import Gate
 from woolly.serving.generation import Generator
 from woolly.serving.health import Health
+from woolly.serving.limits import RateLimiter
 from woolly.serving.metrics import Stats
 from woolly.serving.models import ModelManager
 from woolly.serving.openapi import describe
@@ -31,7 +32,7 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The server as an ASGI app. `app.state` has settings, stats, authority, models, generator and health.
+    """The server as an ASGI app. `app.state` has settings, stats, authority, models, generator, health and rates.
 
     Models are loaded by the server's life (lifecycle.py), or at the first request that needs one.
     """
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.models = ModelManager(settings)
     app.state.generator = generator = Generator(settings, app.state.models, stats)
     app.state.health = Health()
+    app.state.rates = RateLimiter(settings.rate_limit)
     stats.watch("woolly_answers_open", "Answers that run or wait.", lambda: generator.admission.n_open)
     stats.watch("woolly_answers_waiting", "Answers that wait.", lambda: generator.admission.n_waiting)
     stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.all_loaded))
@@ -63,7 +65,14 @@ def create_app(settings: Settings) -> FastAPI:
     describe(app)
 
     # The last one added is the first that a request meets.
-    app.add_middleware(Gate, settings=settings, authority=app.state.authority, stats=stats)
+    app.add_middleware(
+        Gate,
+        settings=settings,
+        authority=app.state.authority,
+        stats=stats,
+        rates=app.state.rates,
+        health=app.state.health,
+    )
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

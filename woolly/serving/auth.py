@@ -9,16 +9,26 @@ import hmac
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from woolly.serving.errors import ApiError
 
-__all__ = ["Authority"]
+__all__ = ["Authority", "Client"]
 
 _HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
 _MAX_TOKEN = 4096
 _MAX_USER = 200
 _OPEN = "open"  # stands for the key of tokens that were issued while none was needed
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks, without the key itself."""
+
+    name: str  # for the log: which key or user
+    key: str  # the key behind it: users of one key share its rate
+    owner: str  # whose sessions it sees; outlives a restart
 
 
 class Authority:
@@ -27,7 +37,8 @@ class Authority:
     def __init__(self, keys: tuple[str, ...], secret: str | None, lifetime: int) -> None:
         """`secret` signs tokens; with None a random one does, and they end with the process."""
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
-        self._digests = tuple(self._digest(key) for key in dict.fromkeys(keys))
+        self._owners = {self._digest(key): _owner(key) for key in keys}
+        self._digests = tuple(self._owners)
         self._lifetime = lifetime
 
     @property
@@ -35,18 +46,24 @@ class Authority:
         """Whether no key is needed."""
         return not self._digests
 
-    def identify(self, credential: str | None) -> str | None:
-        """The name of the client that a key or a token stands for, None where it stands for nobody.
+    def identify(self, credential: str | None) -> Client | None:
+        """The client that a key or a token stands for, None where it stands for nobody.
 
-        The name says which key it was without giving it away.
+        Its name says which key it was without giving it away. A user of one key is not that of another.
         """
         if credential is None or len(credential) > _MAX_TOKEN:
             return None
         digest = self._match(credential)
         if digest is not None:
-            return f"key:{digest.hex()[:8]}"
+            return Client(_name(digest), _name(digest), self._owners[digest])
         claims = self.validate(credential)
-        return None if claims is None else f"user:{claims['sub']}"
+        if claims is None:
+            return None
+        user = f"user:{claims['sub']}"
+        for digest, owner in self._owners.items():
+            if digest.hex()[:16] == claims["key"]:
+                return Client(user, _name(digest), f"{owner} {user}")
+        return Client(user, _OPEN, "")
 
     def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
         """A token for a user who shows a key, and the seconds that it holds. ApiError 401 for a wrong key."""
@@ -103,6 +120,16 @@ class Authority:
 
     def _sign(self, body: str) -> bytes:
         return hmac.new(self._secret, b"token:" + body.encode(), hashlib.sha256).digest()
+
+
+def _name(digest: bytes) -> str:
+    return f"key:{digest.hex()[:8]}"
+
+
+def _owner(key: str) -> str:
+    """A digest that does not depend on the secret, which may be of this process alone."""
+    data = key.encode("utf-8", "surrogatepass")
+    return "key:" + hashlib.blake2b(data, digest_size=16, person=b"woolly session").hexdigest()
 
 
 def _encode(data: bytes) -> str:

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.auth import Authority
 from woolly.serving.errors import ApiError, error_body, of_exception
+from woolly.serving.health import Health
 from woolly.serving.limits import RateLimiter, check_json, read_body
 from woolly.serving.logs import log, request_id
 from woolly.serving.metrics import Stats
@@ -29,6 +30,12 @@ __all__ = ["Gate"]
 _HEALTH = re.compile(r"(/api/v1|/v1)?/health(/ready|/live)?")
 _TOKENS = ("/api/v1/auth/token", "/api/v1/auth/validate")
 
+# Answered until the end, beside health and tokens.
+_METRICS = ("/metrics", "/api/v1/metrics")
+
+_READING = ("GET", "HEAD", "OPTIONS")
+_STOPPING = 5.0  # seconds until another server may have taken over
+
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -36,12 +43,15 @@ _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 class Gate:
     """An ASGI middleware: request id, log line, key, rate, body, disconnection, errors."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, authority: Authority, stats: Stats) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, authority: Authority, stats: Stats, rates: RateLimiter, health: Health
+    ) -> None:
         self._app = app
         self._settings = settings
         self._authority = authority
         self._stats = stats
-        self._rates = RateLimiter(settings.rate_limit)
+        self._rates = rates
+        self._health = health
         # Without keys a server of this machine alone is safe from web pages only if they cannot pose as it.
         is_local = settings.host == "localhost" or settings.host.startswith("127.") or settings.host == "::1"
         self._checks_host = is_local and authority.is_open and not settings.trusted_proxies
@@ -106,6 +116,8 @@ class Gate:
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["id"] = given if _SOUND_ID.fullmatch(given) else secrets.token_hex(8)
         state["client"] = f"ip:{scope['client'][0] if scope.get('client') else 'unknown'}"
+        state["bucket"] = state["client"]
+        state["owner"] = ""
         request_id.set(state["id"])
         return state
 
@@ -115,22 +127,26 @@ class Gate:
             return
         if self._checks_host:
             self._check_host(scope, headers)
+        if self._authority.is_open and scope.get("method", "GET") not in _READING:
+            self._check_origin(headers)  # a form of any page can post what needs no key
         if not self._authority.is_open and scope["path"] not in _TOKENS and scope.get("method") != "OPTIONS":
             client = self._authority.identify(_credential(headers))
             if client is None:
-                self._rates.count(state["client"])  # guessing is limited too
+                self._rates.count(state["bucket"])  # guessing is limited too
                 raise ApiError(
                     401,
                     "authentication_failed",
                     "a valid API key is needed, as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
                     suggestion="ask the operator of this server for a key",
                 )
-            state["client"] = client
-        self._rates.count(state["client"])
+            state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
+        self._rates.count(state["bucket"])
+        if self._health.state == "draining" and scope["path"] not in (*_TOKENS, *_METRICS):
+            raise ApiError(503, "server_stopping", "the server is about to stop", retry_after=_STOPPING)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """A page may give its own name this machine's address (DNS rebinding); the name then gives it away."""
-        host = (urlsplit(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
+        host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
         known = ("localhost", (scope.get("server") or ("",))[0], *self._settings.allowed_hosts)
         if host in known or host.endswith(".localhost"):
             return
@@ -142,13 +158,13 @@ class Gate:
             ) from None
 
     def _check_origin(self, headers: Headers) -> None:
-        """Browsers let any page open a WebSocket, so a page must be of this server or be configured."""
+        """Browsers let any page open a WebSocket or post a form, so it must be of this server or be configured."""
         origin = headers.get("origin")
         allowed = self._settings.cors_origins
         if origin is None or "*" in allowed or origin in allowed:
             return
-        if urlsplit(origin).netloc != headers.get("host"):
-            raise ApiError(403, "access_denied", "this origin may not open a WebSocket here; see --cors-origins")
+        if _split(origin).netloc != headers.get("host"):
+            raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes | None:
         length = headers.get("content-length", "")
@@ -235,6 +251,14 @@ class _Watched:
 
 async def _no_more() -> Message:
     return {"type": "http.disconnect"}
+
+
+def _split(address: str) -> SplitResult:
+    """An address; of one that cannot be read, such as `[`, nothing."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 def _credential(headers: Headers) -> str | None:

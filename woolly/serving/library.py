@@ -98,7 +98,7 @@ class Library:
                 param="path",
             )
         file = self._folder / path
-        if file.suffix != ".gguf" or not file.is_file():
+        if file.suffix != ".gguf" or not _is_file(file):
             raise ApiError(404, "model_not_found", "there is no GGUF file at this path of the folder", param="path")
         return self._checked(_name_of(file), file)
 
@@ -119,7 +119,7 @@ class Library:
         except OSError:
             files = []
         for file in files:
-            if _LATER_SHARD.search(file.stem) or not self._is_confined(file) or not file.is_file():
+            if _LATER_SHARD.search(file.stem) or not self._is_confined(file) or not _is_file(file):
                 continue
             if self._main_path is None or not _same(file, self._main_path):
                 paths.setdefault(_name_of(file), file)
@@ -192,6 +192,13 @@ def _key(name: str, paths: Mapping[str, Path]) -> str | None:
         return name
     catalogued = next((m.file_name for m in CATALOGUE.values() if name.lower() in (m.name, *m.aliases)), name)
     return next((key for key, path in paths.items() if path.name == catalogued), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _same(a: Path, b: Path) -> bool:

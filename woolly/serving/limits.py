@@ -17,6 +17,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _MAX_CLIENTS = 10_000  # remembered at once; the one that was quiet for longest is forgotten first
 MAX_DEPTH = 64
+MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
+MAX_KEYS = 10_000  # of one object
 _LARGE = 1 << 16  # bytes of JSON that are looked at on another thread
 
 
@@ -74,7 +76,7 @@ async def read_body(receive: Receive, declared: int | None, most: int, seconds: 
 
 
 async def check_json(body: bytes) -> None:
-    """ApiError 400 for what JSON does not know, or what no honest request holds."""
+    """ApiError 400 for what JSON does not know, 413 for more than an honest request holds."""
     if len(body) > _LARGE:
         await asyncio.to_thread(_check_json, body)
     else:
@@ -94,10 +96,29 @@ def _check_json(body: bytes) -> None:
         where = f"line {error.lineno}, column {error.colno}"
         raise ApiError(400, "invalid_json", f"the body is no JSON: {error.msg} at {where}") from None
     # Looking at every value is needed only where it could find something.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    n_opened = body.count(b"{") + body.count(b"[")
+    if n_opened + body.count(b",") >= MAX_VALUES or body.count(b":") > MAX_KEYS:
+        _check_size(value)
+    if n_opened > MAX_DEPTH:
         _check_depth(value)
     if b"\\u" in body:
         _check_text(value)
+
+
+def _check_size(value: Any) -> None:
+    """Each value costs an object and a check, and each that is wrong an error, many times its byte or two."""
+    n_values = 1
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if not isinstance(item, (dict, list)):
+            continue
+        n_values += len(item)
+        if n_values > MAX_VALUES:
+            raise ApiError(413, "body_too_large", f"the body holds more than {MAX_VALUES} values; send fewer")
+        if isinstance(item, dict) and len(item) > MAX_KEYS:
+            raise ApiError(413, "body_too_large", f"an object of the body has more than {MAX_KEYS} keys; send fewer")
+        stack += item.values() if isinstance(item, dict) else item
 
 
 def _check_depth(value: Any) -> None:

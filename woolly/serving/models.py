@@ -41,7 +41,7 @@ class Loaded:
     needs: Estimate | None = None
     users: int = 0
     last_used: float = field(default_factory=time.monotonic)
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None  # what loads or unloads it, whoever waits for that
 
 
 class ModelManager:
@@ -96,7 +96,7 @@ class ModelManager:
         if slot is not None and slot.task is not None and slot.state == "loading":
             with suppress(ApiError):
                 await asyncio.shield(slot.task)
-        if slot is not None and slot.state == "ready":
+        if slot is not None:
             await self._unload(slot)
         return self._with_state(info)
 
@@ -135,6 +135,7 @@ class ModelManager:
     async def close(self) -> None:
         """Frees all; open requests end cancelled."""
         self._closed = True
+        self._notify()
         for slot in self.all_loaded:
             if slot.task is not None:
                 with suppress(ApiError):
@@ -260,12 +261,18 @@ class ModelManager:
             await self._unload(other)
 
     async def _unload(self, slot: Loaded) -> None:
-        if slot.state != "ready":
-            return
-        slot.state = "unloading"
+        """Waits until the model is freed, which goes on where the one who asked for it leaves."""
+        if slot.state == "ready":
+            slot.state = "unloading"
+            slot.task = asyncio.create_task(self._free(slot))
+            slot.task.add_done_callback(_observe)
+        if slot.state == "unloading" and slot.task is not None:
+            await asyncio.shield(slot.task)
+
+    async def _free(self, slot: Loaded) -> None:
         end = time.monotonic() + self._settings.grace
         with suppress(asyncio.TimeoutError):
-            while slot.users:
+            while slot.users and not self._closed:
                 await self._wait(max(0.0, end - time.monotonic()))
         assert slot.llm is not None
         llm, slot.llm = slot.llm, None

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.engine import SamplingParams
 from woolly.serving.errors import ApiError
 
-__all__ = ["Sampling"]
+__all__ = ["Items", "Sampling"]
+
+Item = TypeVar("Item")
+
+# A list of which the first wrong item is told: an error for each of many would take longer than the answer.
+Items = Annotated[list[Item], Field(fail_fast=True)]
 
 _FIELDS = frozenset(field.name for field in fields(SamplingParams))
 
 # Of the server's defaults, those that hold whatever chooses the tokens.
 _ALWAYS = ("max_tokens", "seed", "temperature")
+
+# Every token of an answer is looked through for each of them.
+_MOST_STOPS = 256
+_MOST_STOP_BYTES = 64 * 1024
 
 _RANDOM_SEEDS = (-1, 2**32 - 1)  # both mean "any" to llama-server
 
@@ -41,7 +50,7 @@ class Sampling(BaseModel):
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     min_keep: int | None = None
-    samplers: list[str] | None = Field(None, description="The samplers that run, in order.")
+    samplers: Items[str] | None = Field(None, description="The samplers that run, in order.")
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -50,23 +59,23 @@ class Sampling(BaseModel):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
+    dry_sequence_breakers: Items[str] | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    logit_bias: dict[str, float | bool] | list[list[int | str | float | bool]] | None = Field(
+    logit_bias: dict[str, float | bool] | Items[Items[int | str | float | bool]] | None = Field(
         None, description="Token ids or texts and what is added to their logits; false for never."
     )
     ignore_eos: bool | None = None
-    stop: str | list[str] | None = Field(None, description="Texts that end the answer.")
-    stop_token_ids: list[int] | None = None
+    stop: str | Items[str] | None = Field(None, description="Texts that end the answer.")
+    stop_token_ids: Items[int] | None = None
     min_tokens: int | None = None
     n_keep: int | None = None
     context_shift: bool | None = Field(None, description="Drop old tokens when the context is full, instead of ending.")
     grammar: str | None = Field(None, description="GBNF that the answer must follow.")
     json_schema: dict[str, Any] | bool | None = Field(None, description="JSON schema that the answer must follow.")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Items[str] | None = None
     lark: str | None = None
     cache_prompt: bool | None = Field(None, description="Prefixes are always reused, which changes no answer.")
 
@@ -90,13 +99,27 @@ class Sampling(BaseModel):
             if name in sent:
                 sent[name] = tuple(sent[name])
         if "stop" in sent:
-            sent["stop"] = (sent["stop"],) if isinstance(sent["stop"], str) else tuple(sent["stop"])
+            sent["stop"] = _stops(sent["stop"])
         if "logit_bias" in sent:
             sent["logit_bias"] = _bias(sent["logit_bias"])
         if sent.get("mirostat") or "samplers" in sent:
             # The server's defaults for samplers that do not run are nothing that this request asked for.
             defaults = SamplingParams(**{name: getattr(defaults, name) for name in _ALWAYS})
         return replace(defaults, **sent)
+
+
+def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    n_bytes = sum(len(one.encode("utf-8", "surrogatepass")) for one in stops)
+    if len(stops) > _MOST_STOPS or n_bytes > _MOST_STOP_BYTES:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"stop has {len(stops)} texts of {n_bytes} bytes together; at most {_MOST_STOPS} texts and"
+            f" {_MOST_STOP_BYTES} bytes are taken",
+            param="stop",
+        )
+    return stops
 
 
 def _bias(bias: Any) -> dict[int | str, float | bool]:

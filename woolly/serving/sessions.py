@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sqlite3
 import threading
@@ -79,6 +80,9 @@ class SessionStore:
         """Opens or makes the file; None keeps the sessions in memory."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Conversations are nobody else's business. SQLite gives its files beside this one the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            path.chmod(0o600)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(
             ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
@@ -93,8 +97,6 @@ class SessionStore:
         except BaseException:
             self._db.close()
             raise
-        if path is not None:
-            path.chmod(0o600)  # conversations are nobody else's business
 
     def create(
         self,
@@ -181,10 +183,11 @@ class SessionStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk may have ended it
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     def _make_tables(self) -> None:
         # In one transaction: a process that is killed here leaves an empty file, not half of the tables.

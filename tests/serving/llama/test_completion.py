@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tests.cases.tiny import byte_vocabulary
+from woolly import SamplingParams
 from woolly.text import Tokenizer
 
 
@@ -79,12 +80,16 @@ def test_no_tokens_are_generated_where_none_are_wanted(client):
 
 def test_probabilities_are_exact_and_sorted(client):
     reply = post(
-        client, prompt="hi", n_predict=3, n_probs=320, temperature=0, ignore_eos=True, return_tokens=True
+        client, prompt="hi", n_predict=3, n_probs=100, temperature=0, ignore_eos=True, return_tokens=True
     ).json()
     assert [one["id"] for one in reply["completion_probabilities"]] == reply["tokens"]
-    for one in reply["completion_probabilities"]:
+    (slot,) = client.app.state.models.all_loaded
+    params = SamplingParams(max_tokens=3, logprobs=320, temperature=0, ignore_eos=True)
+    (whole,) = slot.llm.llm.generate(["hi"], params)
+    for one, all_tokens in zip(reply["completion_probabilities"], whole.logprobs, strict=True):
         top = one["top_logprobs"]
-        assert math.fsum(math.exp(entry["logprob"]) for entry in top) == pytest.approx(1, abs=1e-6)
+        assert math.fsum(math.exp(logprob) for _, logprob in all_tokens.top) == pytest.approx(1, abs=1e-6)
+        assert [(entry["id"], entry["logprob"]) for entry in top] == list(all_tokens.top)[:100]
         assert [entry["logprob"] for entry in top] == sorted((entry["logprob"] for entry in top), reverse=True)
         assert {"id", "token", "bytes", "logprob"} <= set(one)
 
@@ -156,6 +161,9 @@ def test_a_grammar_and_a_schema_hold(client):
         ({"prompt": "hi", "samplers": ["sorcery"]}, "sorcery"),
         ({"prompt": "hi", "grammar": "root ::= ("}, "grammar"),
         ({"prompt": "a" * 600}, "512"),
+        ({"prompt": "hi", "n_probs": 101}, "n_probs"),
+        ({"prompt": "hi", "stop": ["x"] * 257}, "stop has 257 texts"),
+        ({"prompt": "hi", "stop": "x" * 65_537}, "stop has 1 texts of 65537 bytes"),
         ({"prompt": "hi", "speculative.n_max": 4}, "speculative"),
     ],
 )

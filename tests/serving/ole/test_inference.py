@@ -45,6 +45,10 @@ def test_a_prompt_is_what_the_user_says_in_a_chat_and_a_beginning_elsewhere(clie
         ({"messages": HI, "top_p": 2}, "top_p"),
         ({"messages": HI, "max_tokens": 0}, "max_tokens"),
         ({"messages": HI, "repetition_penalty": -1}, "repeat_penalty"),
+        ({"messages": HI, "store": True}, "store"),
+        ({"messages": HI, "audio": {"voice": "a"}}, "audio"),
+        ({"messages": HI, "n": 0}, "n:"),
+        ({"messages": HI, "logprobs": True, "top_logprobs": 5000}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "hi", "mood": "good"}]}, "mood"),
     ],
 )

@@ -133,13 +133,24 @@ def test_metadata_that_cannot_be_told_or_is_too_large_is_refused(store, metadata
 
 def test_others_cannot_read_the_file_and_a_later_version_is_refused(tmp_path):
     path = tmp_path / "sessions.db"
-    SessionStore(path).close()
-    assert path.stat().st_mode & 0o077 == 0
+    store = SessionStore(path)
+    store.create("", model_name="m", max_context_length=8)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3, "the database, its log and its index"
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+    store.close()
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(RequestError, match="version 99"):
         SessionStore(path)
+
+
+def test_a_write_that_fails_at_its_end_leaves_the_store_usable(store):
+    with pytest.raises(sqlite3.IntegrityError), store._transaction() as db:
+        db.execute("PRAGMA defer_foreign_keys = ON")  # checked at COMMIT, which fails
+        db.execute("INSERT INTO messages VALUES ('nobody', 0, '')")
+    assert store.create("", model_name="m", max_context_length=8).message_count == 0
 
 
 def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
@@ -151,6 +162,10 @@ def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
         assert sessions(api, "first") == [session] and sessions(api, "second") == []
         token = api.post("/api/v1/auth/token", json={"user_id": "ole", "api_key": "first"}).json()["token"]
         assert sessions(api, token) == []
+        own = api.post("/api/v1/sessions", headers={"x-api-key": token}).json()["session_id"]
+        assert sessions(api, token) == [own]
+        same = api.post("/api/v1/auth/token", json={"user_id": "ole", "api_key": "second"}).json()["token"]
+        assert sessions(api, same) == []
         assert api.get("/api/v1/sessions").status_code == 401
         other = api.get(f"/api/v1/sessions/{session}", headers={"x-api-key": "second"})
         assert other.status_code == 404 and json.loads(other.text)["error"]["code"] == "session_not_found"

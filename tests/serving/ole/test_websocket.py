@@ -78,6 +78,7 @@ def test_a_client_that_leaves_frees_its_pages(client):
         ('{"type": "chat", "messages": [], "id": "x"}', "messages"),
         ('{"type": "chat", "prompt": "hi", "colour": 1}', "colour"),
         ('{"type": "chat", "prompt": "hi", "stream": false}', "stream"),
+        ('{"type": "chat", "prompt": "hi", "service_tier": "flex"}', "service_tier"),
         ('{"type": "chat", "prompt": "hi", "temperature": NaN}', "NaN"),
         ('{"type": "chat", "prompt": "hi", "model": "nobody"}', "nobody"),
         ('{"type": "chat", "id": 7, "prompt": "hi"}', "id"),
@@ -110,9 +111,20 @@ def test_a_message_of_bytes_is_refused_and_the_socket_goes_on(client):
         assert socket.receive_json() == {"type": "pong"}
 
 
-def test_pages_of_other_origins_cannot_connect(client):
+def test_every_chat_counts_for_the_rate(app_with):
+    with app_with(rate_limit=3) as client, client.websocket_connect("/api/v1/ws") as socket:
+        ends = []
+        for _ in range(3):
+            socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+            ends.append(until(socket, "done", "error")[-1])
+    assert [end["type"] for end in ends] == ["done", "done", "error"]
+    assert ends[-1]["error"]["code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://[", "null"])
+def test_pages_of_other_origins_cannot_connect(client, origin):
     with (
         pytest.raises(WebSocketDisconnect),
-        client.websocket_connect("/api/v1/ws", headers={"origin": "https://evil.example"}) as socket,
+        client.websocket_connect("/api/v1/ws", headers={"origin": origin}) as socket,
     ):
         socket.receive_json()

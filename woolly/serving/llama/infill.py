@@ -13,6 +13,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.llama.completion import answer
 from woolly.serving.llama.parameters import CompletionBody
 from woolly.serving.models import ModelManager
+from woolly.serving.parameters import Items
 from woolly.text import Tokenizer
 
 __all__ = ["Extra", "InfillBody", "infill", "lay_out", "router"]
@@ -37,7 +38,7 @@ class InfillBody(CompletionBody):
     prompt: Any = Field(default="", description="Text that the answer begins with, behind the prefix and the suffix.")
     input_prefix: str
     input_suffix: str
-    input_extra: list[Extra] = Field(default_factory=list, description="Further files, in front of all.")
+    input_extra: Items[Extra] = Field(default_factory=list, description="Further files, in front of all.")
 
 
 @router.post("/infill", summary="Fill in what is missing in the middle, as llama-server does")

@@ -9,17 +9,20 @@ from pydantic import Field
 
 from woolly.engine import SamplingParams
 from woolly.serving.errors import ApiError
-from woolly.serving.parameters import Sampling
+from woolly.serving.parameters import Items, Sampling
 
 __all__ = ["CompletionBody", "Prompt", "generation_settings", "prompts_of"]
 
 # Text, ids, or both mixed; or an object with the text, as for multimodal prompts.
-Prompt = str | list[int | str] | dict[str, Any]
+Prompt = str | Items[int | str] | dict[str, Any]
 
 _RANDOM_SEED = 2**32 - 1
 
 # A list of prompts is one request each; the queue's limit is checked one by one, this one before any is read.
 _MOST_PROMPTS = 256
+
+# Each is told as text, bytes and a number: the whole vocabulary per token would be megabytes.
+_MOST_PROBS = 100
 
 
 class CompletionBody(Sampling):
@@ -28,7 +31,7 @@ class CompletionBody(Sampling):
     `n_keep` without `context_shift` asks for nothing, because nothing is dropped then.
     """
 
-    prompt: Prompt | list[Prompt | list[int | str]] = Field(
+    prompt: Prompt | Items[Prompt | Items[int | str]] = Field(
         description="Text, token ids, both mixed, or a list of such prompts."
     )
     model: str | None = None
@@ -36,10 +39,10 @@ class CompletionBody(Sampling):
     max_tokens: int | None = Field(None, description="The same as n_predict.")
     n_cmpl: int | None = Field(None, ge=1, description="Answers to each prompt.")
     stream: bool = False
-    n_probs: int = Field(0, ge=0, description="Likeliest tokens to tell with each one that was chosen.")
+    n_probs: int = Field(0, ge=0, le=_MOST_PROBS, description="Likeliest tokens to tell with each one that was chosen.")
     return_tokens: bool = False
     timings_per_token: bool = False
-    response_fields: list[str] | None = Field(
+    response_fields: Items[str] | None = Field(
         None, description="Fields of the reply to keep, such as timings/predicted_n."
     )
     id_slot: int = Field(-1, ge=-1, description="Without effect: what a slot remembers, all requests share here.")

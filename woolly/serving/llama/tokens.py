@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
 from woolly.serving.models import ModelManager
+from woolly.serving.parameters import Items
 
 __all__ = [
     "Detokenize",
@@ -42,7 +43,7 @@ class Detokenize(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    tokens: list[int]
+    tokens: Items[int]
     model: str | None = None
 
 
@@ -51,9 +52,9 @@ class Template(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
-    documents: list[dict[str, Any]] | None = None
+    messages: Items[dict[str, Any]]
+    tools: Items[dict[str, Any]] | None = None
+    documents: Items[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="The template's own switches.")
     model: str | None = None

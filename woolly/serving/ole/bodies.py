@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from woolly.serving.openai.messages import Message
 from woolly.serving.openai.schema import ChatRequest, CompletionRequest, refuse
+from woolly.serving.parameters import Items
 
 __all__ = ["InferenceBody", "validated"]
 
@@ -21,12 +22,12 @@ _ALIASES = {"repetition_penalty": "repeat_penalty", "stop_sequences": "stop"}
 class InferenceBody(ChatRequest):
     """`repetition_penalty` is `repeat_penalty`, `stop_sequences` is `stop`; else as in /v1/chat/completions."""
 
-    messages: list[Message] | None = Field(  # type: ignore[assignment]
+    messages: Items[Message] | None = Field(  # type: ignore[assignment]
         default=None, min_length=1, description="A conversation to answer, or what is new of one with session_id."
     )
     prompt: str | None = Field(default=None, description="A text to continue; in a chat, what the user says.")
     repetition_penalty: float | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     session_id: str | None = Field(default=None, description="The session that goes on with these messages.")
 
     def sent(self, *, chat: bool) -> list[Message] | None:

@@ -68,6 +68,7 @@ async def open_reply(connection: HTTPConnection, body: InferenceBody, sent: list
     async with AsyncExitStack() as stack:
         talk = await stack.enter_async_context(conversation(connection, body.session_id, sent))
         chat = body.as_chat(talk.messages, body.model or talk.model)
+        chat.check()
         llm = await stack.enter_async_context(state.models.acquire(chat.model))
         layout = await asyncio.to_thread(lay_out, chat, llm.llm, state.generator.defaults)
         generation = replace(layout.generation, client=client_of(connection))

@@ -86,6 +86,8 @@ class _Connection:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, message: dict[str, Any], id: str | None) -> str:
+        # One connection is as many requests as it sends chats.
+        self._socket.app.state.rates.count(self._socket.state.bucket)
         id = id or f"chat-{next(self._ids)}"
         if id in self._chats:
             raise ApiError(409, "chat_exists", f"the chat {id!r} is still being answered", param="id")

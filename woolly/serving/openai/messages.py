@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.errors import ApiError
+from woolly.serving.parameters import Items
 
 __all__ = ["FunctionCall", "Message", "MessageCall", "Part", "template_messages"]
 
@@ -49,9 +50,9 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | Items[Part] | None = None
     name: str | None = None
-    tool_calls: list[MessageCall] | None = None
+    tool_calls: Items[MessageCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = Field(None, description="What the model thought, as replies give it.")
     refusal: str | None = None

@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
 from woolly.serving.openai.messages import Message
 from woolly.serving.openai.tools import ChoiceSpec, ToolSpec
-from woolly.serving.parameters import Sampling
+from woolly.serving.parameters import Items, Sampling
 
 __all__ = [
     "ChatRequest",
@@ -27,7 +27,7 @@ MAX_CHOICES = 128
 MAX_PROMPTS = 256
 MAX_TOP = 20  # alternatives to a token, as OpenAI has it
 
-TokenIds = Annotated[list[int], Field(min_length=1)]
+TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
 class StreamOptions(BaseModel):
@@ -118,12 +118,12 @@ class OpenAIRequest(Sampling):
 class ChatRequest(OpenAIRequest):
     """The body of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Items[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, description="As max_tokens.")
     wants_logprobs: bool | None = Field(None, alias="logprobs")
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
-    tools: list[ToolSpec] | None = None
+    tools: Items[ToolSpec] | None = None
     tool_choice: str | ChoiceSpec | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = Field(None, description="For models whose template takes it, or can switch it off.")
@@ -139,7 +139,7 @@ class ChatRequest(OpenAIRequest):
     prompt_cache_key: str | None = Field(None, description="Accepted; prefixes are found without it.")
     prompt_cache_retention: str | None = Field(None, description="Accepted; nothing depends on it.")
     prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted; nothing depends on it.")
-    modalities: list[str] | None = None
+    modalities: Items[str] | None = None
     verbosity: str | None = None
     audio: Any = None
     prediction: Any = None
@@ -177,7 +177,7 @@ class ChatRequest(OpenAIRequest):
 class CompletionRequest(OpenAIRequest):
     """The body of /v1/completions."""
 
-    prompt: str | list[str] | TokenIds | list[TokenIds]
+    prompt: str | Items[str] | TokenIds | Items[TokenIds]
     echo: bool | None = Field(None, description="The prompt before the answer; with logprobs, its tokens' too.")
     logprobs: int | None = Field(None, description="How many alternatives beside each token.")
     best_of: int | None = None

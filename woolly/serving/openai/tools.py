@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.errors import ApiError
+from woolly.serving.parameters import Items
 from woolly.serving.tools import Tool, ToolChoice
 
 __all__ = ["AllowedTools", "ChoiceSpec", "FunctionName", "FunctionSpec", "ToolName", "ToolSpec", "read_choice"]
@@ -61,7 +62,7 @@ class AllowedTools(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     mode: Literal["auto", "required"]
-    tools: list[ToolName]
+    tools: Items[ToolName]
 
 
 class ChoiceSpec(BaseModel):

@@ -1,0 +1,73 @@
+"""What every request passes: pages of others, hosts that cannot be read, and a server that is about to stop."""
+
+import pytest
+
+from woolly.serving import app as app_module
+
+invalid = app_module._invalid
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://[", "null"])
+def test_a_page_of_another_origin_cannot_post_to_a_server_without_keys(client, origin):
+    headers = {"origin": origin, "content-type": "text/plain"}
+    assert client.post("/api/v1/sessions", headers=headers).status_code == 403
+    assert client.delete("/api/v1/sessions/x", headers=headers).status_code == 403
+    assert client.get("/api/v1/sessions").json() == []
+
+
+def test_pages_of_the_server_and_configured_ones_may_post(app_with):
+    with app_with(cors_origins=("https://ole.example",)) as client:
+        for headers in ({}, {"origin": "http://testserver"}, {"origin": "https://ole.example"}):
+            assert client.post("/api/v1/sessions", headers=headers).is_success
+
+
+def test_where_a_key_is_needed_it_suffices(app_with):
+    with app_with(api_key=("key",)) as client:
+        headers = {"x-api-key": "key", "origin": "https://page.example"}
+        assert client.post("/api/v1/sessions", headers=headers).is_success
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "evil.example", ""])
+def test_a_host_that_is_not_this_one_is_refused(client, host):
+    assert client.get("/v1/models", headers={"host": host}).status_code == 403
+
+
+def test_a_path_that_is_too_long_leads_to_no_model(client):
+    reply = client.post("/api/v1/models/x/load", json={"path": "a" * 300 + ".gguf"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_a_server_that_stops_tells_its_health_and_figures_and_begins_nothing(client):
+    client.app.state.health.set("draining", "the server is about to stop")
+    token = {"user_id": "ole", "api_key": ""}
+    assert client.get("/api/v1/health").json()["status"] == "draining"
+    assert client.get("/metrics").status_code == 200
+    assert client.post("/api/v1/auth/token", json=token).status_code == 200
+    for path in ("/api/v1/sessions", "/api/v1/models/tiny/load", "/tokenize"):
+        reply = client.post(path, json={})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_stopping")
+        assert reply.headers["retry-after"]
+
+
+def test_users_of_one_key_share_its_rate(app_with):
+    with app_with(api_key=("key",), rate_limit=4) as client:
+        tokens = [
+            client.post("/api/v1/auth/token", json={"user_id": user, "api_key": "key"}).json()["token"]
+            for user in ("ada", "ole")
+        ]
+        statuses = [client.get("/v1/models", headers={"x-api-key": tokens[i % 2]}).status_code for i in range(5)]
+    assert statuses == [200] * 4 + [429]
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/completions", "prompt"), ("/completion", "prompt"), ("/detokenize", "tokens"), ("/completion", "stop"),
+     ("/v1/chat/completions", "messages"), ("/v1/chat/completions", "tools"), ("/completion", "logit_bias")],
+)  # fmt: skip
+def test_of_a_list_only_the_first_wrong_item_is_looked_at(client, monkeypatch, path, field):
+    told = []
+    monkeypatch.setattr(app_module, "_invalid", lambda error: told.append(error.errors()) or invalid(error))
+    fields = {"prompt": "x", field: [None] * 50_000}
+    reply = client.post(path, json=fields if path == "/completion" else {field: fields[field]})
+    assert reply.status_code == 400
+    assert sum(field in one["loc"] for one in told[0]) in range(1, 20)
