@@ -78,7 +78,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
         achieved = read * tokens_per_second / 1e9
         figures["kernels"] = {"level": program.level, "threads": program.threads}
         # All values have their place in it from the start: no step allocates.
-        figures["arena"] = {"bytes": program.arena_bytes, "allocations_per_token": 0}
+        figures["arena"] = {"bytes": program.arena_bytes}
         figures["bandwidth"] = {
             "measured_gb_per_second": bandwidth,
             "achieved_gb_per_second": achieved,
