@@ -140,3 +140,16 @@ def test_an_unsupported_type_is_named_at_load(tmp_path):
     writer.write()
     with pytest.raises(UnsupportedError, match=r"'blk\.1\.ffn_up\.weight' is IQ2_XXS, which is not supported yet"):
         LLM(tmp_path / "bad.gguf")
+
+
+def test_a_chat_template_of_ones_own_takes_the_place_of_the_files(tmp_path):
+    path = write_tiny(TINY["granite"], tmp_path / "tiny.gguf")
+    with LLM(path, chat_template="{% for m in messages %}[{{ m.content }}]{% endfor %}") as llm:
+        assert llm.template.render([{"role": "user", "content": "hi"}]) == "[hi]"
+        assert not llm.template.is_fallback
+        answer = llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=2, temperature=0))
+        assert answer.n_prompt_tokens == len(llm.tokenize("[hi]"))
+    with pytest.raises(RequestError, match="chat_template is empty"):
+        LLM(path, chat_template=" ")
+    with pytest.raises(TemplateError):
+        LLM(path, chat_template="{% broken")

@@ -73,6 +73,7 @@ class LLM:
         chunk: int | None = None,
         speculation: str | os.PathLike[str] | LLM | None = None,
         draft_tokens: int = 8,
+        chat_template: str | None = None,
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
@@ -84,23 +85,25 @@ class LLM:
         `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values. `speculation` guesses up to `draft_tokens`
         tokens ahead, which changes no text: by "prompt_lookup" in the text so far, or with a smaller model of the same
         vocabulary, given as a file, a name or an open LLM, whose file is then opened once more.
+        `chat_template` lays out conversations in place of the file's own.
         """
         for name, value in (("max_running", max_running), ("draft_tokens", draft_tokens), ("chunk", chunk)):
             if name == "chunk" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected")
+        if chat_template is not None and not (isinstance(chat_template, str) and chat_template.strip()):
+            raise RequestError("chat_template is empty; a Jinja template was expected")
         options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
         loaded = load_model(model, backend, options)
         self.path = loaded.path
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
         try:
-            self.template = ChatTemplate.from_metadata(
-                loaded.file.metadata,
-                bos_token=self._token_text(self.tokenizer.bos_id),
-                eos_token=self._token_text(self.tokenizer.eos_id),
-            )
+            ends = (self.tokenizer.bos_id, self.tokenizer.eos_id)
+            bos, eos = ("" if token is None else self.tokenizer.token_text(token) for token in ends)
+            metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
+            self.template = ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
             # Where ChatML stands in for a missing template, its end mark may be plain text to this vocabulary.
             unknown_mark = self.template.is_fallback and len(self.tokenize(_CHATML_END, add_special=False)) != 1
             self._chat_stop = _CHATML_END if unknown_mark else None
@@ -389,6 +392,3 @@ class LLM:
     def _unload(self) -> None:
         while self._loaded:
             self._loaded.pop().close()
-
-    def _token_text(self, token: int | None) -> str:
-        return "" if token is None else self.tokenizer.token_text(token)

@@ -15,7 +15,7 @@ def open_model(path: Path, settings: Settings) -> AsyncLLM:
     """The model, ready to answer; this takes as long as reading it does."""
     if settings.template is not None:
         ChatTemplate(settings.template)  # a broken one is told before anything is loaded
-    llm = AsyncLLM(
+    return AsyncLLM(
         path,
         backend="auto" if settings.optimized_inference else "reference",
         threads=settings.threads,
@@ -27,11 +27,5 @@ def open_model(path: Path, settings: Settings) -> AsyncLLM:
         chunk=settings.chunk,
         speculation=settings.model_draft,
         draft_tokens=settings.draft_max,
+        chat_template=settings.template,
     )
-    if settings.template is not None:
-        tokenizer = llm.llm.tokenizer
-        bos, eos = (
-            "" if token is None else tokenizer.token_text(token) for token in (tokenizer.bos_id, tokenizer.eos_id)
-        )
-        llm.llm.template = ChatTemplate(settings.template, bos_token=bos, eos_token=eos)
-    return llm
