@@ -23,6 +23,7 @@ struct ActivationRow {
     const int8_t* q;       // [columns]
     const float* scale;    // [columns / 32 or / 256]
     const int32_t* sums;   // of q, [columns / 32 or / 16]
+    const float* lows;     // of q8_32: scale * sum, what a minimum of 1 contributes
     const int8_t* planes;  // of q8_256: the sums once more as bytes, [columns / 256][kPlanes]
 };
 
@@ -51,9 +52,23 @@ enum class WeightType : uint8_t {
 };
 constexpr int kWeightTypes = 40;
 
-// tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= 4.
+constexpr int kDotRows = 4;
+// tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
 // `panel` is packed (quant/pack.h says how), `columns` the matrix's.
 using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
+
+// Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that
+// is computed with, once for all rows. Null where a type or level has none.
+struct Wide {
+    void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
+    // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. Called
+    // with the blocks in order, on sums that began as zeros, it gives what PanelDot gives, to the bit.
+    void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows,
+                float* acc);
+    int block, bytes;  // columns of a block, and the bytes of it packed ...
+    int open_bytes;    // ... and opened
+};
+constexpr int64_t kWideColumns = 1024;
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
 
@@ -77,7 +92,8 @@ struct KernelTable {
     const char* name;
 
     PanelDot dot[kWeightTypes];  // null where a type has no kernel
-    bool pairs;                  // Q4_K is packed with rows in pairs (quant/pack.h)
+    Wide wide[kWeightTypes];
+    bool pairs;  // Q4_K is packed with rows in pairs (quant/pack.h)
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);

@@ -1,7 +1,8 @@
-// linears: prepare the input once (norm, quantize), then panels of 16 rows, each for all rows of the batch.
+// linears: prepare the input once (norm, quantize), then panels of 16 rows of weights, each for many rows of the batch.
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/tune.h"
 #include "program/worker.h"
 #include "quant/pack.h"
 
@@ -13,11 +14,11 @@ size_t aligned(size_t n) { return (n + 63) & ~size_t{63}; }
 
 }  // namespace
 
-// Bytes of one prepared row: f32, or quants, then scales, then sums (and their planes).
+// Bytes of one prepared row: f32, or quants, then scales, then sums (and what minima need of them).
 static size_t activation_row_bytes(Activation kind, int64_t columns) {
     const size_t n = size_t(columns);
     if (kind == Activation::f32) return aligned(n * 4);
-    if (kind == Activation::q8_32) return aligned(n) + aligned(n / 32 * 4) + aligned(n / 32 * 4);
+    if (kind == Activation::q8_32) return aligned(n) + 3 * aligned(n / 32 * 4);
     return aligned(n) + aligned(n / 256 * 4) + aligned(n / 16 * 4) + aligned(n / 256 * kPlanes);
 }
 
@@ -55,9 +56,16 @@ void Program::finish() {
     finished_ = std::make_unique<std::atomic<int32_t>[]>(size_t(4 * pool_.size()) * size_t(heads + 1));
     next_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
     times_.assign(steps_.size(), 0);
-    // Each worker: a prepared row, a normed row, two panels (gate and up), attention of one group twice.
-    for (int i = 0; i < pool_.size(); ++i)
-        own_.emplace_back(aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_ + 2 * aligned(group));
+    for (Matrix& m : matrices_) {
+        const Wide& wide = kernels_.wide[m.type];
+        if (wide.dot == nullptr) continue;
+        m.wide_from = wide_from(kernels_, m.type);
+        open_bytes_ = std::max(open_bytes_, aligned(size_t(kWideColumns / wide.block * wide.open_bytes)));
+    }
+    // Each worker: a prepared row, a normed row, two panels (gate and up), attention of one group twice, opened
+    // weights, and sums of two panels (gate and up) for a block of rows.
+    own_bytes_ = aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_ + 2 * aligned(group);
+    for (int i = 0; i < pool_.size(); ++i) own_.emplace_back(own_bytes_ + open_bytes_ + 2 * kRowBlock * kPanel * 4);
 }
 
 void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,
@@ -70,15 +78,20 @@ void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t
         p.kernels_.rms_norm(x, p.vectors_[size_t(step.norm)].data, step.eps, columns, y);
         x = y;
     }
-    *to = {x, nullptr, nullptr, nullptr, nullptr};
+    *to = {x, nullptr, nullptr, nullptr, nullptr, nullptr};
     if (kind == Activation::f32) return;
     int8_t* q = reinterpret_cast<int8_t*>(memory);
     const bool per_32 = kind == Activation::q8_32;
     float* scale = reinterpret_cast<float*>(memory + aligned(n));
     int32_t* sums = reinterpret_cast<int32_t*>(memory + aligned(n) + aligned(n / (per_32 ? 32 : 256) * 4));
     (per_32 ? p.kernels_.quantize_32 : p.kernels_.quantize_256)(x, columns, q, scale, sums);
-    *to = {nullptr, q, scale, sums, nullptr};
-    if (per_32) return;
+    *to = {nullptr, q, scale, sums, nullptr, nullptr};
+    if (per_32) {
+        float* lows = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(sums) + aligned(n / 32 * 4));
+        for (size_t b = 0; b < n / 32; ++b) lows[b] = scale[b] * float(sums[b]);
+        to->lows = lows;
+        return;
+    }
     int8_t* planes = reinterpret_cast<int8_t*>(sums) + aligned(n / 16 * 4);
     p.kernels_.planes(sums, columns, planes);
     to->planes = planes;
@@ -132,44 +145,71 @@ void Worker::finish_tile(const Step& step, size_t m, const float* tile, int64_t 
     }
 }
 
-void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t n_rows) {
+// tile[i * kPanel + row] = dot(panel row, activation i), for i < n <= kRowBlock.
+void Worker::dot(const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n, float* tile) {
+    const Wide& wide = p.kernels_.wide[matrix.type];
+    if (n < matrix.wide_from) {
+        for (int i = 0; i < n; i += kDotRows)
+            p.kernels_.dot[matrix.type](weights, matrix.columns, rows + i, std::min(kDotRows, n - i),
+                                        tile + i * kPanel);
+        return;
+    }
+    uint8_t* open = p.own_[size_t(id)].data() + p.own_bytes_;
+    std::memset(tile, 0, size_t(n) * kPanel * 4);
+    for (int64_t c = 0; c < matrix.columns; c += kWideColumns) {
+        const int64_t first = c / wide.block, blocks = std::min(kWideColumns, matrix.columns - c) / wide.block;
+        wide.open(weights + first * wide.bytes, blocks, open);
+        wide.dot(open, blocks, rows, first, n, tile);
+    }
+}
+
+void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t first,
+                   int64_t last) {
     Matrix& matrix = p.matrices_[size_t(step.matrices[m])];
     const ActivationRow* rows = prepared[int(matrix.info.activation)];
-    const PanelDot dot = p.kernels_.dot[matrix.type];
     const int64_t column = panel * kPanel;
     const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
     const uint8_t* weights = packed(matrix, panel, 0);
-    alignas(64) float tile[4 * kPanel];
+    float* tile = reinterpret_cast<float*>(p.own_[size_t(id)].data() + p.own_bytes_ + p.open_bytes_);
     if (step.epilogue != Epilogue::swiglu) {
-        for (int64_t r = 0; r < n_rows; r += 4) {
-            const int n = int(std::min<int64_t>(4, n_rows - r));
-            dot(weights, matrix.columns, rows + r, n, tile);
+        for (int64_t r = first; r < last; r += kRowBlock) {
+            const int n = int(std::min(kRowBlock, last - r));
+            dot(matrix, weights, rows + r, n, tile);
             finish_tile(step, m, tile, r, n, column, n_columns);
         }
         return;
     }
     // Gate and up: the same panel of both, then silu(gate) * up. Up may be of another type, with other activations.
     Matrix& second = p.matrices_[size_t(step.matrices[1])];
-    const PanelDot second_dot = p.kernels_.dot[second.type];
     const uint8_t* second_weights = packed(second, panel, 1);
     const ActivationRow* second_rows = prepared[int(second.info.activation)];
-    alignas(64) float up[4 * kPanel];
+    float* up = tile + kRowBlock * kPanel;
     const int64_t width = p.value_width(step.outputs[0]);
     const auto add_bias = [&](float* t, int n, int bias) {
         if (bias < 0) return;
         for (int i = 0; i < n; ++i)
             for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += p.vectors_[size_t(bias)].data[column + c];
     };
-    for (int64_t r = 0; r < n_rows; r += 4) {
-        const int n = int(std::min<int64_t>(4, n_rows - r));
-        dot(weights, matrix.columns, rows + r, n, tile);
-        second_dot(second_weights, second.columns, second_rows + r, n, up);
+    for (int64_t r = first; r < last; r += kRowBlock) {
+        const int n = int(std::min(kRowBlock, last - r));
+        dot(matrix, weights, rows + r, n, tile);
+        dot(second, second_weights, second_rows + r, n, up);
         add_bias(tile, n, step.biases[0]);
         add_bias(up, n, step.biases[1]);
         p.kernels_.swiglu(tile, up, n * kPanel, tile);
         for (int i = 0; i < n; ++i)
             std::memcpy(out(step) + (r + i) * width + column, tile + i * kPanel, size_t(n_columns) * 4);
     }
+}
+
+// Tasks are panels by blocks of rows: few enough rows that their activations stay in the cache from panel to panel, and
+// enough tasks for all threads. All rows at once where panels have still to be packed, each by one thread.
+int64_t Worker::rows_per_task(const Step& step, int64_t n_panels, int64_t n_rows) const {
+    for (const int m : step.matrices)
+        if (!p.matrices_[size_t(m)].whole) return n_rows;
+    int64_t each = kRowBlock;
+    while (each > 16 && n_panels * ((n_rows + each - 1) / each) < 8 * p.pool_.size()) each /= 2;
+    return std::min(each, n_rows);
 }
 
 void Worker::linears(const Step& step, int index) {
@@ -187,21 +227,25 @@ void Worker::linears(const Step& step, int index) {
 
     int64_t n_panels = 0;
     for (size_t m = 0; m < n_matrices; ++m) n_panels += p.matrices_[size_t(step.matrices[m])].n_panels();
+    const int64_t rows_each = rows_per_task(step, n_panels, n_rows);
+    const int64_t n_tasks = n_panels * ((n_rows + rows_each - 1) / rows_each);
     const auto one = [&](int64_t task) {
+        const int64_t first = task / n_panels * rows_each;
+        task %= n_panels;
         size_t m = 0;
         while (task >= p.matrices_[size_t(step.matrices[m])].n_panels())
             task -= p.matrices_[size_t(step.matrices[m++])].n_panels();
-        panel(step, m, task, prepared, n_rows);
+        panel(step, m, task, prepared, first, std::min(first + rows_each, n_rows));
     };
     // Three quarters in one run for each worker, the rest taken in small pieces by whoever is free.
-    const int64_t fixed = n_panels * 3 / 4;
+    const int64_t fixed = n_tasks * 3 / 4;
     const Range range = share(fixed);
     for (int64_t task = range.first; task < range.last; ++task) one(task);
-    const int64_t piece = std::max<int64_t>(1, (n_panels - fixed) / (8 * p.pool_.size()));
+    const int64_t piece = std::max<int64_t>(1, (n_tasks - fixed) / (8 * p.pool_.size()));
     for (;;) {
         const int64_t task = fixed + p.next_[size_t(index)].fetch_add(piece, std::memory_order_relaxed);
-        if (task >= n_panels) break;
-        for (int64_t t = task; t < std::min(task + piece, n_panels); ++t) one(t);
+        if (task >= n_tasks) break;
+        for (int64_t t = task; t < std::min(task + piece, n_tasks); ++t) one(t);
     }
 }
 

@@ -86,6 +86,8 @@ void Program::check(const BatchView& b, const Cache& cache, int first, int last)
 bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     check(batch, cache, first, last);
     stop_preparing();
+    for (Matrix& m : matrices_)
+        m.whole = m.packed != nullptr && std::atomic_ref(m.left).load(std::memory_order_acquire) == 0;
     for (int64_t s = 0; s < batch.n_sequences; ++s)
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
     for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);

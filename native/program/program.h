@@ -29,6 +29,8 @@ struct Matrix {
     uint8_t* packed = nullptr;
     std::unique_ptr<uint8_t[]> done;  // [n_panels], 1 where the panel is packed
     mutable int64_t left = 0;         // panels that are not; read and counted down as an atomic
+    bool whole = false;               // all of them were packed when the present run began
+    int wide_from = INT_MAX;          // rows from which its panels are opened (kernels/tune.h)
 
     int64_t n_panels() const { return (rows + kPanel - 1) / kPanel; }
     size_t stride() const { return row_bytes(info, columns); }
@@ -131,7 +133,8 @@ class Program {
     std::vector<Step> steps_;
 
     // Quantized activations of one linears step, shared by all workers; and each worker's own copy for a single row.
-    size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_bytes_ = 0;
+    size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_bytes_ = 0, own_bytes_ = 0,
+           open_bytes_ = 0;
     Memory activations_, partials_;
     std::vector<Memory> own_;
     std::vector<ActivationRow> activation_rows_[3];

@@ -5,6 +5,7 @@
 
 namespace woolly {
 
+constexpr int64_t kRowBlock = 128;  // rows of the batch whose sums one thread holds at a time
 constexpr int kSplit = 128;  // positions of one attention task: fixed, so that results do not depend on the threads
 
 struct Worker {
@@ -39,7 +40,10 @@ struct Worker {
     const ActivationRow* prepare(const Step& step, Activation kind, int64_t n_rows, bool own);
     void prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed, ActivationRow* to);
     // `prepared`: the input of the step in each of the forms that its matrices need.
-    void panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t n_rows);
+    void panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t first,
+               int64_t last);
+    void dot(const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n, float* tile);
+    int64_t rows_per_task(const Step& step, int64_t n_panels, int64_t n_rows) const;
     const uint8_t* packed(Matrix& matrix, int64_t panel, int slot);
     void finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
                      int64_t n_columns);

@@ -236,7 +236,7 @@ void test_byte(Group& group, const Bytes& a) {
 }
 
 void test_bytes() {
-    Group group{"load_bytes, low_bits, shifts, insert_right, byte, signed_byte, minus_32, either, lookup"};
+    Group group{"load_bytes, low_bits, shifts, insert_right, byte, signed_byte, minus, flip_sign, either, lookup"};
     for (int first = 0; first < 256; ++first) {
         uint8_t in[65];
         Bytes a;
@@ -244,7 +244,7 @@ void test_bytes() {
         group.bytes("load_bytes", a, as<Bytes>(t::load_bytes(in + 1)), a);
         test_shift<7>(group, a);
         test_byte<3>(group, a);
-        group.bytes("minus_32", as<Bytes>(s::minus_32(as<s::U8>(a))), as<Bytes>(t::minus_32(as<t::U8>(a))), a);
+        group.bytes("minus", as<Bytes>(s::minus<32>(as<s::U8>(a))), as<Bytes>(t::minus<32>(as<t::U8>(a))), a);
         for (int mask = 0; mask < 256; ++mask)
             group.bytes("low_bits", as<Bytes>(s::low_bits(as<s::U8>(a), uint8_t(mask))),
                         as<Bytes>(t::low_bits(as<t::U8>(a), uint8_t(mask))), a);
@@ -253,7 +253,7 @@ void test_bytes() {
         const Bytes a = random_bytes(0, 255), b = random_bytes(0, 255), index = random_bytes(0, 15);
         test_shift<7>(group, a);
         test_byte<3>(group, a);
-        group.bytes("minus_32", as<Bytes>(s::minus_32(as<s::U8>(a))), as<Bytes>(t::minus_32(as<t::U8>(a))), a);
+        group.bytes("minus", as<Bytes>(s::minus<32>(as<s::U8>(a))), as<Bytes>(t::minus<32>(as<t::U8>(a))), a);
         group.bytes("either", as<Bytes>(s::either(as<s::U8>(a), as<s::U8>(b))),
                     as<Bytes>(t::either(as<t::U8>(a), as<t::U8>(b))), a);
         int8_t table[16];

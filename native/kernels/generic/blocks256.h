@@ -69,8 +69,9 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
         I32 sum[M];
         for (int m = 0; m < M; ++m) {
             sum[m] = izero();
-            if constexpr (Type::offset != 0)
-                sum[m] = imul(dot_sums<Type::n_groups, true>(scales, rows[m], b), iset1(-Type::offset));
+            constexpr int offset = Type::signed_quants ? kSignedOffset : Type::offset;
+            if constexpr (offset != 0)
+                sum[m] = imul(dot_sums<Type::n_groups, true>(scales, rows[m], b), iset1(-offset));
         }
         // One unit of fields may be two groups.
         const auto unit = [&]<int u>() __attribute__((always_inline)) {
@@ -85,7 +86,10 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
                     a[i][m] = columns(rows[m].q + 256 * b + Type::unit * u + 16 * i);
             }
             Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                for (int m = 0; m < M; ++m) dot[4 * v / width][m] = dot4<v % 4>(dot[4 * v / width][m], w, a[v / 4][m]);
+                for (int m = 0; m < M; ++m) {
+                    I32& to = dot[4 * v / width][m];
+                    to = Type::signed_quants ? dot4_signed<v % 4>(to, w, a[v / 4][m]) : dot4<v % 4>(to, w, a[v / 4][m]);
+                }
             });
             const auto scale = [&]<int i>() __attribute__((always_inline)) {
                 constexpr int g = u * n_dots + i;
@@ -125,7 +129,7 @@ struct Factors {
 };
 struct Q4_K : Factors {
     static constexpr int bytes = 2304, quants = 256, n_groups = 8, unit = 32, offset = 0;
-    static constexpr bool is_signed = false, has_min = true;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     // 64 columns in 8 vectors: low nibbles the first 32, high ones the others.
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
@@ -137,7 +141,7 @@ struct Q4_K : Factors {
 };
 struct Q5_K : Factors {
     static constexpr int bytes = 2816, quants = 256, n_groups = 8, unit = 32, offset = 0;
-    static constexpr bool is_signed = false, has_min = true;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
         five_bits(p + 320 * u, use);
@@ -146,7 +150,7 @@ struct Q5_K : Factors {
 // Signed scales, quants minus 32.
 struct Q6_K {
     static constexpr int bytes = 3360, quants = 288, n_groups = 16, unit = 16, offset = 32;
-    static constexpr bool is_signed = true, has_min = false;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = false;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         for (int k = 0; k < 4; ++k) to[k] = load_bytes(panel + 32 + 64 * k);
     }
@@ -158,13 +162,13 @@ struct Q6_K {
 // Six-bit scales minus 32 in 12 bytes: nibbles, then pairs of upper bits; quants minus 4.
 struct Q3_K {
     static constexpr int bytes = 1760, quants = 224, n_groups = 16, unit = 32, offset = 4;
-    static constexpr bool is_signed = true, has_min = false;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = false;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         const U8 a = load_bytes(panel + 32), b = load_bytes(panel + 96), c = load_bytes(panel + 160);
-        to[0] = minus_32(either(low_bits(a, 15), low_bits(shift_left<4>(c), 48)));
-        to[1] = minus_32(either(low_bits(b, 15), low_bits(shift_left<2>(c), 48)));
-        to[2] = minus_32(either(shift_right<4>(a), low_bits(c, 48)));
-        to[3] = minus_32(either(shift_right<4>(b), low_bits(shift_right<2>(c), 48)));
+        to[0] = minus<32>(either(low_bits(a, 15), low_bits(shift_left<4>(c), 48)));
+        to[1] = minus<32>(either(low_bits(b, 15), low_bits(shift_left<2>(c), 48)));
+        to[2] = minus<32>(either(shift_right<4>(a), low_bits(c, 48)));
+        to[3] = minus<32>(either(shift_right<4>(b), low_bits(shift_right<2>(c), 48)));
     }
     template <int u, class Use>
     [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
@@ -174,7 +178,7 @@ struct Q3_K {
 // Four-bit scales and minima in one byte.
 struct Q2_K {
     static constexpr int bytes = 1344, quants = 320, n_groups = 16, unit = 16, offset = 0;
-    static constexpr bool is_signed = false, has_min = true;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         for (int k = 0; k < 4; ++k) to[k] = low_bits(load_bytes(panel + 64 + 64 * k), 15);
     }
@@ -187,43 +191,27 @@ struct Q2_K {
     }
 };
 
-// IQ4_XS: eight groups of 32 columns in nibbles that index a table; six-bit scales minus 32.
+// Eight groups of 32 columns in nibbles that index a table; six-bit scales minus 32, in nibbles and pairs of upper
+// bits.
 struct IQ4_XS {
-    template <int M>
-    static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
-        F32 acc[M];
-        for (int m = 0; m < M; ++m) acc[m] = zero();
-        for (int64_t b = 0; b < n_columns / 256; ++b, panel += 2176) {
-            I32 sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = izero();
+    static constexpr int bytes = 2176, quants = 128, n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = true;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        alignas(64) uint8_t factors[2][64];
+        for (int r = 0; r < 16; ++r) {
+            uint16_t high;
+            std::memcpy(&high, panel + 32 + 2 * r, 2);
             for (int g = 0; g < 8; ++g) {
-                alignas(64) int8_t scales[16];
-                for (int r = 0; r < 16; ++r) {
-                    uint16_t high;
-                    std::memcpy(&high, panel + 32 + 2 * r, 2);
-                    const int low = (panel[64 + 16 * (g / 2) + r] >> (4 * (g % 2))) & 15;
-                    scales[r] = int8_t((low | (((high >> (2 * g)) & 3) << 4)) - 32);
-                }
-                const uint8_t* quants = panel + 128 + 256 * g;
-                for (int line = 0; line < 4; ++line) prefetch(quants + kPrefetch + 64 * line);
-                I32 dot[M];
-                for (int m = 0; m < M; ++m) dot[m] = izero();
-                // A group is laid out as a block of IQ4_NL behind its scales.
-                IQ4_NL::unpack(quants - 32, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                    for (int m = 0; m < M; ++m)
-                        dot[m] = dot4_signed<v % 4>(dot[m], w, columns(rows[m].q + 256 * b + 32 * g + 16 * (v / 4)));
-                });
-                const I32 scale = load_s8(scales);
-                for (int m = 0; m < M; ++m) {
-                    const int32_t* sums = rows[m].sums + 16 * b + 2 * g;
-                    if constexpr (kSignedOffset != 0) dot[m] = isub(dot[m], iset1(kSignedOffset * (sums[0] + sums[1])));
-                    sum[m] = iadd(sum[m], imul(scale, dot[m]));
-                }
+                const int low = panel[64 + 16 * (g / 2) + r] >> (4 * (g % 2)) & 15;
+                factors[g / 4][4 * r + g % 4] = uint8_t((low | (high >> (2 * g) & 3) << 4) - 32);
             }
-            for (int m = 0; m < M; ++m)
-                acc[m] = fma(to_float(sum[m]), mul(halves(panel), set1(rows[m].scale[b])), acc[m]);
         }
-        for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+        for (int k = 0; k < 2; ++k) to[k] = load_bytes(factors[k]);
+    }
+    // A group is laid out as a block of IQ4_NL behind its scales.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        IQ4_NL::unpack(p + 256 * u - 32, use);
     }
 };
 

@@ -111,7 +111,7 @@ inline void dot_blocks32(const uint8_t* panel, int64_t n_columns, const Activati
         for (int m = 0; m < M; ++m) {
             const float scale = rows[m].scale[b];
             acc[m] = fma(unbiased(dot[m]), mul(d, set1(scale)), acc[m]);
-            if constexpr (Type::has_min) acc[m] = fma(halves(panel + 32), set1(scale * float(rows[m].sums[b])), acc[m]);
+            if constexpr (Type::has_min) acc[m] = fma(halves(panel + 32), set1(rows[m].lows[b]), acc[m]);
         }
     }
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);

@@ -4,6 +4,8 @@
 #include "kernels/generic/fields.h"
 #include "kernels/generic/blocks32.h"
 #include "kernels/generic/blocks256.h"
+#include "kernels/generic/wide32.h"
+#include "kernels/generic/wide256.h"
 #include "kernels/generic/floats.h"
 #include "kernels/generic/vectors.h"
 #include "kernels/generic/attention.h"
@@ -44,6 +46,28 @@ void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows,
     for (; m < n_rows; ++m) Type::template dot<1>(panel, n_columns, rows + m, tile + 16 * m);
 }
 
+template <class Open>
+void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc) {
+    int m = 0;
+    for (; m + kWideRows <= n_rows; m += kWideRows)
+        Open::template dot<kWideRows>(open, n_blocks, rows + m, first, acc + 16 * m);
+    if constexpr (kWideRows > 4)
+        for (; m + 4 <= n_rows; m += 4) Open::template dot<4>(open, n_blocks, rows + m, first, acc + 16 * m);
+    if constexpr (kWideRows > 2)
+        for (; m + 2 <= n_rows; m += 2) Open::template dot<2>(open, n_blocks, rows + m, first, acc + 16 * m);
+    if constexpr (kWideRows > 1)
+        for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m);
+}
+
+template <class Type>
+constexpr Wide wide_32() {
+    return {Open32<Type>::open, dot_wide<Open32<Type>>, 32, Type::bytes, Open32<Type>::bytes};
+}
+template <class Type>
+constexpr Wide wide_256() {
+    return {Open256<Type>::open, dot_wide<Open256<Type>>, 256, Type::bytes, Open256<Type>::bytes};
+}
+
 constexpr KernelTable make_table(const char* name) {
     KernelTable t{};
     t.name = name;
@@ -63,7 +87,21 @@ constexpr KernelTable make_table(const char* name) {
     set(WeightType::q4_k, dot_any<Blocks256<Q4_K>>);
     set(WeightType::q5_k, dot_any<Blocks256<Q5_K>>);
     set(WeightType::q6_k, dot_any<Blocks256<Q6_K>>);
-    set(WeightType::iq4_xs, dot_any<IQ4_XS>);
+    set(WeightType::iq4_xs, dot_any<Blocks256<IQ4_XS>>);
+    const auto wide = [&](WeightType type, Wide kernels) { t.wide[int(type)] = kernels; };
+    wide(WeightType::q4_0, wide_32<Q4_0>());
+    wide(WeightType::q4_1, wide_32<Q4_1>());
+    wide(WeightType::q5_0, wide_32<Q5_0>());
+    wide(WeightType::q5_1, wide_32<Q5_1>());
+    wide(WeightType::q8_0, wide_32<Q8_0>());
+    wide(WeightType::iq4_nl, wide_32<IQ4_NL>());
+    wide(WeightType::mxfp4, wide_32<MXFP4>());
+    wide(WeightType::q2_k, wide_256<Q2_K>());
+    wide(WeightType::q3_k, wide_256<Q3_K>());
+    wide(WeightType::q4_k, wide_256<Q4_K>());
+    wide(WeightType::q5_k, wide_256<Q5_K>());
+    wide(WeightType::q6_k, wide_256<Q6_K>());
+    wide(WeightType::iq4_xs, wide_256<IQ4_XS>());
     t.quantize_32 = quantize<32, 32>;
     t.quantize_256 = quantize<256, 16>;
     t.planes = planes;

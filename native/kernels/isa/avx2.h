@@ -112,6 +112,14 @@ inline I32 round_to_int(F32 a) {
 }
 // The low byte of each lane. The packing instructions saturate, so the other bytes are cleared before them;
 // they also work within 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
+inline I32 load_ints(const int32_t* p) {
+    I32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8 * i));
+    return r;
+}
+inline void store(int32_t* p, I32 a) {
+    WOOLLY_PARTS _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * i), a.v[i]);
+}
 inline void store_s8(int8_t* p, I32 a) {
     const __m256i low_byte = _mm256_set1_epi32(0xff);
     const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.v[0], low_byte), _mm256_and_si256(a.v[1], low_byte));
@@ -155,6 +163,9 @@ inline U8 load_bytes(const uint8_t* p) {
     WOOLLY_PARTS r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * i));
     return r;
 }
+inline void store_bytes(uint8_t* p, U8 a) {
+    WOOLLY_PARTS _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32 * i), a.v[i]);
+}
 inline U8 low_bits(U8 a, uint8_t mask) {
     WOOLLY_PARTS a.v[i] = _mm256_and_si256(a.v[i], _mm256_set1_epi8(static_cast<char>(mask)));
     return a;
@@ -179,8 +190,13 @@ template <int n>
 inline U8 insert_right(U8 a, U8 b) {
     return either(low_bits(a, static_cast<uint8_t>(~(0xff >> n))), shift_right<n>(b));
 }
-inline U8 minus_32(U8 a) {
-    WOOLLY_PARTS a.v[i] = _mm256_sub_epi8(a.v[i], _mm256_set1_epi8(32));
+template <int n>
+inline U8 minus(U8 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_sub_epi8(a.v[i], _mm256_set1_epi8(n));
+    return a;
+}
+inline U8 flip_sign(U8 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_xor_si256(a.v[i], _mm256_set1_epi8(static_cast<char>(0x80)));
     return a;
 }
 // Byte k of each lane.
@@ -205,8 +221,8 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
-// Rows that one pass over the weights computes.
-constexpr int kMaxRows = 4;
+// Rows that one pass over the weights computes, and over opened ones.
+constexpr int kMaxRows = 4, kWideRows = 2;
 
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }

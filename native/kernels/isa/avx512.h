@@ -64,6 +64,8 @@ inline I32 ishift_left(I32 a) {
 inline I32 biased(int32_t x) { return iset1(x); }
 inline F32 unbiased(I32 a) { return to_float(a); }
 inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline I32 load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
 inline F32 power_of_two(I32 a) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(127)), 23))};
@@ -90,6 +92,7 @@ constexpr int kPrefetch = 4096;
 [[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
 
 inline U8 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_bytes(uint8_t* p, U8 a) { _mm512_storeu_si512(p, a.v); }
 inline U8 low_bits(U8 a, uint8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(static_cast<char>(mask)))}; }
 // There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
 template <int n>
@@ -107,7 +110,11 @@ inline U8 insert_right(U8 a, U8 b) {
     return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(0xff >> n)), _mm512_srli_epi16(b.v, n), a.v,
                                       0xca)};
 }
-inline U8 minus_32(U8 a) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(32))}; }
+template <int n>
+inline U8 minus(U8 a) {
+    return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(n))};
+}
+inline U8 flip_sign(U8 a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
 // Byte k of each lane.
 template <int k>
 inline I32 byte(U8 a) {
@@ -121,8 +128,8 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
 }
 
-// Rows that one pass over the weights computes.
-constexpr int kMaxRows = 4;
+// Rows that one pass over the weights computes, and over opened ones.
+constexpr int kMaxRows = 4, kWideRows = 8;
 
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }
@@ -137,7 +144,7 @@ template <int g>
 constexpr int32_t kSignedOffset = 128;
 template <int g>
 [[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
-    return dot4<g>(acc, {_mm512_xor_si512(w.v, _mm512_set1_epi8(static_cast<char>(0x80)))}, a);
+    return dot4<g>(acc, flip_sign(w), a);
 }
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -125,6 +125,10 @@ inline I32 round_to_int(F32 a) {
     WOOLLY_PARTS r.v[i] = vcvtnq_s32_f32(a.v[i]);
     return r;
 }
+inline I32 load_ints(const int32_t* p) {
+    return {{vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12)}};
+}
+inline void store(int32_t* p, I32 a) { WOOLLY_PARTS vst1q_s32(p + 4 * i, a.v[i]); }
 inline void store_s8(int8_t* p, I32 a) {
     const int16x8_t low = vcombine_s16(vmovn_s32(a.v[0]), vmovn_s32(a.v[1]));
     const int16x8_t high = vcombine_s16(vmovn_s32(a.v[2]), vmovn_s32(a.v[3]));
@@ -161,6 +165,7 @@ constexpr int kPrefetch = 512;
 }
 
 inline U8 load_bytes(const uint8_t* p) { return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}}; }
+inline void store_bytes(uint8_t* p, U8 a) { WOOLLY_PARTS vst1q_u8(p + 16 * i, a.v[i]); }
 inline U8 low_bits(U8 a, uint8_t mask) {
     WOOLLY_PARTS a.v[i] = vandq_u8(a.v[i], vdupq_n_u8(mask));
     return a;
@@ -185,8 +190,13 @@ inline U8 insert_right(U8 a, U8 b) {
     WOOLLY_PARTS a.v[i] = vsriq_n_u8(a.v[i], b.v[i], n);
     return a;
 }
-inline U8 minus_32(U8 a) {
-    WOOLLY_PARTS a.v[i] = vsubq_u8(a.v[i], vdupq_n_u8(32));
+template <int n>
+inline U8 minus(U8 a) {
+    WOOLLY_PARTS a.v[i] = vsubq_u8(a.v[i], vdupq_n_u8(n));
+    return a;
+}
+inline U8 flip_sign(U8 a) {
+    WOOLLY_PARTS a.v[i] = veorq_u8(a.v[i], vdupq_n_u8(0x80));
     return a;
 }
 // Byte k of each lane.

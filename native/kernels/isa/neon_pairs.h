@@ -65,7 +65,18 @@ template <int M, int half>
         for (int j = 0; j < 2; ++j) sum[m].v[2 * half + j] = total[m][j];
 }
 
-struct PairedQ4_K {
+struct PairedQ4_K : Q4_K {
+    // As the other types give them: vector v is columns 4v to 4v + 3 of 16 rows, none minus 8.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        each<4>([&]<int i>() __attribute__((always_inline)) {
+            const U8 v = load_bytes(p + 256 * u + 64 * i), low = low_bits(v, 15);
+            U8 high;
+            for (int j = 0; j < 4; ++j) high.v[j] = veorq_u8(vshrq_n_u8(v.v[j], 4), vdupq_n_u8(8));
+            use.template operator()<2 * i>(U8{{low.v[0], low.v[1], high.v[0], high.v[1]}});
+            use.template operator()<2 * i + 1>(U8{{low.v[2], low.v[3], high.v[2], high.v[3]}});
+        });
+    }
     template <int M>
     static void dot(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
         F32 acc[M];

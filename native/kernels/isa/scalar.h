@@ -161,6 +161,12 @@ inline I32 round_to_int(F32 a) {
     WOOLLY_LANES r.v[i] = int32_t(__builtin_rintf(a.v[i]));
     return r;
 }
+inline I32 load_ints(const int32_t* p) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = p[i];
+    return r;
+}
+inline void store(int32_t* p, I32 a) { WOOLLY_LANES p[i] = a.v[i]; }
 inline void store_s8(int8_t* p, I32 a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
 // 2 to the power of each lane, for lanes from -126 to 127.
 inline F32 power_of_two(I32 a) {
@@ -197,6 +203,7 @@ inline U8 load_bytes(const uint8_t* p) {
     std::memcpy(r.v, p, sizeof(r.v));
     return r;
 }
+inline void store_bytes(uint8_t* p, U8 a) { std::memcpy(p, a.v, sizeof(a.v)); }
 inline U8 low_bits(U8 a, uint8_t mask) {
     for (int i = 0; i < 64; ++i) a.v[i] &= mask;
     return a;
@@ -221,8 +228,14 @@ inline U8 insert_right(U8 a, U8 b) {
     for (int i = 0; i < 64; ++i) a.v[i] = uint8_t((a.v[i] & ~(0xff >> n)) | (b.v[i] >> n));
     return a;
 }
-inline U8 minus_32(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] - 32);
+template <int n>
+inline U8 minus(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] - n);
+    return a;
+}
+// Signed bytes plus 128.
+inline U8 flip_sign(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] ^= 0x80;
     return a;
 }
 // Byte k of each lane.
@@ -244,8 +257,8 @@ inline U8 lookup(const int8_t* table, U8 a) {
     return a;
 }
 
-// Rows that one pass over the weights computes.
-constexpr int kMaxRows = 1;
+// Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
+constexpr int kMaxRows = 1, kWideRows = 1;
 
 // Sixteen activations, held as the level likes it.
 using Columns = const int8_t*;

@@ -4,6 +4,7 @@
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET avx2
 #include "kernels/isa/avx2.h"
+#include "kernels/generic/strips.h"
 #include "kernels/generic/kernels.h"
 // clang-format on
 

@@ -4,6 +4,7 @@
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET neon
 #include "kernels/isa/neon.h"
+#include "kernels/isa/neon_strips.h"
 #include "kernels/generic/kernels.h"
 #include "kernels/isa/neon_pairs.h"
 // clang-format on
@@ -14,6 +15,7 @@ extern const KernelTable k_neon_table;
 constinit const KernelTable k_neon_table = [] {
     KernelTable table = neon::make_table("neon");
     table.dot[int(WeightType::q4_k)] = neon::dot_any<neon::PairedQ4_K>;
+    table.wide[int(WeightType::q4_k)] = neon::wide_256<neon::PairedQ4_K>();
     table.pairs = true;
     return table;
 }();

@@ -4,6 +4,7 @@
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET scalar
 #include "kernels/isa/scalar.h"
+#include "kernels/generic/strips.h"
 #include "kernels/generic/kernels.h"
 // clang-format on
 

@@ -1,0 +1,116 @@
+// Many rows against weights of super-blocks of 256 columns. The weights of a panel are opened once: one byte each, the
+// sub-scales as integers; then all rows of the batch meet them. The float side is that of blocks256.h, so a row has the
+// same bits in both.
+
+namespace woolly::WOOLLY_TARGET {
+
+template <class Type>
+struct Open256 {
+    static constexpr int n = Type::n_groups;
+    // What is still added to each weight, because the level's dot takes only unsigned ones.
+    static constexpr int offset = Type::signed_quants ? kSignedOffset : kSigned ? 0 : Type::offset;
+    static constexpr bool signed_dot = kSigned || (Type::signed_quants && kSignedOffset == 0);
+    // Where things stand in an opened super-block: f32 scales and minima of 16 rows, int32 sub-scales of 16 rows for
+    // each group, their bytes where an offset has to be taken off, sub-minima in bytes, weights.
+    static constexpr int low = 64, factors = Type::has_min ? 128 : 64, packed = factors + 64 * n,
+                         minima = packed + (offset != 0 ? 16 * n : 0), weights = minima + (Type::has_min ? 16 * n : 0),
+                         bytes = weights + 4096;
+
+    static void open(const uint8_t* panel, int64_t n_blocks, uint8_t* to) {
+        for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes, to += bytes) {
+            for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
+            store(reinterpret_cast<float*>(to), halves(panel));
+            U8 scales[n / 4];
+            Type::scales(panel, scales);
+            each<n>([&]<int g>() __attribute__((always_inline)) {
+                const I32 factor = Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+                store(reinterpret_cast<int32_t*>(to + factors + 64 * g), factor);
+            });
+            if constexpr (offset != 0)
+                for (int k = 0; k < n / 4; ++k) store_bytes(to + packed + 64 * k, scales[k]);
+            if constexpr (Type::has_min) {
+                store(reinterpret_cast<float*>(to + low), halves(panel + 32));
+                U8 lows[n / 4];
+                Type::minima(panel, lows);
+                for (int k = 0; k < n / 4; ++k) store_bytes(to + minima + 64 * k, lows[k]);
+            }
+            each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
+                Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                    if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
+                    if constexpr (!Type::signed_quants && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
+                    store_bytes(to + weights + 16 * Type::unit * u + 64 * v, w);
+                });
+            });
+        }
+    }
+
+    // Sum over all groups of minimum * (sum of the activations), biased.
+    [[gnu::always_inline]] static StripI dot_minima(const uint8_t* p, const int8_t* planes) {
+        StripI start = strip_biased(), high = strip_zero();
+        const auto add = [&]<int k>(StripI& to, Columns a) __attribute__((always_inline)) {
+            to = strip_dot<k>(to, strip_load(p + 64 * (k % (n / 4))), a);
+        };
+        if constexpr (n == 8) {
+            const Columns a = columns(planes + 32);
+            add.template operator()<0>(start, a);
+            add.template operator()<1>(start, a);
+            add.template operator()<2>(high, a);
+            add.template operator()<3>(high, a);
+        } else {
+            const Columns first = columns(planes), second = columns(planes + 16);
+            each<4>([&]<int k>() __attribute__((always_inline)) {
+                add.template operator()<k>(start, first);
+                add.template operator()<k>(high, second);
+            });
+        }
+        return add_64(start, high);
+    }
+
+    template <int M>
+    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc) {
+        constexpr int width = 256 / n;
+        for (int lane = 0; lane < 16; lane += kStrip) {
+            const uint8_t* p = open + 4 * lane;
+            for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
+                StripI total[M];
+                for (int m = 0; m < M; ++m) {
+                    total[m] = strip_zero();
+                    if constexpr (offset != 0) {
+                        U8 scales[n / 4];
+                        for (int k = 0; k < n / 4; ++k) scales[k] = load_bytes(p + packed + 64 * k);
+                        total[m] = imul(dot_sums<n, Type::is_signed>(scales, rows[m], b), iset1(-offset));
+                    }
+                }
+                for (int g = 0; g < n; ++g) {
+                    StripI dots[M];
+                    for (int m = 0; m < M; ++m) dots[m] = strip_zero();
+                    each<width / 16>([&]<int c>() __attribute__((always_inline)) {
+                        Columns a[M];
+                        for (int m = 0; m < M; ++m) a[m] = columns(rows[m].q + 256 * b + width * g + 16 * c);
+                        each<4>([&]<int v>() __attribute__((always_inline)) {
+                            const StripU w = strip_load(p + weights + 16 * width * g + 64 * (4 * c + v));
+                            for (int m = 0; m < M; ++m)
+                                dots[m] =
+                                    signed_dot ? strip_dot_signed<v>(dots[m], w, a[m]) : strip_dot<v>(dots[m], w, a[m]);
+                        });
+                    });
+                    const StripI factor = strip_load(reinterpret_cast<const int32_t*>(p + factors + 64 * g));
+                    for (int m = 0; m < M; ++m) total[m] = multiply_add(total[m], factor, dots[m]);
+                }
+                const StripF d = strip_load(reinterpret_cast<const float*>(p));
+                for (int m = 0; m < M; ++m) {
+                    float* to = acc + 16 * m + lane;
+                    StripF sum = fma(to_float(total[m]), scaled(d, rows[m].scale[b]), strip_load(to));
+                    if constexpr (Type::has_min) {
+                        const StripI lows = dot_minima(p + minima, rows[m].planes + kPlanes * b);
+                        const StripF least = strip_load(reinterpret_cast<const float*>(p + low));
+                        sum = fma(unbiased(lows), scaled(least, -rows[m].scale[b]), sum);
+                    }
+                    store(to, sum);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace woolly::WOOLLY_TARGET

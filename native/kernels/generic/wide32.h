@@ -1,0 +1,63 @@
+// Many rows against weights with one float scale per 32 columns: opened once per panel, then all rows of the batch meet
+// them. The float side is that of blocks32.h, so a row has the same bits in both.
+
+namespace woolly::WOOLLY_TARGET {
+
+template <class Type>
+struct Open32 {
+    // As in Open256.
+    static constexpr int offset = Type::is_signed ? kSignedOffset : kSigned ? 0 : Type::offset;
+    static constexpr bool signed_dot = kSigned || (Type::is_signed && kSignedOffset == 0);
+    // An opened block: f32 scales of 16 rows, f32 minima, weights.
+    static constexpr int weights = Type::has_min ? 128 : 64, bytes = weights + 512;
+
+    static void open(const uint8_t* panel, int64_t n_blocks, uint8_t* to) {
+        for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes, to += bytes) {
+            for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + kPrefetch + line);
+            store(reinterpret_cast<float*>(to), Type::scale(panel));
+            if constexpr (Type::has_min) store(reinterpret_cast<float*>(to + 64), halves(panel + 32));
+            Type::unpack(panel, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                if constexpr (Type::is_signed && kSignedOffset != 0) w = flip_sign(w);
+                if constexpr (!Type::is_signed && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
+                store_bytes(to + weights + 64 * v, w);
+            });
+        }
+    }
+
+    template <int M>
+    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc) {
+        for (int lane = 0; lane < 16; lane += kStrip) {
+            const uint8_t* p = open + 4 * lane;
+            StripF sum[M];
+            for (int m = 0; m < M; ++m) sum[m] = strip_load(acc + 16 * m + lane);
+            for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
+                StripI dots[M];
+                for (int m = 0; m < M; ++m)
+                    if constexpr (offset != 0) {
+                        dots[m] = biased(-offset * rows[m].sums[b]);
+                    } else {
+                        dots[m] = strip_biased();
+                    }
+                each<2>([&]<int c>() __attribute__((always_inline)) {
+                    Columns a[M];
+                    for (int m = 0; m < M; ++m) a[m] = columns(rows[m].q + 32 * b + 16 * c);
+                    each<4>([&]<int v>() __attribute__((always_inline)) {
+                        const StripU w = strip_load(p + weights + 64 * (4 * c + v));
+                        for (int m = 0; m < M; ++m)
+                            dots[m] =
+                                signed_dot ? strip_dot_signed<v>(dots[m], w, a[m]) : strip_dot<v>(dots[m], w, a[m]);
+                    });
+                });
+                const StripF d = strip_load(reinterpret_cast<const float*>(p));
+                for (int m = 0; m < M; ++m) {
+                    sum[m] = fma(unbiased(dots[m]), scaled(d, rows[m].scale[b]), sum[m]);
+                    if constexpr (Type::has_min)
+                        sum[m] = fma(strip_load(reinterpret_cast<const float*>(p + 64)), rows[m].lows[b], sum[m]);
+                }
+            }
+            for (int m = 0; m < M; ++m) store(acc + 16 * m + lane, sum[m]);
+        }
+    }
+};
+
+}  // namespace woolly::WOOLLY_TARGET

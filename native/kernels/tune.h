@@ -1,0 +1,12 @@
+// From how many rows it pays to open a panel: measured, because it depends on the type, the level and the CPU.
+#pragma once
+
+#include "kernels/table.h"
+
+namespace woolly {
+
+// Measured at the first call for a type, in about a millisecond, and remembered. Both ways give the same bits, so a
+// measurement that was disturbed costs time and nothing else.
+int wide_from(const KernelTable& kernels, int type);
+
+}  // namespace woolly
