@@ -88,6 +88,26 @@ struct AttentionTask {
     float* sum;  // [n_heads]: sum of exp(score - max)
 };
 
+// Many queries over one range of cached positions: several rows of the batch by the heads that share a KV head. Each
+// gets the bits that AttentionTask gives it alone.
+struct AttentionTile {
+    const float* const* q;  // [n_queries][head_dim], turned and not scaled
+    const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none where first >= last
+    const int* last;
+    int n_queries;
+    int head_dim;
+    float scale;
+    float softcap;
+    const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
+    const uint8_t* const* v_blocks;
+    int first_block, n_blocks;
+    float* scratch;  // [kTileQueries * 16 + 32 * head_dim]
+    float* out;      // [n_queries, head_dim]: sum of exp(score - max) * v
+    float* max;      // [n_queries]
+    float* sum;      // [n_queries]: sum of exp(score - max)
+};
+constexpr int kTileQueries = 8;  // whose scores are held at a time
+
 struct KernelTable {
     const char* name;
 
@@ -110,6 +130,7 @@ struct KernelTable {
     void (*store_k[3])(const float* k, int head_dim, int slot, uint8_t* block);
     void (*store_v[3])(const float* v, int head_dim, int slot, uint8_t* block);
     void (*attend[3])(const AttentionTask& task);
+    void (*attend_tile[3])(const AttentionTile& tile);
 };
 
 // Index into store_k, store_v and attend.

@@ -107,6 +107,75 @@ void merge(float* out, float* max, float* sum, const float* next, const float* n
 
 }  // namespace
 
+// Many rows: a task is a block of rows of one sequence and a KV head, all its splits one after another.
+void Worker::attend_blocks(const Step& step, int index) {
+    const int n_kv = cache.layers()[size_t(step.layer)].n_kv_heads, head_dim = step.head_dim;
+    const int64_t width = p.value_width(step.inputs[0]);
+    const int n_heads = int(width / head_dim) / n_kv;
+    float* mine = reinterpret_cast<float*>(p.own_[size_t(id)].data() + p.own_bytes_);
+    float* const keys = mine;
+    float* const out_ = keys + kTileQueries * 16 + 32 * head_dim;
+    const int most = kAttendRows * n_heads;
+    float *const max = out_ + most * head_dim, *const sum = max + most;
+    float *const next_out = sum + most, *const next_max = next_out + most * head_dim, *const next_sum = next_max + most;
+    const float** const q = reinterpret_cast<const float**>(next_sum + most + most % 2);
+    int *const first = reinterpret_cast<int*>(q + most), *const last = first + most;
+
+    const int64_t n_tasks = int64_t(p.row_blocks_.size() - 1) * n_kv;
+    for (int64_t task; (task = p.next_[size_t(index)].fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
+        // The longest first, so that no thread is left alone with it at the end.
+        const int64_t block = (n_tasks - 1 - task) / n_kv;
+        const int kv_head = int((n_tasks - 1 - task) % n_kv);
+        const int64_t row = p.row_blocks_[size_t(block)];
+        const int n_rows = int(p.row_blocks_[size_t(block + 1)] - row), n_queries = n_rows * n_heads;
+        const int32_t* pages = batch.pages + p.row_sequence_[size_t(row)] * batch.max_pages;
+        const auto seen_from = [&](int64_t r) {
+            return step.window > 0 ? std::max(0, batch.positions[r] - step.window + 1) : 0;
+        };
+        const int first_split = seen_from(row) / kSplit, last_split = batch.positions[row + n_rows - 1] / kSplit;
+        for (int split = first_split; split <= last_split; ++split) {
+            AttentionTile t{};
+            for (int i = 0; i < n_queries; ++i) {
+                const int64_t r = row + i / n_heads;
+                q[i] = in(step, 0) + r * width + (kv_head * n_heads + i % n_heads) * head_dim;
+                first[i] = std::max(split * kSplit, seen_from(r));
+                last[i] = std::min((split + 1) * kSplit, batch.positions[r] + 1);
+            }
+            t.q = q, t.first = first, t.last = last, t.n_queries = n_queries, t.head_dim = head_dim;
+            t.scale = step.factor, t.softcap = step.softcap, t.scratch = keys;
+            t.first_block = split * kSplit / 16;
+            t.n_blocks =
+                (std::min((split + 1) * kSplit, batch.positions[row + n_rows - 1] + 1) + 15) / 16 - t.first_block;
+            const uint8_t* k_blocks[kSplit / 16] = {};
+            const uint8_t* v_blocks[kSplit / 16] = {};
+            for (int b = 0; b < t.n_blocks; ++b) {
+                const int position = (t.first_block + b) * 16;
+                k_blocks[b] =
+                    cache.block(step.layer, pages[position / kPageSize], kv_head, position % kPageSize, false);
+                v_blocks[b] = cache.block(step.layer, pages[position / kPageSize], kv_head, position % kPageSize, true);
+            }
+            t.k_blocks = k_blocks, t.v_blocks = v_blocks;
+            const bool is_first = split == first_split;
+            t.out = is_first ? out_ : next_out, t.max = is_first ? max : next_max, t.sum = is_first ? sum : next_sum;
+            p.kernels_.attend_tile[kv_index(cache.type())](t);
+            for (int i = 0; !is_first && i < n_rows; ++i) {
+                // A row that has not begun has nothing to add to; one that has ended has nothing to add.
+                const int at = i * n_heads;
+                if (seen_from(row + i) / kSplit == split) {
+                    std::copy_n(next_out + at * head_dim, n_heads * head_dim, out_ + at * head_dim);
+                    std::copy_n(next_max + at, n_heads, max + at);
+                    std::copy_n(next_sum + at, n_heads, sum + at);
+                } else if (batch.positions[row + i] / kSplit >= split) {
+                    merge(out_ + at * head_dim, max + at, sum + at, next_out + at * head_dim, next_max + at,
+                          next_sum + at, n_heads, head_dim);
+                }
+            }
+        }
+        for (int i = 0; i < n_rows; ++i)
+            write_attention(step, row + i, kv_head, out_ + i * n_heads * head_dim, sum + i * n_heads);
+    }
+}
+
 void Worker::attend(const Step& step, int index) {
     const int n_kv = cache.layers()[size_t(step.layer)].n_kv_heads;
     const int64_t width = p.value_width(step.inputs[0]);
@@ -121,27 +190,10 @@ void Worker::attend(const Step& step, int index) {
         return step.window > 0 ? std::max(0, batch.positions[row] - step.window + 1) / kSplit : 0;
     };
     const auto n_splits = [&](int64_t row) { return batch.positions[row] / kSplit + 1 - first_split(row); };
-    float* mine = reinterpret_cast<float*>(p.own_[size_t(id)].data() + ((p.activation_bytes_ + 63) & ~size_t{63}) +
-                                           p.norm_bytes_ + 2 * p.panel_bytes_);
     float *o, *m, *s, *o2, *m2, *s2;
     auto& next = p.next_[size_t(index)];
 
-    if (batch.n_rows > 4 * p.pool_.size()) {
-        // Many rows: a task is one row and KV head, all its splits one after another.
-        part(mine, 0, &o, &m, &s);
-        part(mine, 1, &o2, &m2, &s2);
-        for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < batch.n_rows * n_kv;) {
-            const int64_t row = task / n_kv;
-            const int kv_head = int(task % n_kv), first = first_split(row);
-            attend_split(step, row, kv_head, first, o, m, s);
-            for (int i = 1; i < n_splits(row); ++i) {
-                attend_split(step, row, kv_head, first + i, o2, m2, s2);
-                merge(o, m, s, o2, m2, s2, n_heads, step.head_dim);
-            }
-            write_attention(step, row, kv_head, o, s);
-        }
-        return;
-    }
+    if (batch.n_rows > 4 * p.pool_.size()) return attend_blocks(step, index);
     // Few rows: each split is a task of its own; who finishes a row's last split merges them, in order.
     int64_t n_tasks = 0;
     for (int64_t row = 0; row < batch.n_rows; ++row) n_tasks += int64_t(n_splits(row)) * n_kv;

@@ -40,14 +40,20 @@ void Program::finish() {
     activations_ = Memory(activation_bytes_ * size_t(max_rows_));
     for (auto& rows : activation_rows_) rows.resize(size_t(max_rows_));
     row_sequence_.resize(size_t(max_rows_));
+    row_blocks_.reserve(size_t(max_rows_) + 1);
 
-    size_t group = 0;
+    size_t group = 0, tile = 0;
     int64_t heads = 0;
     for (const Step& step : steps_) {
         if (step.op != Op::attend) continue;
         const int64_t width = values_[size_t(step.inputs[0])].width;
         group = std::max(group, size_t(width + 2 * (width / step.head_dim)) * 4);
         heads = std::max(heads, width / step.head_dim);
+        // A block of rows: K and V of 16 positions, two sets of sums, and each query's address and range. At most all
+        // heads share one KV head.
+        const size_t queries = size_t(kAttendRows * (width / step.head_dim));
+        const size_t numbers = size_t(kTileQueries * 16 + 32 * step.head_dim) + 2 * queries * size_t(step.head_dim + 2);
+        tile = std::max(tile, aligned(numbers * 4 + queries * 16 + 64));
     }
     // Splits are computed apart only where rows are few (attend says when), so their number is bounded.
     const size_t splits = size_t(max_context_ / kSplit + 1);
@@ -62,10 +68,11 @@ void Program::finish() {
         m.wide_from = wide_from(kernels_, m.type);
         open_bytes_ = std::max(open_bytes_, aligned(size_t(kWideColumns / wide.block * wide.open_bytes)));
     }
-    // Each worker: a prepared row, a normed row, two panels (gate and up), attention of one group twice, opened
-    // weights, and sums of two panels (gate and up) for a block of rows.
-    own_bytes_ = aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_ + 2 * aligned(group);
-    for (int i = 0; i < pool_.size(); ++i) own_.emplace_back(own_bytes_ + open_bytes_ + 2 * kRowBlock * kPanel * 4);
+    // Each worker: a prepared row, a normed row, two panels (gate and up); then opened weights and sums of two panels
+    // for a block of rows, or attention of a block of rows.
+    own_bytes_ = aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_;
+    for (int i = 0; i < pool_.size(); ++i)
+        own_.emplace_back(own_bytes_ + std::max(tile, open_bytes_ + 2 * kRowBlock * kPanel * 4));
 }
 
 void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,

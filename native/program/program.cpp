@@ -90,6 +90,10 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
         m.whole = m.packed != nullptr && std::atomic_ref(m.left).load(std::memory_order_acquire) == 0;
     for (int64_t s = 0; s < batch.n_sequences; ++s)
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
+    row_blocks_.clear();
+    for (int64_t s = 0; s < batch.n_sequences; ++s)
+        for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; r += kAttendRows) row_blocks_.push_back(r);
+    row_blocks_.push_back(batch.n_rows);
     for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);
     batch_ = &batch;
     cache_ = &cache;

@@ -141,6 +141,7 @@ class Program {
     std::unique_ptr<std::atomic<int64_t>[]> next_;      // [n_steps]: the next task to take
     std::unique_ptr<std::atomic<int32_t>[]> finished_;  // attention splits that are done, per row and KV head
     std::vector<int32_t> row_sequence_;
+    std::vector<int64_t> row_blocks_;  // where blocks of at most kAttendRows rows of one sequence begin, and their end
 
     std::thread preparing_;
     std::atomic<bool> stop_preparing_{false};

@@ -6,6 +6,7 @@
 namespace woolly {
 
 constexpr int64_t kRowBlock = 128;  // rows of the batch whose sums one thread holds at a time
+constexpr int kAttendRows = 8;      // rows of a sequence that look at the past together
 constexpr int kSplit = 128;  // positions of one attention task: fixed, so that results do not depend on the threads
 
 struct Worker {
@@ -47,6 +48,7 @@ struct Worker {
     const uint8_t* packed(Matrix& matrix, int64_t panel, int slot);
     void finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
                      int64_t n_columns);
+    void attend_blocks(const Step& step, int index);
     void attend_split(const Step& step, int64_t row, int kv_head, int split, float* out, float* max, float* sum);
     void write_attention(const Step& step, int64_t row, int kv_head, const float* out, const float* sum);
 };

@@ -97,40 +97,57 @@ inline F32 masked(F32 score, int position, int first, int last) {
     return load(lanes);
 }
 
+// The running softmax of one query: what a block of scores does to its maximum and sum, and to what was summed so far.
+// Leaves the weights of the block, 0 outside [first, last).
+[[gnu::always_inline]] inline void soften(F32 score, int position, int first, int last, int head_dim, float* out,
+                                          float* max, float* sum, float* weights) {
+    score = masked(score, position, first, last);
+    const float largest = max_lanes(score);
+    if (largest > *max) {
+        float lanes[16];
+        store(lanes, exp(set1(*max - largest)));
+        const float shrink = *max == -__builtin_inff() ? 0.0f : lanes[0];
+        for (int c = 0; c < head_dim; c += 16) store(out + c, mul(load(out + c), set1(shrink)));
+        *sum *= shrink;
+        *max = largest;
+    }
+    store(weights, exp(sub(score, set1(*max))));
+    if (position < first || position + 16 > last)
+        for (int i = 0; i < 16; ++i)
+            if (position + i < first || position + i >= last) weights[i] = 0.0f;
+    *sum += sum_lanes(load(weights));
+}
+
+// out += the values of a block at positions that are seen, in order, by their weights.
+template <class Kv>
+[[gnu::always_inline]] inline void add_values(const uint8_t* v, int head_dim, int position, int first, int last,
+                                              const float* weights, float* out) {
+    const int from = first > position ? first - position : 0;
+    const int to = last < position + 16 ? last - position : 16;
+    for (int c = 0; c < head_dim; c += 16) {
+        F32 acc = load(out + c);
+        for (int i = from; i < to; ++i) acc = fma(Kv::v(v, head_dim, i, c), set1(weights[i]), acc);
+        store(out + c, acc);
+    }
+}
+
+inline void clear(int n_queries, int head_dim, float* out, float* max, float* sum) {
+    for (int h = 0; h < n_queries; ++h) max[h] = -__builtin_inff(), sum[h] = 0.0f;
+    for (int i = 0; i < n_queries * head_dim; i += 16) store(out + i, zero());
+}
+
 template <class Kv>
 inline void attend(const AttentionTask& t) {
-    for (int h = 0; h < t.n_heads; ++h) {
-        t.max[h] = -__builtin_inff();
-        t.sum[h] = 0.0f;
-        for (int c = 0; c < t.head_dim; ++c) t.out[h * t.head_dim + c] = 0.0f;
-    }
+    clear(t.n_heads, t.head_dim, t.out, t.max, t.sum);
     for (int block = t.first / 16; block * 16 < t.last; ++block) {
         const uint8_t* k = t.k_blocks[block - t.first_block];
         const uint8_t* v = t.v_blocks[block - t.first_block];
         for (int h = 0; h < t.n_heads; ++h) {
-            const F32 score = masked(scores<Kv>(t, t.q + h * t.head_dim, k), block * 16, t.first, t.last);
-            const float largest = max_lanes(score);
             float* out = t.out + h * t.head_dim;
-            if (largest > t.max[h]) {
-                float lanes[16];
-                store(lanes, exp(set1(t.max[h] - largest)));
-                const float shrink = t.max[h] == -__builtin_inff() ? 0.0f : lanes[0];
-                for (int c = 0; c < t.head_dim; c += 16) store(out + c, mul(load(out + c), set1(shrink)));
-                t.sum[h] *= shrink;
-                t.max[h] = largest;
-            }
             float weights[16];
-            store(weights, exp(sub(score, set1(t.max[h]))));
-            for (int i = 0; i < 16; ++i)
-                if (block * 16 + i < t.first || block * 16 + i >= t.last) weights[i] = 0.0f;
-            t.sum[h] += sum_lanes(load(weights));
-            const int from = t.first > block * 16 ? t.first - block * 16 : 0;
-            const int to = t.last < block * 16 + 16 ? t.last - block * 16 : 16;
-            for (int c = 0; c < t.head_dim; c += 16) {
-                F32 acc = load(out + c);
-                for (int i = from; i < to; ++i) acc = fma(Kv::v(v, t.head_dim, i, c), set1(weights[i]), acc);
-                store(out + c, acc);
-            }
+            const F32 score = scores<Kv>(t, t.q + h * t.head_dim, k);
+            soften(score, block * 16, t.first, t.last, t.head_dim, out, t.max + h, t.sum + h, weights);
+            add_values<Kv>(v, t.head_dim, block * 16, t.first, t.last, weights, out);
         }
     }
 }

@@ -19,6 +19,14 @@ using StripU = U8;
 [[gnu::always_inline]] inline StripF fma(StripF a, float b, StripF c) { return fma(a, set1(b), c); }
 [[gnu::always_inline]] inline StripI multiply_add(StripI acc, StripI a, StripI b) { return iadd(acc, imul(a, b)); }
 [[gnu::always_inline]] inline StripI add_64(StripI a, StripI b) { return iadd(a, ishift_left<6>(b)); }
+[[gnu::always_inline]] inline StripF strip_fzero() { return zero(); }
+// Four numbers, one of which is a factor.
+using Four = const float*;
+[[gnu::always_inline]] inline Four four_of(const float* p) { return p; }
+template <int l>
+[[gnu::always_inline]] inline StripF fma_of(StripF a, Four b, StripF c) {
+    return fma(a, set1(b[l]), c);
+}
 template <int g>
 [[gnu::always_inline]] inline StripI strip_dot(StripI acc, StripU w, Columns a) {
     return dot4<g>(acc, w, a);

@@ -223,6 +223,8 @@ inline U8 lookup(const int8_t* table, U8 a) {
 
 // Rows that one pass over the weights computes, and over opened ones.
 constexpr int kMaxRows = 4, kWideRows = 2;
+// Queries of attention whose scores, and whose values, are summed together.
+constexpr int kScoreRows = 1, kValueRows = 4;
 
 using Columns = const int8_t*;
 inline Columns columns(const int8_t* a) { return a; }

@@ -55,6 +55,23 @@ inline constexpr int32_t kBias[4] = {0x4b400000, 0x4b400000, 0x4b400000, 0x4b400
     WOOLLY_STRIP c.v[i] = vfmaq_f32(c.v[i], a.v[i], vdupq_n_f32(b));
     return c;
 }
+[[gnu::always_inline]] inline StripF add(StripF a, StripF b) {
+    WOOLLY_STRIP a.v[i] = vaddq_f32(a.v[i], b.v[i]);
+    return a;
+}
+[[gnu::always_inline]] inline StripF strip_fzero() { return {{vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}}; }
+
+// Four numbers, one of which is a factor.
+using Four = float32x4_t;
+[[gnu::always_inline]] inline Four four_of(const float* p) { return vld1q_f32(p); }
+template <int l>
+[[gnu::always_inline]] inline StripF fma_of(StripF a, Four b, StripF c) {
+    WOOLLY_STRIP c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
+    return c;
+}
+// Queries of attention whose scores, and whose values, are summed together.
+constexpr int kScoreRows = 3, kValueRows = 8;
+
 // acc + a * b
 [[gnu::always_inline]] inline StripI multiply_add(StripI acc, StripI a, StripI b) {
     WOOLLY_STRIP acc.v[i] = vmlaq_s32(acc.v[i], a.v[i], b.v[i]);

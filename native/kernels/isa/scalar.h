@@ -259,6 +259,8 @@ inline U8 lookup(const int8_t* table, U8 a) {
 
 // Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
 constexpr int kMaxRows = 1, kWideRows = 1;
+// Queries of attention whose scores, and whose values, are summed together.
+constexpr int kScoreRows = 1, kValueRows = 1;
 
 // Sixteen activations, held as the level likes it.
 using Columns = const int8_t*;

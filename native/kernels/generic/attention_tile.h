@@ -1,0 +1,100 @@
+// Attention of many queries: a block of 16 positions becomes f32 once, then several queries at a time meet each value
+// while it is in a register. Every query goes through the steps of attention.h in their order.
+
+namespace woolly::WOOLLY_TARGET {
+
+// Scores of 16 positions for Q queries: four sums over columns modulo 4, each one in order.
+template <int Q>
+inline void score_block(const float* k, const float* const* q, const AttentionTile& t, float* to) {
+    for (int lane = 0; lane < 16; lane += kStrip) {
+        StripF acc[Q][4];
+        for (int j = 0; j < Q; ++j)
+            for (int i = 0; i < 4; ++i) acc[j][i] = strip_fzero();
+        for (int c = 0; c < t.head_dim; c += 4) {
+            Four four[Q];
+            for (int j = 0; j < Q; ++j) four[j] = four_of(q[j] + c);
+            each<4>([&]<int i>() __attribute__((always_inline)) {
+                const StripF column = strip_load(k + 16 * (c + i) + lane);
+                for (int j = 0; j < Q; ++j) acc[j][i] = fma_of<i>(column, four[j], acc[j][i]);
+            });
+        }
+        for (int j = 0; j < Q; ++j)
+            store(to + 16 * j + lane, scaled(add(add(acc[j][0], acc[j][1]), add(acc[j][2], acc[j][3])), t.scale));
+    }
+}
+
+// out += values of 16 positions by their weights, for Q queries.
+template <int Q>
+inline void value_block(const float* v, const float* weights, int head_dim, float* out) {
+    for (int c = 0; c < head_dim; c += kStrip) {
+        StripF acc[Q];
+        for (int j = 0; j < Q; ++j) acc[j] = strip_load(out + j * head_dim + c);
+        for (int i = 0; i < 16; i += 4) {
+            Four four[Q];
+            for (int j = 0; j < Q; ++j) four[j] = four_of(weights + 16 * j + i);
+            each<4>([&]<int l>() __attribute__((always_inline)) {
+                const StripF value = strip_load(v + (i + l) * head_dim + c);
+                for (int j = 0; j < Q; ++j) acc[j] = fma_of<l>(value, four[j], acc[j]);
+            });
+        }
+        for (int j = 0; j < Q; ++j) store(out + j * head_dim + c, acc[j]);
+    }
+}
+
+// f(Q, from) with the largest Q that fits, until n are done.
+template <int Q, class F>
+[[gnu::always_inline]] inline void in_groups(int n, const F& f) {
+    int from = 0;
+    for (; from + Q <= n; from += Q) f.template operator()<Q>(from);
+    if constexpr (Q > 1) {
+        const int rest = from;
+        in_groups<Q / 2>(n - rest,
+                         [&]<int R>(int at) __attribute__((always_inline)) { f.template operator()<R>(rest + at); });
+    }
+}
+
+template <class Kv>
+inline void attend_tile(const AttentionTile& t) {
+    clear(t.n_queries, t.head_dim, t.out, t.max, t.sum);
+    float *weights = t.scratch, *keys = weights + 16 * kTileQueries, *values = keys + 16 * t.head_dim;
+    for (int block = 0; block < t.n_blocks; ++block) {
+        const int position = 16 * (t.first_block + block);
+        bool opened = false;
+        for (int from = 0; from < t.n_queries; from += kTileQueries) {
+            const int n = t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries;
+            bool seen = false, all = true;
+            for (int j = from; j < from + n; ++j) {
+                seen |= t.first[j] < position + 16 && t.last[j] > position && t.first[j] < t.last[j];
+                all &= t.first[j] <= position && t.last[j] >= position + 16;
+            }
+            if (!seen) continue;
+            if (!opened) {
+                for (int c = 0; c < t.head_dim; ++c) store(keys + 16 * c, Kv::k(t.k_blocks[block], t.head_dim, c));
+                for (int i = 0; i < 16; ++i)
+                    for (int c = 0; c < t.head_dim; c += 16)
+                        store(values + i * t.head_dim + c, Kv::v(t.v_blocks[block], t.head_dim, i, c));
+                opened = true;
+            }
+            float* out = t.out + from * t.head_dim;
+            in_groups<kScoreRows>(n, [&]<int Q>(int at) __attribute__((always_inline)) {
+                score_block<Q>(keys, t.q + from + at, t, weights + 16 * at);
+            });
+            for (int j = 0; j < n; ++j) {
+                const int first = t.first[from + j], last = t.last[from + j];
+                if (first >= position + 16 || last <= position || first >= last) continue;
+                float* w = weights + 16 * j;
+                soften(soft_capped(load(w), t.softcap), position, first, last, t.head_dim, out + j * t.head_dim,
+                       t.max + from + j, t.sum + from + j, w);
+                if (!all)
+                    add_values<KvF32>(reinterpret_cast<const uint8_t*>(values), t.head_dim, position, first, last, w,
+                                      out + j * t.head_dim);
+            }
+            if (all)
+                in_groups<kValueRows>(n, [&]<int Q>(int at) __attribute__((always_inline)) {
+                    value_block<Q>(values, weights + 16 * at, t.head_dim, out + at * t.head_dim);
+                });
+        }
+    }
+}
+
+}  // namespace woolly::WOOLLY_TARGET
