@@ -72,24 +72,8 @@ constexpr int64_t kWideColumns = 1024;
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
 
-// One query group over one range of cached positions.
-struct AttentionTask {
-    const float* q;  // [n_heads, head_dim], turned and not scaled
-    int n_heads;     // query heads that share this KV head
-    int head_dim;
-    float scale;
-    float softcap;                   // 0: none
-    int first, last;                 // positions that are seen, exclusive of `last`
-    const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
-    const uint8_t* const* v_blocks;
-    int first_block;
-    float* out;  // [n_heads, head_dim]: sum of exp(score - max) * v
-    float* max;  // [n_heads]
-    float* sum;  // [n_heads]: sum of exp(score - max)
-};
-
-// Many queries over one range of cached positions: several rows of the batch by the heads that share a KV head. Each
-// gets the bits that AttentionTask gives it alone.
+// Queries over one range of cached positions: rows of one sequence by the heads that share a KV head. Each gets the
+// bits that it gets alone.
 struct AttentionTile {
     const float* const* q;  // [n_queries][head_dim], turned and not scaled
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none where first >= last
@@ -129,8 +113,7 @@ struct KernelTable {
     // Writes one token's K and V (head_dim values each) into its slot of a block of 16 positions.
     void (*store_k[3])(const float* k, int head_dim, int slot, uint8_t* block);
     void (*store_v[3])(const float* v, int head_dim, int slot, uint8_t* block);
-    void (*attend[3])(const AttentionTask& task);
-    void (*attend_tile[3])(const AttentionTile& tile);
+    void (*attend[3])(const AttentionTile& tile);
 };
 
 // Index into store_k, store_v and attend.

@@ -49,11 +49,11 @@ void Program::finish() {
         const int64_t width = values_[size_t(step.inputs[0])].width;
         group = std::max(group, size_t(width + 2 * (width / step.head_dim)) * 4);
         heads = std::max(heads, width / step.head_dim);
-        // A block of rows: K and V of 16 positions, two sets of sums, and each query's address and range. At most all
-        // heads share one KV head.
+        // Of one block of rows: scratch for the kernel with each query's address and range, then sums of two splits. At
+        // most all heads share one KV head.
         const size_t queries = size_t(kAttendRows * (width / step.head_dim));
-        const size_t numbers = size_t(kTileQueries * 16 + 32 * step.head_dim) + 2 * queries * size_t(step.head_dim + 2);
-        tile = std::max(tile, aligned(numbers * 4 + queries * 16 + 64));
+        attend_numbers_ = std::max(attend_numbers_, size_t(kTileQueries * 16 + 32 * step.head_dim) + 4 * queries);
+        tile = std::max(tile, 2 * queries * size_t(step.head_dim + 2));
     }
     // Splits are computed apart only where rows are few (attend says when), so their number is bounded.
     const size_t splits = size_t(max_context_ / kSplit + 1);
@@ -72,7 +72,8 @@ void Program::finish() {
     // for a block of rows, or attention of a block of rows.
     own_bytes_ = aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_;
     for (int i = 0; i < pool_.size(); ++i)
-        own_.emplace_back(own_bytes_ + std::max(tile, open_bytes_ + 2 * kRowBlock * kPanel * 4));
+        own_.emplace_back(own_bytes_ +
+                          std::max((attend_numbers_ + tile) * 4, open_bytes_ + 2 * kRowBlock * kPanel * 4));
 }
 
 void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,

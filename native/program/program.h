@@ -135,6 +135,7 @@ class Program {
     // Quantized activations of one linears step, shared by all workers; and each worker's own copy for a single row.
     size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_bytes_ = 0, own_bytes_ = 0,
            open_bytes_ = 0;
+    size_t attend_numbers_ = 0;  // scratch of the attention kernel
     Memory activations_, partials_;
     std::vector<Memory> own_;
     std::vector<ActivationRow> activation_rows_[3];

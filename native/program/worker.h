@@ -1,6 +1,8 @@
 // What one thread does with one step. Each op is a member; ops/ holds their bodies.
 #pragma once
 
+#include <algorithm>
+
 #include "program/program.h"
 
 namespace woolly {
@@ -8,6 +10,21 @@ namespace woolly {
 constexpr int64_t kRowBlock = 128;  // rows of the batch whose sums one thread holds at a time
 constexpr int kAttendRows = 8;      // rows of a sequence that look at the past together
 constexpr int kSplit = 128;  // positions of one attention task: fixed, so that results do not depend on the threads
+
+// Attention in progress: for each query the sum of exp(score - max) * v, the maximum, and the sum of exp(score - max).
+struct Softmax {
+    float *out, *max, *sum;
+
+    // The i-th in an array of such, for n queries each.
+    Softmax(float* base, int64_t i, int n, int head_dim)
+        : out(base + i * n * (head_dim + 2)), max(out + n * head_dim), sum(max + n) {}
+    // Without the first n queries.
+    Softmax from(int n, int head_dim) const {
+        Softmax rest = *this;
+        rest.out += n * head_dim, rest.max += n, rest.sum += n;
+        return rest;
+    }
+};
 
 struct Worker {
     Program& p;
@@ -49,8 +66,13 @@ struct Worker {
     void finish_tile(const Step& step, size_t m, const float* tile, int64_t row, int n, int64_t column,
                      int64_t n_columns);
     void attend_blocks(const Step& step, int index);
-    void attend_split(const Step& step, int64_t row, int kv_head, int split, float* out, float* max, float* sum);
-    void write_attention(const Step& step, int64_t row, int kv_head, const float* out, const float* sum);
+    void attend_split(const Step& step, int64_t row, int n_rows, int kv_head, int split, float* memory,
+                      const Softmax& to);
+    void write_attention(const Step& step, int64_t row, int kv_head, const Softmax& from);
+    // The first position that a row sees.
+    int seen_from(const Step& step, int64_t row) const {
+        return step.window > 0 ? std::max(0, batch.positions[row] - step.window + 1) : 0;
+    }
 };
 
 }  // namespace woolly

@@ -1,90 +1,13 @@
-// Attention of one query group over a range of cached positions, in blocks of 16.
-//
-// K of a block lies column by column (16 positions of one column side by side), so a lane is a position and scores
-// need no sum over lanes. V lies position by position, so a lane is a column. q8_0 blocks carry f32 scales behind the
-// bytes: K per position and 32 columns, V the same.
+// Attention: a block of 16 cached positions becomes f32 once, then several queries at a time meet each value while it
+// is in a register. Every query goes through the same steps in the same order, whoever is computed beside it.
 
 namespace woolly::WOOLLY_TARGET {
-
-struct KvF32 {
-    static F32 k(const uint8_t* block, int, int column) {
-        return load(reinterpret_cast<const float*>(block) + 16 * column);
-    }
-    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
-        return load(reinterpret_cast<const float*>(block) + position * head_dim + column);
-    }
-    static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
-        for (int c = 0; c < head_dim; ++c) reinterpret_cast<float*>(block)[16 * c + slot] = x[c];
-    }
-    static void store_v(const float* x, int head_dim, int slot, uint8_t* block) {
-        std::memcpy(block + size_t(slot) * size_t(head_dim) * 4, x, size_t(head_dim) * 4);
-    }
-};
-
-struct KvF16 {
-    static F32 k(const uint8_t* block, int, int column) {
-        return load_f16(reinterpret_cast<const uint16_t*>(block) + 16 * column);
-    }
-    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
-        return load_f16(reinterpret_cast<const uint16_t*>(block) + position * head_dim + column);
-    }
-    static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
-        uint16_t half[16];
-        for (int c = 0; c < head_dim; c += 16) {
-            store_f16(half, load(x + c));
-            for (int i = 0; i < 16; ++i) reinterpret_cast<uint16_t*>(block)[16 * (c + i) + slot] = half[i];
-        }
-    }
-    static void store_v(const float* x, int head_dim, int slot, uint8_t* block) {
-        for (int c = 0; c < head_dim; c += 16)
-            store_f16(reinterpret_cast<uint16_t*>(block) + slot * head_dim + c, load(x + c));
-    }
-};
-
-struct KvQ8 {
-    static const float* scales(const uint8_t* block, int head_dim) {
-        return reinterpret_cast<const float*>(block + 16 * head_dim);
-    }
-    static F32 k(const uint8_t* block, int head_dim, int column) {
-        const F32 q = to_float(load_s8(reinterpret_cast<const int8_t*>(block) + 16 * column));
-        return mul(q, load(scales(block, head_dim) + 16 * (column / 32)));
-    }
-    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
-        const F32 q = to_float(load_s8(reinterpret_cast<const int8_t*>(block) + position * head_dim + column));
-        return mul(q, set1(scales(block, head_dim)[position * (head_dim / 32) + column / 32]));
-    }
-    static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
-        float* scale = reinterpret_cast<float*>(block + 16 * head_dim);
-        int8_t q[32];
-        int32_t sum;
-        for (int g = 0; g < head_dim / 32; ++g) {
-            quantize<32, 32>(x + 32 * g, 32, q, scale + 16 * g + slot, &sum);
-            for (int i = 0; i < 32; ++i) block[16 * (32 * g + i) + slot] = uint8_t(q[i]);
-        }
-    }
-    static void store_v(const float* x, int head_dim, int slot, uint8_t* block) {
-        float* scale = reinterpret_cast<float*>(block + 16 * head_dim) + slot * (head_dim / 32);
-        int32_t sum;
-        for (int g = 0; g < head_dim / 32; ++g)
-            quantize<32, 32>(x + 32 * g, 32, reinterpret_cast<int8_t*>(block) + slot * head_dim + 32 * g, scale + g,
-                             &sum);
-    }
-};
 
 inline F32 soft_capped(F32 score, float cap) {
     if (cap == 0.0f) return score;
     // cap * tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1)
     const F32 e = exp(mul(score, set1(2.0f / cap)));
     return sub(set1(cap), div(set1(2.0f * cap), add(e, set1(1.0f))));
-}
-
-// Scores of 16 positions: four sums over columns modulo 4, each one in order.
-template <class Kv>
-[[gnu::always_inline]] inline F32 scores(const AttentionTask& t, const float* q, const uint8_t* block) {
-    F32 acc[4] = {zero(), zero(), zero(), zero()};
-    for (int c = 0; c < t.head_dim; c += 4)
-        for (int i = 0; i < 4; ++i) acc[i] = fma(Kv::k(block, t.head_dim, c + i), set1(q[c + i]), acc[i]);
-    return soft_capped(mul(add(add(acc[0], acc[1]), add(acc[2], acc[3])), set1(t.scale)), t.softcap);
 }
 
 // Positions outside [first, last) of a block score minus infinity; their weight is then exactly 0.
@@ -118,36 +41,107 @@ inline F32 masked(F32 score, int position, int first, int last) {
     *sum += sum_lanes(load(weights));
 }
 
-// out += the values of a block at positions that are seen, in order, by their weights.
-template <class Kv>
-[[gnu::always_inline]] inline void add_values(const uint8_t* v, int head_dim, int position, int first, int last,
-                                              const float* weights, float* out) {
+// Scores of 16 positions for Q queries: four sums over columns modulo 4, each one in order.
+template <int Q>
+inline void score_block(const float* k, const float* const* q, const AttentionTile& t, float* to) {
+    for (int lane = 0; lane < 16; lane += kStrip) {
+        StripF acc[Q][4];
+        for (int j = 0; j < Q; ++j)
+            for (int i = 0; i < 4; ++i) acc[j][i] = strip_fzero();
+        for (int c = 0; c < t.head_dim; c += 4) {
+            Four four[Q];
+            for (int j = 0; j < Q; ++j) four[j] = four_of(q[j] + c);
+            each<4>([&]<int i>() __attribute__((always_inline)) {
+                const StripF column = strip_load(k + 16 * (c + i) + lane);
+                for (int j = 0; j < Q; ++j) acc[j][i] = fma_of<i>(column, four[j], acc[j][i]);
+            });
+        }
+        for (int j = 0; j < Q; ++j)
+            store(to + 16 * j + lane, scaled(add(add(acc[j][0], acc[j][1]), add(acc[j][2], acc[j][3])), t.scale));
+    }
+}
+
+// out += values of 16 positions by their weights, for Q queries.
+template <int Q>
+inline void value_block(const float* v, const float* weights, int head_dim, float* out) {
+    for (int c = 0; c < head_dim; c += kStrip) {
+        StripF acc[Q];
+        for (int j = 0; j < Q; ++j) acc[j] = strip_load(out + j * head_dim + c);
+        for (int i = 0; i < 16; i += 4) {
+            Four four[Q];
+            for (int j = 0; j < Q; ++j) four[j] = four_of(weights + 16 * j + i);
+            each<4>([&]<int l>() __attribute__((always_inline)) {
+                const StripF value = strip_load(v + (i + l) * head_dim + c);
+                for (int j = 0; j < Q; ++j) acc[j] = fma_of<l>(value, four[j], acc[j]);
+            });
+        }
+        for (int j = 0; j < Q; ++j) store(out + j * head_dim + c, acc[j]);
+    }
+}
+
+// The same for one query and the positions that it sees: what lies in the cache at the others may be anything.
+inline void some_values(const float* v, int head_dim, int position, int first, int last, const float* weights,
+                        float* out) {
     const int from = first > position ? first - position : 0;
     const int to = last < position + 16 ? last - position : 16;
     for (int c = 0; c < head_dim; c += 16) {
         F32 acc = load(out + c);
-        for (int i = from; i < to; ++i) acc = fma(Kv::v(v, head_dim, i, c), set1(weights[i]), acc);
+        for (int i = from; i < to; ++i) acc = fma(load(v + i * head_dim + c), set1(weights[i]), acc);
         store(out + c, acc);
     }
 }
 
-inline void clear(int n_queries, int head_dim, float* out, float* max, float* sum) {
-    for (int h = 0; h < n_queries; ++h) max[h] = -__builtin_inff(), sum[h] = 0.0f;
-    for (int i = 0; i < n_queries * head_dim; i += 16) store(out + i, zero());
+// f(Q, from) with the largest Q that fits, until n are done.
+template <int Q, class F>
+[[gnu::always_inline]] inline void in_groups(int n, const F& f) {
+    int from = 0;
+    for (; from + Q <= n; from += Q) f.template operator()<Q>(from);
+    if constexpr (Q > 1) {
+        const int rest = from;
+        in_groups<(Q > 4 ? Q / 2 : Q - 1)>(
+            n - rest, [&]<int R>(int at) __attribute__((always_inline)) { f.template operator()<R>(rest + at); });
+    }
 }
 
 template <class Kv>
-inline void attend(const AttentionTask& t) {
-    clear(t.n_heads, t.head_dim, t.out, t.max, t.sum);
-    for (int block = t.first / 16; block * 16 < t.last; ++block) {
-        const uint8_t* k = t.k_blocks[block - t.first_block];
-        const uint8_t* v = t.v_blocks[block - t.first_block];
-        for (int h = 0; h < t.n_heads; ++h) {
-            float* out = t.out + h * t.head_dim;
-            float weights[16];
-            const F32 score = scores<Kv>(t, t.q + h * t.head_dim, k);
-            soften(score, block * 16, t.first, t.last, t.head_dim, out, t.max + h, t.sum + h, weights);
-            add_values<Kv>(v, t.head_dim, block * 16, t.first, t.last, weights, out);
+inline void attend(const AttentionTile& t) {
+    for (int i = 0; i < t.n_queries; ++i) t.max[i] = -__builtin_inff(), t.sum[i] = 0.0f;
+    for (int i = 0; i < t.n_queries * t.head_dim; i += 16) store(t.out + i, zero());
+    float *weights = t.scratch, *keys = weights + 16 * kTileQueries, *values = keys + 16 * t.head_dim;
+    for (int block = 0; block < t.n_blocks; ++block) {
+        const int position = 16 * (t.first_block + block);
+        bool opened = false;
+        for (int from = 0; from < t.n_queries; from += kTileQueries) {
+            const int n = t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries;
+            bool seen = false, all = true;
+            for (int j = from; j < from + n; ++j) {
+                seen |= t.first[j] < position + 16 && t.last[j] > position && t.first[j] < t.last[j];
+                all &= t.first[j] <= position && t.last[j] >= position + 16;
+            }
+            if (!seen) continue;
+            if (!opened) {
+                for (int c = 0; c < t.head_dim; ++c) store(keys + 16 * c, Kv::k(t.k_blocks[block], t.head_dim, c));
+                for (int i = 0; i < 16; ++i)
+                    for (int c = 0; c < t.head_dim; c += 16)
+                        store(values + i * t.head_dim + c, Kv::v(t.v_blocks[block], t.head_dim, i, c));
+                opened = true;
+            }
+            float* out = t.out + from * t.head_dim;
+            in_groups<kScoreRows>(n, [&]<int Q>(int at) __attribute__((always_inline)) {
+                score_block<Q>(keys, t.q + from + at, t, weights + 16 * at);
+            });
+            for (int j = 0; j < n; ++j) {
+                const int first = t.first[from + j], last = t.last[from + j];
+                if (first >= position + 16 || last <= position || first >= last) continue;
+                float* w = weights + 16 * j;
+                soften(soft_capped(load(w), t.softcap), position, first, last, t.head_dim, out + j * t.head_dim,
+                       t.max + from + j, t.sum + from + j, w);
+                if (!all) some_values(values, t.head_dim, position, first, last, w, out + j * t.head_dim);
+            }
+            if (all)
+                in_groups<kValueRows>(n, [&]<int Q>(int at) __attribute__((always_inline)) {
+                    value_block<Q>(values, weights + 16 * at, t.head_dim, out + at * t.head_dim);
+                });
         }
     }
 }

@@ -8,8 +8,8 @@
 #include "kernels/generic/wide256.h"
 #include "kernels/generic/floats.h"
 #include "kernels/generic/vectors.h"
+#include "kernels/generic/cached.h"
 #include "kernels/generic/attention.h"
-#include "kernels/generic/attention_tile.h"
 // clang-format on
 
 namespace woolly::WOOLLY_TARGET {
@@ -108,12 +108,9 @@ constexpr KernelTable make_table(const char* name) {
     t.planes = planes;
     t.rms_norm = rms_norm;
     t.swiglu = swiglu;
-    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>,
-    t.attend_tile[0] = attend_tile<KvF32>;
-    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>,
-    t.attend_tile[1] = attend_tile<KvF16>;
-    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>,
-    t.attend_tile[2] = attend_tile<KvQ8>;
+    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;
+    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>;
+    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>;
     return t;
 }
 
