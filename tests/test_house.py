@@ -19,7 +19,7 @@ PACKAGE = ROOT / "woolly"
 # except that text reads vocabularies with gguf.
 LADDER = (
     ("gguf", "store"),
-    ("text",),
+    ("quantize", "text"),
     ("plan",),
     ("models",),
     ("runtime",),

@@ -22,6 +22,7 @@ NB_MODULE(_native, m) {
         "GB/s at which so many threads together read so much memory.");
     woolly::bind_gguf(m);
     woolly::bind_program(m);
+    woolly::bind_quantize(m);
     woolly::bind_sampling(m);
     woolly::bind_text(m);
 }

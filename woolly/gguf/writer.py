@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,7 +39,8 @@ class _Tensor:
     name: str
     type: GGMLType
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]  # flat
+    n_bytes: int
+    parts: Callable[[], Iterable[NDArray[np.uint8]]]  # its bytes, in order
 
 
 class GGUFWriter:
@@ -90,6 +92,32 @@ class GGUFWriter:
 
     def add_raw_tensor(self, name: str, type: GGMLType, shape: Sequence[int], data: bytes | NDArray[np.uint8]) -> None:
         """Add a tensor whose bytes are ready. The array is referred to until `write`, not copied."""
+        flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
+        tensor = self._describe(name, type, shape, lambda: (flat,))
+        if flat.dtype != np.uint8 or flat.size != tensor.n_bytes:
+            raise GGUFError(
+                f"{self.path}: tensor {name!r}: expected {tensor.n_bytes} bytes for {type.name} of shape "
+                f"{tensor.shape}, found {flat.size} of {flat.dtype}"
+            )
+        self._tensors[name] = tensor
+
+    def add_streamed_tensor(
+        self, name: str, type: GGMLType, shape: Sequence[int], parts: Callable[[], Iterable[NDArray[np.uint8]]]
+    ) -> None:
+        """Add a tensor whose bytes are made while the file is written, part by part: `parts` is called by `write`."""
+        self._tensors[name] = self._describe(name, type, shape, parts)
+
+    def n_bytes(self) -> int:
+        """Size of the file that `write` will make, with a padded end."""
+        size = 24 + sum(len(encode_string(key)) + len(data) for key, data in self._all_values().items())
+        size += sum(len(encode_string(t.name)) + 4 + 8 * len(t.shape) + 12 for t in self._tensors.values())
+        for tensor in self._tensors.values():
+            size += -size % self.alignment + tensor.n_bytes
+        return size + (-size % self.alignment if self._tensors else 0)
+
+    def _describe(
+        self, name: str, type: GGMLType, shape: Sequence[int], parts: Callable[[], Iterable[NDArray[np.uint8]]]
+    ) -> _Tensor:
         _check_name(self.path, "tensor", name)
         if name in self._tensors:
             raise GGUFError(f"{self.path}: expected every tensor once, found {name!r} again")
@@ -98,17 +126,11 @@ class GGUFWriter:
             raise GGUFError(
                 f"{self.path}: tensor {name!r}: expected at most {MAX_DIMENSIONS} positive dimensions, found {shape}"
             )
-        flat = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1)
         try:
             n_bytes = math.prod(shape[:-1]) * type.row_bytes(shape[-1] if shape else 1)
         except GGUFError as error:
             raise GGUFError(f"{self.path}: tensor {name!r}: {error}") from None
-        if flat.dtype != np.uint8 or flat.size != n_bytes:
-            raise GGUFError(
-                f"{self.path}: tensor {name!r}: expected {n_bytes} bytes for {type.name} of shape {shape}, "
-                f"found {flat.size} of {flat.dtype}"
-            )
-        self._tensors[name] = _Tensor(name, type, shape, flat)
+        return _Tensor(name, type, shape, n_bytes, parts)
 
     def write(self, *, pad_end: bool | None = None) -> None:
         """Write the file: to a temporary beside it, which then takes its name.
@@ -125,7 +147,9 @@ class GGUFWriter:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            raise GGUFError(f"{self.path}: the file cannot be written ({error.strerror or error})") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = f": it takes {-(-self.n_bytes() // 10**6)} MB" if full else ""
+            raise GGUFError(f"{self.path}: the file cannot be written ({error.strerror or error}){advice}") from error
 
     def _all_values(self) -> dict[str, bytes | memoryview]:
         if self.alignment == DEFAULT_ALIGNMENT or ALIGNMENT_KEY in self._values:
@@ -156,11 +180,18 @@ class GGUFWriter:
             file.write(encode_string(tensor.name))
             file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
             file.write(struct.pack("<IQ", tensor.type, offset))
-            offset += tensor.data.size + -tensor.data.size % self.alignment
+            offset += tensor.n_bytes + -tensor.n_bytes % self.alignment
         # Padded before a tensor, not after: only the end of the file is a matter of taste.
         for tensor in self._tensors.values():
             file.write(bytes(-file.tell() % self.alignment))
-            file.write(tensor.data.data)
+            start = file.tell()
+            for part in tensor.parts():
+                file.write(part.data)
+            if file.tell() - start != tensor.n_bytes:
+                raise GGUFError(
+                    f"{self.path}: tensor {tensor.name!r}: expected parts of {tensor.n_bytes} bytes together, "
+                    f"found {file.tell() - start}"
+                )
         if pad_end:
             file.write(bytes(-file.tell() % self.alignment))
 

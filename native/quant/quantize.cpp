@@ -1,0 +1,242 @@
+// Rows of any type to rows of another: reading, the types of 32 columns, and the sharing of rows among threads.
+#include "quant/quantize.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "quant/pack.h"
+#include "quant/quantize_halves.h"
+
+namespace woolly {
+
+namespace {
+
+float reciprocal(float scale) {
+    const float inverse = 1 / scale;
+    return std::isfinite(inverse) ? inverse : 0;
+}
+
+void put_half(uint8_t* out, float value) {
+    const uint16_t half = float_to_half(value);
+    std::memcpy(out, &half, 2);
+}
+
+void pack_nibbles(const uint8_t* levels, uint8_t* out) {
+    for (int i = 0; i < 16; ++i) out[i] = uint8_t((levels[i] & 15) | (levels[i + 16] << 4));
+}
+
+void pack_fifth(const uint8_t* levels, uint8_t* out) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 32; ++i) bits |= uint32_t(levels[i] >> 4) << i;
+    std::memcpy(out, &bits, 4);
+}
+
+// Scale and levels 0..2*half-1 such that the largest magnitude becomes level 0 exactly.
+float symmetric(const float* x, int half, uint8_t* levels) {
+    float largest = x[0];
+    for (int i = 1; i < 32; ++i) {
+        if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
+    }
+    const float scale = largest / float(-half), inverse = reciprocal(scale), middle = float(half) + 0.5f;
+    for (int i = 0; i < 32; ++i) {
+        const int level = int(x[i] * inverse + middle);
+        levels[i] = uint8_t(level > 2 * half - 1 ? 2 * half - 1 : level);
+    }
+    return scale;
+}
+
+// Scale, minimum and levels 0..top that span the block from its minimum to its maximum.
+void affine(const float* x, int top, uint8_t* out, uint8_t* levels) {
+    float low = x[0], high = x[0];
+    for (int i = 1; i < 32; ++i) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    const float scale = (high - low) / float(top), inverse = reciprocal(scale);
+    for (int i = 0; i < 32; ++i) {
+        const float level = (x[i] - low) * inverse + 0.5f;
+        levels[i] = uint8_t(int(level > float(top) ? float(top) : level));
+    }
+    put_half(out, scale);
+    put_half(out + 2, low);
+}
+
+void q8_0(const float* x, uint8_t* out) {
+    float largest = 0;
+    for (int i = 0; i < 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    const float scale = largest / 127, inverse = reciprocal(scale);
+    put_half(out, scale);
+    for (int i = 0; i < 32; ++i) {
+        // Half away from zero; to add 0.5 would round 0.49999997 up.
+        const float scaled = x[i] * inverse;
+        const int whole = int(scaled);
+        out[2 + i] = uint8_t(int8_t(whole + int(2 * (scaled - float(whole)))));
+    }
+}
+
+void block(WeightType type, const float* x, uint8_t* out) {
+    uint8_t levels[32];
+    switch (type) {
+        case WeightType::q4_0:
+            put_half(out, symmetric(x, 8, levels));
+            return pack_nibbles(levels, out + 2);
+        case WeightType::q4_1:
+            affine(x, 15, out, levels);
+            return pack_nibbles(levels, out + 4);
+        case WeightType::q5_0:
+            put_half(out, symmetric(x, 16, levels));
+            pack_fifth(levels, out + 2);
+            return pack_nibbles(levels, out + 6);
+        case WeightType::q5_1:
+            affine(x, 31, out, levels);
+            pack_fifth(levels, out + 4);
+            return pack_nibbles(levels, out + 8);
+        case WeightType::q8_0:
+            return q8_0(x, out);
+        case WeightType::iq4_nl:
+            return quantize_block_iq4nl(x, out);
+        case WeightType::iq4_xs:
+            return quantize_block_iq4xs(x, out);
+        case WeightType::q2_k:
+            return quantize_block_q2k(x, out);
+        case WeightType::q3_k:
+            return quantize_block_q3k(x, out);
+        case WeightType::q4_k:
+            return quantize_block_q4k(x, out);
+        case WeightType::q5_k:
+            return quantize_block_q5k(x, out);
+        default:
+            return quantize_block_q6k(x, out);
+    }
+}
+
+// Where a block keeps its float16 numbers, which a large input can push to infinity; -1: none.
+struct Halves {
+    int first, second;
+};
+
+Halves halves_of(WeightType type) {
+    switch (type) {
+        case WeightType::q2_k:
+            return {80, 82};
+        case WeightType::q3_k:
+            return {108, -1};
+        case WeightType::q6_k:
+            return {208, -1};
+        case WeightType::q4_1:
+        case WeightType::q5_1:
+        case WeightType::q4_k:
+        case WeightType::q5_k:
+            return {0, 2};
+        default:
+            return {0, -1};
+    }
+}
+
+bool is_finite_half(const uint8_t* p) {
+    uint16_t half;
+    std::memcpy(&half, p, 2);
+    return (half & 0x7c00u) != 0x7c00u;
+}
+
+template <class Convert>
+void read_16(const uint8_t* source, int64_t columns, float* x, Convert convert) {
+    for (int64_t i = 0; i < columns; ++i) {
+        uint16_t h;
+        std::memcpy(&h, source + 2 * i, 2);
+        x[i] = convert(h);
+    }
+}
+
+void read_row(int type, const uint8_t* source, int64_t columns, float* x) {
+    switch (WeightType(type)) {
+        case WeightType::f32:
+            std::memcpy(x, source, size_t(columns) * 4);
+            break;
+        case WeightType::f16:
+            read_16(source, columns, x, half_to_float);
+            break;
+        case WeightType::bf16:
+            read_16(source, columns, x, bfloat_to_float);
+            break;
+        default:
+            dequantize_row(type, source, columns, x);
+    }
+}
+
+bool all_finite(const float* x, int64_t columns) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < columns; ++i) {
+        const uint32_t magnitude = bits_of(x[i]) & 0x7fffffffu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < 0x7f800000u;
+}
+
+Fault write_row(WeightType type, TypeInfo info, const float* x, int64_t columns, uint8_t* out) {
+    if (!all_finite(x, columns)) return Fault::not_finite;
+    if (type == WeightType::f32) {
+        std::memcpy(out, x, size_t(columns) * 4);
+        return Fault::none;
+    }
+    if (type == WeightType::f16 || type == WeightType::bf16) {
+        const uint32_t exponent = type == WeightType::f16 ? 0x7c00u : 0x7f80u;
+        bool is_finite = true;
+        for (int64_t i = 0; i < columns; ++i) {
+            const uint16_t h = type == WeightType::f16 ? float_to_half(x[i]) : float_to_bfloat(x[i]);
+            is_finite = is_finite && (h & exponent) != exponent;
+            std::memcpy(out + 2 * i, &h, 2);
+        }
+        return is_finite ? Fault::none : Fault::too_large;
+    }
+    const Halves halves = halves_of(type);
+    for (int64_t b = 0; b < columns / info.block; ++b, x += info.block, out += info.bytes) {
+        block(type, x, out);
+        const bool fits = is_finite_half(out + halves.first);
+        if (!fits || (halves.second >= 0 && !is_finite_half(out + halves.second))) return Fault::too_large;
+    }
+    return Fault::none;
+}
+
+}  // namespace
+
+bool can_quantize(int ggml_type) {
+    return type_info(ggml_type).block != 0 && WeightType(ggml_type) != WeightType::mxfp4;
+}
+
+QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_rows, int64_t columns, int type,
+                             uint8_t* out, int threads) {
+    const TypeInfo from = type_info(source_type), to = type_info(type);
+    const size_t source_bytes = row_bytes(from, columns), out_bytes = row_bytes(to, columns);
+    const int64_t share = std::max<int64_t>(1, (1 << 14) / columns);  // rows taken at a time
+    std::atomic<int64_t> next{0};
+    std::vector<QuantizeResult> results(size_t(threads), {Fault::none, n_rows});
+    auto work = [&](QuantizeResult& result) {
+        std::vector<float> x(static_cast<size_t>(columns));
+        for (int64_t first; result.fault == Fault::none && (first = next.fetch_add(share)) < n_rows;) {
+            for (int64_t row = first; row < std::min(first + share, n_rows); ++row) {
+                read_row(source_type, source + size_t(row) * source_bytes, columns, x.data());
+                const Fault fault = write_row(WeightType(type), to, x.data(), columns, out + size_t(row) * out_bytes);
+                if (fault != Fault::none) {
+                    result = {fault, row};
+                    break;
+                }
+            }
+        }
+    };
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads && i * share < n_rows; ++i) others.emplace_back([&, i] { work(results[size_t(i)]); });
+    work(results[0]);
+    for (std::thread& other : others) other.join();
+    QuantizeResult first = results[0];
+    for (const QuantizeResult& result : results) {
+        if (result.fault != Fault::none && result.row < first.row) first = result;
+    }
+    return first;
+}
+
+}  // namespace woolly

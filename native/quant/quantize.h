@@ -1,0 +1,38 @@
+// Rows of numbers to rows of a storage type, with the scales searched that lose least.
+#pragma once
+
+#include <cstdint>
+
+namespace woolly {
+
+enum class Fault : int {
+    none,
+    not_finite,  // a number of the row is infinite or NaN
+    too_large    // a number of the row is beyond what the type can hold
+};
+
+struct QuantizeResult {
+    Fault fault;
+    int64_t row;  // the first one with the fault
+};
+
+// Whether rows can be written as this type.
+bool can_quantize(int ggml_type);
+
+// Writes `n_rows` rows of `columns` numbers, stored as `source_type`, one after the other as `type`. Rows are shared
+// out among `threads` threads; the bytes do not depend on how many. `columns` is a multiple of both types' blocks.
+QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_rows, int64_t columns, int type,
+                             uint8_t* out, int threads);
+
+// One block of 256 columns of a k-type or IQ4_XS. Scales beyond float16 come out infinite.
+void quantize_block_q2k(const float* x, uint8_t* out);
+void quantize_block_q3k(const float* x, uint8_t* out);
+void quantize_block_q4k(const float* x, uint8_t* out);
+void quantize_block_q5k(const float* x, uint8_t* out);
+void quantize_block_q6k(const float* x, uint8_t* out);
+void quantize_block_iq4xs(const float* x, uint8_t* out);
+
+// One block of 32 columns of IQ4_NL.
+void quantize_block_iq4nl(const float* x, uint8_t* out);
+
+}  // namespace woolly

@@ -1,0 +1,125 @@
+"""Writing the file that a recipe describes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly import _native
+from woolly.errors import GGUFError, RequestError
+from woolly.gguf import GGUFFile, GGUFWriter, ValueType
+from woolly.quantize.recipe import Change, Recipe
+
+__all__ = ["Summary", "quantize_file"]
+
+Progress = Callable[[int, int], None]
+
+# Bytes of the source that are converted at a time: what is kept in memory, and how often progress is told.
+_SLAB = 1 << 23
+# What the numbers in quantized blocks mean; it has not changed since 2023.
+_QUANTIZATION_VERSION = 2
+_FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was written."""
+
+    path: Path
+    n_bytes: int  # of the file
+    types: dict[str, int]  # how many tensors of each type
+    seconds: float
+
+
+def quantize_file(
+    source: GGUFFile,
+    recipe: Recipe,
+    path: str | os.PathLike[str],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+) -> Summary:
+    """Write `source` again with the types of the recipe, through a temporary file beside `path`.
+
+    The metadata is kept, but for `general.file_type`, `general.quantization_version`, and the keys of split files: the
+    result is one file. `progress(done, total)` counts bytes of the source.
+    """
+    start = time.perf_counter()
+    target = Path(path)
+    if any(target.exists() and target.samefile(own) for own in source.paths):
+        raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
+    if not 1 <= threads <= 1024:
+        raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
+    writer = GGUFWriter(target, alignment=source.alignment)
+    own = {"general.file_type": recipe.mix.file_type, "general.quantization_version": _QUANTIZATION_VERSION}
+    for key in source.metadata:
+        if key not in own and not key.startswith("split."):
+            writer.add_raw(key, source.metadata.raw(key))
+    for key, value in own.items():
+        writer.add(key, value, ValueType.UINT32)
+    meter = _Meter(recipe.n_bytes_before, progress)
+    for change in recipe.changes:
+        writer.add_streamed_tensor(change.tensor.name, change.type, change.tensor.shape, _parts(change, threads, meter))
+    _check_room(target, writer.n_bytes())
+    writer.write()
+    types = Counter(change.type.name for change in recipe.changes)
+    return Summary(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
+
+
+class _Meter:
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total = total
+        self.done = 0
+        self.progress = progress
+
+    def advance(self, n_bytes: int) -> None:
+        self.done += n_bytes
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _parts(change: Change, threads: int, meter: _Meter) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    tensor, type = change.tensor, change.type
+
+    def make() -> Iterator[NDArray[np.uint8]]:
+        columns = tensor.shape[-1] if tensor.shape else 1
+        bytes_per_row = tensor.type.row_bytes(columns)
+        rows = tensor.data.reshape(-1, bytes_per_row)
+        step = max(1, _SLAB // bytes_per_row)
+        for first in range(0, len(rows), step):
+            slab = rows[first : first + step]
+            if change.is_change:
+                out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)
+                fault, row = _native.quantize_rows(tensor.type, slab.reshape(-1), columns, type, out, threads)
+                if fault:
+                    raise GGUFError(
+                        f"{tensor.path}: tensor {tensor.name!r}: row {first + row} holds {_FAULTS[fault]}: "
+                        f"it cannot be written as {type.name}"
+                    )
+                yield out
+            else:
+                yield slab.reshape(-1)
+            meter.advance(slab.size)
+
+    return make
+
+
+def _check_room(target: Path, n_bytes: int) -> None:
+    """Say before the work, not after most of it, that the disk is too small."""
+    try:
+        free = shutil.disk_usage(target.parent).free
+    except OSError:
+        return  # writing will say what is wrong
+    if free < n_bytes:
+        raise GGUFError(
+            f"{target}: the file takes {-(-n_bytes // 10**6)} MB, but its disk has {free // 10**6} MB left: "
+            f"make room, or write it elsewhere"
+        )

@@ -1,0 +1,73 @@
+"""The kinds of file that can be made, by the names that people know them by."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from woolly import _native
+from woolly.errors import RequestError
+from woolly.gguf import GGMLType
+
+__all__ = ["MIXES", "Mix", "find_mix", "find_type"]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A kind of file: what most of its weights are stored as."""
+
+    name: str
+    file_type: int  # general.file_type
+    type: GGMLType
+    about: str
+
+
+MIXES: Mapping[str, Mix] = MappingProxyType(
+    {
+        mix.name: mix
+        for mix in (
+            Mix("F32", 0, GGMLType.F32, "32 bits: nothing lost, twice F16's size"),
+            Mix("F16", 1, GGMLType.F16, "16 bits, narrow range"),
+            Mix("BF16", 32, GGMLType.BF16, "16 bits, float32's range"),
+            Mix("Q8_0", 7, GGMLType.Q8_0, "8.5 bits: no loss that one can see"),
+            Mix("Q6_K", 18, GGMLType.Q6_K, "6.6 bits: very near to the original"),
+            Mix("Q5_K_M", 17, GGMLType.Q5_K, "5.7 bits: near; the more sensitive half of some weights in Q6_K"),
+            Mix("Q5_K_S", 16, GGMLType.Q5_K, "5.5 bits"),
+            Mix("Q5_1", 9, GGMLType.Q5_1, "6 bits, older type"),
+            Mix("Q5_0", 8, GGMLType.Q5_0, "5.5 bits, older type"),
+            Mix("Q4_K_M", 15, GGMLType.Q4_K, "4.9 bits: the usual choice; the more sensitive weights in Q6_K"),
+            Mix("Q4_K_S", 14, GGMLType.Q4_K, "4.6 bits"),
+            Mix("IQ4_NL", 25, GGMLType.IQ4_NL, "4.5 bits, uneven steps"),
+            Mix("IQ4_XS", 30, GGMLType.IQ4_XS, "4.3 bits, uneven steps"),
+            Mix("Q4_1", 3, GGMLType.Q4_1, "5 bits, older type"),
+            Mix("Q4_0", 2, GGMLType.Q4_0, "4.5 bits, older type"),
+            Mix("Q3_K_L", 13, GGMLType.Q3_K, "4.3 bits: loses much"),
+            Mix("Q3_K_M", 12, GGMLType.Q3_K, "3.9 bits: loses much"),
+            Mix("Q3_K_S", 11, GGMLType.Q3_K, "3.4 bits: loses very much"),
+            Mix("Q2_K", 10, GGMLType.Q2_K, "3 bits: for large models in little memory"),
+        )
+    }
+)
+# Short names, as other tools read them.
+_SHORT = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
+
+
+def find_mix(name: str) -> Mix:
+    """The kind of file with this name, in any case; RequestError with the near names otherwise."""
+    wanted = name.upper()
+    wanted = _SHORT.get(wanted, wanted)
+    if wanted not in MIXES:
+        near = difflib.get_close_matches(wanted, MIXES, n=3)
+        known = f"did you mean {' or '.join(near)}?" if near else f"the known types are {', '.join(MIXES)}"
+        raise RequestError(f"there is no type {name!r} to quantize to: {known}")
+    return MIXES[wanted]
+
+
+def find_type(name: str, option: str) -> GGMLType:
+    """The storage type with this name, in any case; RequestError that names the option otherwise."""
+    types = [type.name for type in GGMLType if _native.can_quantize(type)]
+    if name.upper() not in types:
+        raise RequestError(f"{option} is {name!r}; expected one of {', '.join(types)}")
+    return GGMLType[name.upper()]

@@ -1,0 +1,236 @@
+"""Which type each tensor of a file gets.
+
+The rules of the mixes are those that GGUF files in the wild were made by, so that a name means the same everywhere:
+which tensors get more bits than the rest, and what stands in where a row is no whole number of blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.gguf import GGMLType, GGUFFile, Tensor
+from woolly.quantize.mixes import Mix
+
+__all__ = ["Change", "Recipe", "make_recipe"]
+
+# Where a row is no multiple of the first type's block.
+_STAND_IN = {
+    GGMLType.Q2_K: GGMLType.Q4_0,
+    GGMLType.Q3_K: GGMLType.Q4_0,
+    GGMLType.Q4_K: GGMLType.Q5_0,
+    GGMLType.Q5_K: GGMLType.Q5_1,
+    GGMLType.Q6_K: GGMLType.Q8_0,
+    GGMLType.IQ4_XS: GGMLType.IQ4_NL,
+}
+_PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+# Weights that are small, or that steer the computation: they stay as they are.
+_KEPT = re.compile(
+    r"_norm\.weight|ffn_gate_inp\.weight|ffn_gate_tid2eid\.weight|altup|laurel|per_layer_model_proj|position_embd"
+    r"|token_types|ssm_conv1d|shortconv\.conv\.weight|indexer\.[kq]_proj\.weight|attn_rel_b\.weight"
+    r"|time_mix_(first|[wvag][012]|decay_w[12]|lerp_fused)\.weight"
+    r"|sam\.(pos_embd|neck\.|net_)|\.rel_pos|\.patch_embd|\.patch_merger|a\.rvq\.codebook|mm\.a\.code_embd"
+)
+_LAYER = re.compile(r"blk\.([0-9]+)\.")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One tensor, and what it becomes."""
+
+    tensor: Tensor
+    type: GGMLType
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the tensor as it will be."""
+        return self.tensor.n_elements // self.type.block_size * self.type.type_size
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the type differs from the one in the file."""
+        return self.type is not self.tensor.type
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What becomes of each tensor, in file order."""
+
+    mix: Mix
+    changes: tuple[Change, ...]
+
+    @property
+    def n_bytes_before(self) -> int:
+        """Bytes of all tensors in the file."""
+        return sum(change.tensor.n_bytes for change in self.changes)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors as they will be."""
+        return sum(change.n_bytes for change in self.changes)
+
+    @property
+    def n_misfits(self) -> int:
+        """How many weights could not have the mix's own type, for rows that are no whole number of its blocks."""
+        block = self.mix.type.block_size
+        return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if _is_weight(c.tensor))
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of all tensors as they will be."""
+        return 8 * self.n_bytes / max(1, sum(change.tensor.n_elements for change in self.changes))
+
+
+def make_recipe(
+    file: GGUFFile,
+    mix: Mix,
+    *,
+    pure: bool = False,
+    output_type: GGMLType | None = None,
+    embedding_type: GGMLType | None = None,
+    allow_requantize: bool = False,
+) -> Recipe:
+    """Choose a type for every tensor.
+
+    With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` overrule the choice for these
+    tensors; where both are one, `embedding_type` does. RequestError where a weight is quantized already, unless
+    `allow_requantize`.
+    """
+    rules = _Rules(file, mix)
+    changes = []
+    for tensor in file.tensors.values():
+        type = tensor.type
+        if _is_weight(tensor):
+            given = None
+            if tensor.name == "output.weight" or (rules.is_tied and _is_embedding(tensor.name)):
+                given = output_type
+            if _is_embedding(tensor.name) and embedding_type is not None:
+                given = embedding_type
+            if given is not None and tensor.shape[-1] % given.block_size:
+                raise RequestError(
+                    f"{tensor.name} cannot be {given.name}: its rows of {tensor.shape[-1]} are no multiple of "
+                    f"{given.block_size}"
+                )
+            type = _fitting(given or (mix.type if pure else rules.choose(tensor)), tensor)
+        if type is not tensor.type and tensor.type not in _PLAIN and not allow_requantize:
+            raise RequestError(
+                f"{tensor.name} is {tensor.type.name} already, and to quantize twice loses more than once: give a file "
+                f"in F32, F16 or BF16, or --allow-requantize"
+            )
+        changes.append(Change(tensor, type))
+    return Recipe(mix, tuple(changes))
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    if len([size for size in tensor.shape if size > 1]) < 2 or not tensor.name.endswith("weight"):
+        return False
+    return tensor.type.can_dequantize and not _KEPT.search(tensor.name)
+
+
+def _is_embedding(name: str) -> bool:
+    return name in ("token_embd.weight", "per_layer_token_embd.weight")
+
+
+def _fitting(type: GGMLType, tensor: Tensor) -> GGMLType:
+    for candidate in (type, _STAND_IN.get(type, GGMLType.F16)):
+        if tensor.shape[-1] % candidate.block_size == 0:
+            return candidate
+    return GGMLType.F16
+
+
+def _largest(value: Any) -> int:
+    """A number of the metadata that may be given per layer."""
+    if value is None:
+        return 0
+    return int(value) if isinstance(value, (int, float)) else int(max(value, default=0))
+
+
+class _Rules:
+    """Which weights of a mix get other bits than most."""
+
+    def __init__(self, file: GGUFFile, mix: Mix) -> None:
+        def number(key: str) -> int:
+            return _largest(file.metadata.get(f"{architecture}.{key}"))
+
+        architecture = file.metadata.get("general.architecture", "")
+        self.mix = mix
+        self.is_tied = "output.weight" not in file.tensors
+        self.n_layers = number("block_count")
+        self.n_experts = number("expert_count")
+        kv_heads = number("attention.head_count_kv") or number("attention.head_count") or 1
+        self.heads_per_kv = number("attention.head_count") // kv_heads
+        # With 80 layers and shared keys, values are so small a part that more bits for them cost nothing.
+        self.is_70b = architecture in ("llama", "qwen2") and self.n_layers == 80 and self.heads_per_kv > 1
+        values = [name for name in file.tensors if self._is_values(name)]
+        self.values = sorted(values, key=lambda name: self._layer(name))
+
+    def choose(self, tensor: Tensor) -> GGMLType:
+        """The type for a weight, before its shape is looked at."""
+        name, mix, base = tensor.name, self.mix.name, self.mix.type
+        if base in _PLAIN:
+            return base
+        if name == "output.weight" or (self.is_tied and _is_embedding(name)):
+            if tensor.shape[-1] % base.block_size or base is GGMLType.Q8_0:
+                return GGMLType.Q8_0
+            return GGMLType.Q6_K
+        if self._is_values(name):
+            return self._for_values(name)
+        if "attn_k.weight" in name:
+            return GGMLType.Q8_0 if self.n_experts == 8 else base
+        if "ffn_down" in name:
+            return self._for_down(self._layer(name))
+        if "attn_output.weight" in name:
+            if self.n_experts == 8:
+                few = ("Q2_K", "Q3_K_S", "Q3_K_M", "IQ4_NL", "IQ4_XS", "Q4_K_S", "Q4_K_M")
+                return GGMLType.Q5_K if mix in few else base
+            return {"Q2_K": GGMLType.Q3_K, "Q3_K_M": GGMLType.Q4_K, "Q3_K_L": GGMLType.Q5_K}.get(mix, base)
+        return base
+
+    def _for_values(self, name: str) -> GGMLType:
+        mix, base = self.mix.name, self.mix.type
+        index, count = self.values.index(name), len(self.values)
+        if mix == "Q2_K":
+            type = GGMLType.Q4_K if self.heads_per_kv >= 4 else GGMLType.Q3_K
+        elif mix == "Q3_K_M":
+            type = GGMLType.Q5_K if index < 2 else GGMLType.Q4_K
+        elif mix == "Q3_K_L" or (mix in ("IQ4_NL", "IQ4_XS") and self.heads_per_kv >= 4):
+            type = GGMLType.Q5_K
+        elif mix in ("Q4_K_M", "Q5_K_M") and _more_bits(index, count):
+            type = GGMLType.Q6_K
+        elif mix == "Q4_K_S" and index < 4:
+            type = GGMLType.Q5_K
+        else:
+            type = base
+        if self.is_70b and type in (GGMLType.Q3_K, GGMLType.Q4_K):
+            type = GGMLType.Q5_K
+        return GGMLType.Q8_0 if self.n_experts == 8 else type
+
+    def _for_down(self, layer: int) -> GGMLType:
+        mix, base, n = self.mix.name, self.mix.type, self.n_layers
+        if mix == "Q2_K":
+            return GGMLType.Q3_K
+        if mix == "Q3_K_M":
+            return GGMLType.Q5_K if layer < n // 16 else GGMLType.Q4_K
+        if mix == "Q3_K_L":
+            return GGMLType.Q5_K
+        if mix in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n):
+            return GGMLType.Q6_K
+        if mix in ("Q4_K_S", "IQ4_NL", "IQ4_XS") and layer < n // 8:
+            return GGMLType.Q5_K
+        return base
+
+    @staticmethod
+    def _is_values(name: str) -> bool:
+        return any(part in name for part in ("attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"))
+
+    @staticmethod
+    def _layer(name: str) -> int:
+        found = _LAYER.match(name)
+        return int(found[1]) if found else 0
+
+
+def _more_bits(index: int, count: int) -> bool:
+    """The first and last eighth, and every third between."""
+    return index < count // 8 or index >= 7 * count // 8 or (index - count // 8) % 3 == 2
