@@ -1,5 +1,10 @@
 #include "kernels/select.h"
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 
 #include "cpu/features.h"
@@ -8,9 +13,9 @@ namespace woolly {
 
 extern const KernelTable k_scalar_table;
 #if defined(__x86_64__)
-extern const KernelTable k_avx2_table, k_avx512_table;
+extern const KernelTable k_avx2_table, k_avxvnni_table, k_avx512_table, k_amx_table;
 #elif defined(__aarch64__)
-extern const KernelTable k_neon_table;
+extern const KernelTable k_neon_table, k_neon_i8mm_table;
 #endif
 
 namespace {
@@ -20,31 +25,36 @@ struct Level {
     std::vector<std::string> needs;
 };
 
-#if defined(__x86_64__)
-// The kernels of avx512, on a CPU that has tiles as well.
-const KernelTable* amx_table() {
-    static const KernelTable table = [] {
-        KernelTable t = k_avx512_table;
-        t.name = "amx";
-        return t;
-    }();
-    return &table;
-}
-#endif
-
 // Best first.
 std::vector<Level> all_levels() {
     return {
 #if defined(__x86_64__)
-        {amx_table(),
+        {&k_amx_table,
          {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c", "amx_tile", "amx_int8"}},
         {&k_avx512_table, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c"}},
+        {&k_avxvnni_table, {"avx_vnni", "avx2", "fma", "f16c"}},
         {&k_avx2_table, {"avx2", "fma", "f16c"}},
 #elif defined(__aarch64__)
+        {&k_neon_i8mm_table, {"asimd", "asimddp", "i8mm"}},
         {&k_neon_table, {"asimd", "asimddp"}},
 #endif
         {&k_scalar_table, {}},
     };
+}
+
+bool uses_tiles(const Level& level) {
+    return std::find(level.needs.begin(), level.needs.end(), "amx_tile") != level.needs.end();
+}
+
+// Linux lends the tile registers to a process that asks for them, before its threads use them.
+bool tiles_allowed() {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    static const bool allowed = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return allowed;
+#else
+    return false;
+#endif
 }
 
 }  // namespace
@@ -56,7 +66,7 @@ std::vector<const KernelTable*> available_levels() {
         const bool can = std::all_of(level.needs.begin(), level.needs.end(), [&](const std::string& name) {
             return std::find(features.begin(), features.end(), name) != features.end();
         });
-        if (can) out.push_back(level.table);
+        if (can && (!uses_tiles(level) || tiles_allowed())) out.push_back(level.table);
     }
     return out;
 }

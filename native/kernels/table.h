@@ -61,7 +61,8 @@ using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const Activatio
 // is computed with, once for all rows. Null where a type or level has none.
 struct Wide {
     void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
-    // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. Called
+    // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. The rows
+    // lie in memory at equal distances. Called
     // with the blocks in order, on sums that began as zeros, it gives what PanelDot gives, to the bit.
     void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows,
                 float* acc);
@@ -97,7 +98,8 @@ struct KernelTable {
 
     PanelDot dot[kWeightTypes];  // null where a type has no kernel
     Wide wide[kWeightTypes];
-    bool pairs;  // Q4_K is packed with rows in pairs (quant/pack.h)
+    int row_block;  // rows of a batch for which a panel is opened once, for all types
+    bool pairs;     // Q4_K is packed with rows in pairs (quant/pack.h)
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);

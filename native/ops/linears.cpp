@@ -72,8 +72,8 @@ void Program::finish() {
     // for a block of rows, or attention of a block of rows.
     own_bytes_ = aligned(activation_bytes_) + norm_bytes_ + 2 * panel_bytes_;
     for (int i = 0; i < pool_.size(); ++i)
-        own_.emplace_back(own_bytes_ +
-                          std::max((attend_numbers_ + tile) * 4, open_bytes_ + 2 * kRowBlock * kPanel * 4));
+        own_.emplace_back(own_bytes_ + std::max((attend_numbers_ + tile) * 4,
+                                                open_bytes_ + 2 * size_t(kernels_.row_block) * kPanel * 4));
 }
 
 void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,
@@ -153,7 +153,7 @@ void Worker::finish_tile(const Step& step, size_t m, const float* tile, int64_t 
     }
 }
 
-// tile[i * kPanel + row] = dot(panel row, activation i), for i < n <= kRowBlock.
+// tile[i * kPanel + row] = dot(panel row, activation i), for i < n, at most a block of rows.
 void Worker::dot(const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n, float* tile) {
     const Wide& wide = p.kernels_.wide[matrix.type];
     if (n < matrix.wide_from) {
@@ -175,13 +175,13 @@ void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRo
                    int64_t last) {
     Matrix& matrix = p.matrices_[size_t(step.matrices[m])];
     const ActivationRow* rows = prepared[int(matrix.info.activation)];
-    const int64_t column = panel * kPanel;
+    const int64_t column = panel * kPanel, block = p.kernels_.row_block;
     const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
     const uint8_t* weights = packed(matrix, panel, 0);
     float* tile = reinterpret_cast<float*>(p.own_[size_t(id)].data() + p.own_bytes_ + p.open_bytes_);
     if (step.epilogue != Epilogue::swiglu) {
-        for (int64_t r = first; r < last; r += kRowBlock) {
-            const int n = int(std::min(kRowBlock, last - r));
+        for (int64_t r = first; r < last; r += block) {
+            const int n = int(std::min(block, last - r));
             dot(matrix, weights, rows + r, n, tile);
             finish_tile(step, m, tile, r, n, column, n_columns);
         }
@@ -191,15 +191,15 @@ void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRo
     Matrix& second = p.matrices_[size_t(step.matrices[1])];
     const uint8_t* second_weights = packed(second, panel, 1);
     const ActivationRow* second_rows = prepared[int(second.info.activation)];
-    float* up = tile + kRowBlock * kPanel;
+    float* up = tile + block * kPanel;
     const int64_t width = p.value_width(step.outputs[0]);
     const auto add_bias = [&](float* t, int n, int bias) {
         if (bias < 0) return;
         for (int i = 0; i < n; ++i)
             for (int64_t c = 0; c < n_columns; ++c) t[i * kPanel + c] += p.vectors_[size_t(bias)].data[column + c];
     };
-    for (int64_t r = first; r < last; r += kRowBlock) {
-        const int n = int(std::min(kRowBlock, last - r));
+    for (int64_t r = first; r < last; r += block) {
+        const int n = int(std::min(block, last - r));
         dot(matrix, weights, rows + r, n, tile);
         dot(second, second_weights, second_rows + r, n, up);
         add_bias(tile, n, step.biases[0]);
@@ -215,7 +215,7 @@ void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRo
 int64_t Worker::rows_per_task(const Step& step, int64_t n_panels, int64_t n_rows) const {
     for (const int m : step.matrices)
         if (!p.matrices_[size_t(m)].whole) return n_rows;
-    int64_t each = kRowBlock;
+    int64_t each = p.kernels_.row_block;
     while (each > 16 && n_panels * ((n_rows + each - 1) / each) < 8 * p.pool_.size()) each /= 2;
     return std::min(each, n_rows);
 }

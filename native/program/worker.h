@@ -7,7 +7,6 @@
 
 namespace woolly {
 
-constexpr int64_t kRowBlock = 128;  // rows of the batch whose sums one thread holds at a time
 constexpr int kAttendRows = 8;      // rows of a sequence that look at the past together
 constexpr int kSplit = 128;  // positions of one attention task: fixed, so that results do not depend on the threads
 

@@ -72,6 +72,7 @@ constexpr Wide wide_256() {
 constexpr KernelTable make_table(const char* name) {
     KernelTable t{};
     t.name = name;
+    t.row_block = 128;
     const auto set = [&](WeightType type, PanelDot dot) { t.dot[int(type)] = dot; };
     set(WeightType::f32, dot_any<Floats<LoadF32>>);
     set(WeightType::f16, dot_any<Floats<LoadF16>>);

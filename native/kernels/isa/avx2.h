@@ -237,6 +237,20 @@ inline __m256i four_columns(const int8_t* a) {
 }
 
 // The dots are always inlined: GCC would call them, and pass each struct through memory.
+#if defined(__AVXVNNI__)
+template <int g>
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
+    const __m256i four = four_columns(a + 4 * g);
+    WOOLLY_PARTS acc.v[i] = _mm256_dpbusd_avx_epi32(acc.v[i], w.v[i], four);
+    return acc;
+}
+// The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
+constexpr int32_t kSignedOffset = 128;
+template <int g>
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    return dot4<g>(acc, flip_sign(w), a);
+}
+#else
 // The pair sums saturate at 16 bits: 2 * 127 * 127 = 32258 fits.
 template <int g>
 [[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
@@ -255,6 +269,7 @@ template <int g>
     }
     return acc;
 }
+#endif
 
 #undef WOOLLY_PARTS
 

@@ -114,4 +114,10 @@ struct PairedQ4_K : Q4_K {
     }
 };
 
+constexpr void set_pairs(KernelTable& t) {
+    t.dot[int(WeightType::q4_k)] = dot_any<PairedQ4_K>;
+    t.wide[int(WeightType::q4_k)] = wide_256<PairedQ4_K>();
+    t.pairs = true;
+}
+
 }  // namespace woolly::WOOLLY_TARGET

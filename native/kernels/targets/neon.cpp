@@ -14,9 +14,7 @@ namespace woolly {
 extern const KernelTable k_neon_table;
 constinit const KernelTable k_neon_table = [] {
     KernelTable table = neon::make_table("neon");
-    table.dot[int(WeightType::q4_k)] = neon::dot_any<neon::PairedQ4_K>;
-    table.wide[int(WeightType::q4_k)] = neon::wide_256<neon::PairedQ4_K>();
-    table.pairs = true;
+    neon::set_pairs(table);
     return table;
 }();
 
