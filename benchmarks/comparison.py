@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
+
+from woolly.engine.machine import cpu_name
 
 Better = Literal["more", "less"]
 
@@ -64,8 +64,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
             (
                 c.name,
                 c.unit,
-                _short(statistics.median(c.ours)),
-                _short(statistics.median(c.theirs)),
+                short(statistics.median(c.ours)),
+                short(statistics.median(c.theirs)),
                 f"**{c.ratio:.2f}**",
                 f"{min(c.ratios):.2f} - {max(c.ratios):.2f}",
                 f"{spread(c.ours):.0%} / {spread(c.theirs):.0%}",
@@ -89,24 +89,15 @@ def machine() -> dict[str, Any]:
     """The processor, the cores that this process may use, the system, and how busy it is."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = [round(x, 2) for x in os.getloadavg()]
-    return {"cpu": _cpu(), "cores": cores, "system": f"{platform.system()} {platform.machine()}", "load_average": load}
+    return {
+        "cpu": cpu_name(),
+        "cores": cores,
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_average": load,
+    }
 
 
-def _cpu() -> str:
-    try:
-        listing = subprocess.run(
-            ["lscpu"], capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"}
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        listing = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    for line in listing.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip().lower() == "model name" and value.strip() not in ("", "-"):
-            return value.strip()
-    return platform.processor() or platform.machine()
-
-
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Three or four figures."""
     digits = 0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 10 else 3
     return f"{value:.{digits}f}"

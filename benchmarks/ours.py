@@ -8,14 +8,19 @@ from typing import Any
 from servers import peak_mib, serve
 
 import woolly
+from woolly.engine import Engine, SamplingParams
 from woolly.engine.bench import Bench, Work
-from woolly.engine.load import load_model
+from woolly.engine.load import context_limit, load_model
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuProgram, kernel_level
 
 
 class Ours:
-    """One loaded model."""
+    """One loaded model, with a cache for each work: what a work finds cached, it left there itself."""
+
+    def __init__(self) -> None:
+        self.benches: dict[Work, Bench] = {}
+        self.engine: Engine | None = None
 
     def about(self) -> dict[str, Any]:
         """Version and kernels of the engine."""
@@ -27,26 +32,48 @@ class Ours:
         self.model = load_model(model, "cpu", Options(threads=threads))
         assert isinstance(self.model.program, CpuProgram)
         # The cache has as many tokens as the peer's.
-        self.bench = Bench(self.model.program, [Work("generation", -(-ctx // sequences), sequences)])
-        self.bench.first_token()
-        return {"seconds": time.perf_counter() - start}
+        Bench(self.model.program, [Work("generation", -(-ctx // sequences), sequences)]).first_token()
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "limit": context_limit(self.model.file, self.model.program.plan)}
 
-    def prompt(self, n: int) -> dict[str, Any]:
+    def prompt(self, n: int, depth: int = 0) -> dict[str, Any]:
         """Seconds for a prompt of n tokens."""
-        return self._run(Work("prompt", n))
+        return self._run(Work("prompt", n, 1, depth))
 
-    def generate(self, n: int, sequences: int) -> dict[str, Any]:
+    def generate(self, n: int, sequences: int, depth: int = 0) -> dict[str, Any]:
         """Seconds for n tokens, one by one, of so many sequences at once, and the bytes that this reads."""
-        return self._run(Work("generation", n, sequences))
+        return self._run(Work("generation", n, sequences, depth))
+
+    def first_token(self, text: str) -> dict[str, Any]:
+        """Seconds from a text to the text of the first token after it, the likeliest one."""
+        if self.engine is None:
+            ctx = min(len(text) + 64, context_limit(self.model.file, self.model.program.plan))
+            self.engine = Engine(self.model.program, self.model.tokenizer, ctx=ctx)
+        start = time.perf_counter()
+        ids = self.model.tokenizer.encode(text)
+        sequence = self.engine.add(
+            self.engine.prepare(ids, SamplingParams(max_tokens=1, temperature=0, ignore_eos=True))
+        )
+        while not self.engine.is_idle:
+            self.engine.step()
+        self.model.tokenizer.decode(sequence.output)
+        seconds = time.perf_counter() - start
+        if not sequence.output:
+            raise RuntimeError(f"a prompt of {len(ids)} tokens was not answered")
+        return {"seconds": seconds, "n_tokens": len(ids)}
 
     def peak(self) -> dict[str, Any]:
         """Peak memory of this process."""
         return {"mib": peak_mib()}
 
     def _run(self, work: Work) -> dict[str, Any]:
-        return {"seconds": self.bench.run(work), "n_bytes": self.bench.n_bytes(work)}
+        if work not in self.benches:
+            assert isinstance(self.model.program, CpuProgram)
+            self.benches[work] = Bench(self.model.program, [work])
+        bench = self.benches[work]
+        return {"seconds": bench.run(work), "n_bytes": bench.n_bytes(work)}
 
 
 if __name__ == "__main__":
     ours = Ours()
-    serve({name: getattr(ours, name) for name in ("about", "load", "prompt", "generate", "peak")})
+    serve({name: getattr(ours, name) for name in ("about", "load", "prompt", "generate", "first_token", "peak")})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from servers import peak_mib, serve
 
@@ -19,6 +19,19 @@ except ImportError:
     llama_cpp = None
 
 FLASH_ATTENTION = {"off": 0, "on": 1}
+
+
+class Key(NamedTuple):
+    """What a context is made for."""
+
+    tokens: int  # of each sequence
+    sequences: int
+    depth: int
+    flash: str
+    unified: bool
+    ubatch: int
+
+
 Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logits are wanted
 
 
@@ -26,7 +39,8 @@ class Peer:
     """One model, and its contexts."""
 
     def __init__(self) -> None:
-        self.contexts: dict[tuple[str, bool], Any] = {}
+        self.contexts: dict[Key, Any] = {}
+        self.filled: set[Key] = set()  # contexts whose depth is in their cache
         self.model: Any = None
 
     def about(self) -> dict[str, Any]:
@@ -35,40 +49,64 @@ class Peer:
             raise RuntimeError("llama_cpp cannot be imported")
         return {"version": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode().strip()}
 
-    def load(self, model: str, threads: int, ctx: int, sequences: int, flash: str, unified: bool) -> dict[str, Any]:
+    def load(
+        self, model: str, threads: int, ctx: int, sequences: int, flash: str, unified: bool, ubatch: int = 512
+    ) -> dict[str, Any]:
         """Opens the model and computes one token."""
         llama_cpp.llama_backend_init()
         self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(self._quiet, None)
-        self.threads, self.ctx, self.sequences = threads, ctx, sequences
+        self.threads, self.ctx = threads, ctx
         start = time.perf_counter()
         self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
         if not self.model:
             raise RuntimeError(f"{model} cannot be loaded")
-        context = self.context(flash, unified)
+        context = self.context(Key(ctx, sequences, 0, flash, unified, ubatch))
         self.decode(context, self.batch([(5, 0, 0, True)]))
         return {"seconds": time.perf_counter() - start}
 
-    def prompt(self, n: int, flash: str, unified: bool) -> dict[str, Any]:
+    def prompt(self, n: int, flash: str, unified: bool, ubatch: int = 512, depth: int = 0) -> dict[str, Any]:
         """Seconds for a prompt of n tokens."""
-        context = self.cleared(flash, unified)
-        batch = self.batch([(10 + i % 1000, i, 0, i == n - 1) for i in range(n)])
+        key = Key(depth + n, 1, depth, flash, unified, ubatch)
+        context = self.at_depth(key)
+        batch = self.batch([(10 + i % 1000, i, 0, i == depth + n - 1) for i in range(depth, depth + n)])
         start = time.perf_counter()
         self.decode(context, batch)
         return {"seconds": time.perf_counter() - start}
 
-    def generate(self, n: int, sequences: int, flash: str, unified: bool) -> dict[str, Any]:
+    def generate(
+        self, n: int, sequences: int, flash: str, unified: bool, ubatch: int = 512, depth: int = 0
+    ) -> dict[str, Any]:
         """Seconds for n tokens, one by one, of so many sequences at once."""
-        context = self.cleared(flash, unified)
-        batches = [self.batch([(10 + k % 1000, k, s, True) for s in range(sequences)]) for k in range(n)]
+        key = Key(depth + n, sequences, depth, flash, unified, ubatch)
+        context = self.at_depth(key)
+        batches = [self.batch([(10 + k % 1000, k, s, True) for s in range(sequences)]) for k in range(depth, depth + n)]
         start = time.perf_counter()
         for batch in batches:
             self.decode(context, batch)
         return {"seconds": time.perf_counter() - start}
 
+    def first_token(self, text: str, flash: str, unified: bool, ubatch: int = 512) -> dict[str, Any]:
+        """Seconds from a text to the text of the first token after it, the likeliest one."""
+        data = text.encode()
+        # As large for every text of so many words: a context is made once, and its memory paid for before it counts.
+        context = self.at_depth(Key(8 * len(text.split()), 1, 0, flash, unified, ubatch))
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        sampler = llama_cpp.llama_sampler_init_greedy()
+        ids = (llama_cpp.llama_token * len(data))()
+        piece = ctypes.create_string_buffer(64)
+        start = time.perf_counter()
+        n = llama_cpp.llama_tokenize(vocabulary, data, len(data), ids, len(ids), True, True)
+        self.decode(context, self.batch([(ids[i], i, 0, i == n - 1) for i in range(n)]))
+        token = llama_cpp.llama_sampler_sample(sampler, context, -1)
+        llama_cpp.llama_token_to_piece(vocabulary, token, piece, len(piece), 0, True)
+        seconds = time.perf_counter() - start
+        llama_cpp.llama_sampler_free(sampler)
+        return {"seconds": seconds, "n_tokens": n}
+
     def logits(self, tokens: Sequence[int], file: str, flash: str, unified: bool) -> dict[str, Any]:
         """Writes the logits after each token to a file, as f32."""
-        context = self.cleared(flash, unified)
+        context = self.at_depth(Key(self.ctx, 1, 0, flash, unified, 512))
         self.decode(context, self.batch([(token, i, 0, True) for i, token in enumerate(tokens)]))
         n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         address = ctypes.addressof(llama_cpp.llama_get_logits(context).contents)
@@ -80,25 +118,44 @@ class Peer:
         """Peak memory of this process."""
         return {"mib": peak_mib()}
 
-    def context(self, flash: str, unified: bool) -> Any:
+    def forget(self, flash: str, unified: bool, ubatch: int, n: int, sequences: int, depth: int) -> dict[str, Any]:
+        """Frees a context that is not needed any more."""
+        key = Key(depth + n, sequences, depth, flash, unified, ubatch)
+        if key in self.contexts:
+            llama_cpp.llama_free(self.contexts.pop(key))
+            self.filled.discard(key)
+        return {}
+
+    def context(self, key: Key) -> Any:
         """The context of one setting, made where there is none yet."""
-        if (flash, unified) not in self.contexts:
+        if key not in self.contexts:
             p = llama_cpp.llama_context_default_params()
-            # A split cache gives each sequence its share of the context.
-            p.n_ctx = self.ctx if unified else self.ctx * self.sequences
-            p.n_batch, p.n_ubatch, p.n_seq_max = max(2048, self.ctx), 512, self.sequences
+            # Its cache is cut into pieces of 256; a split one has such pieces for each sequence.
+            p.n_ctx = padded(key.tokens * key.sequences) if key.unified else padded(key.tokens) * key.sequences
+            p.n_ubatch, p.n_batch = key.ubatch, max(2048, p.n_ctx)
+            p.n_seq_max = key.sequences
             p.n_threads = p.n_threads_batch = self.threads
-            p.kv_unified, p.flash_attn_type = unified, FLASH_ATTENTION[flash]
+            p.kv_unified, p.flash_attn_type = key.unified, FLASH_ATTENTION[key.flash]
             context = llama_cpp.llama_init_from_model(self.model, p)
             if not context:
                 raise RuntimeError("the context cannot be made")
-            self.contexts[flash, unified] = context
-        return self.contexts[flash, unified]
+            self.contexts[key] = context
+        return self.contexts[key]
 
-    def cleared(self, flash: str, unified: bool) -> Any:
-        """The context of one setting, empty."""
-        context = self.context(flash, unified)
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+    def at_depth(self, key: Key) -> Any:
+        """The context of one setting, with nothing in its cache but the depth."""
+        context = self.context(key)
+        memory = llama_cpp.llama_get_memory(context)
+        if key.depth and key in self.filled:
+            for s in range(key.sequences):
+                llama_cpp.llama_memory_seq_rm(memory, s, key.depth, -1)
+            return context
+        llama_cpp.llama_memory_clear(memory, True)
+        for s in range(key.sequences):
+            for first in range(0, key.depth, key.ubatch):
+                last = min(first + key.ubatch, key.depth)
+                self.decode(context, self.batch([(10 + i % 1000, i, s, False) for i in range(first, last)]))
+        self.filled.add(key)
         return context
 
     def batch(self, rows: Sequence[Row]) -> Any:
@@ -119,6 +176,13 @@ class Peer:
             raise RuntimeError(f"llama_decode returned {code}")
 
 
+def padded(n: int) -> int:
+    """The next multiple of 256."""
+    return -(-n // 256) * 256
+
+
+REQUESTS = ("about", "load", "prompt", "generate", "first_token", "logits", "peak", "forget")
+
 if __name__ == "__main__":
     peer = Peer()
-    serve({name: getattr(peer, name) for name in ("about", "load", "prompt", "generate", "logits", "peak")})
+    serve({name: getattr(peer, name) for name in REQUESTS})

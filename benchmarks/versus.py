@@ -1,79 +1,49 @@
 """Woolly and llama.cpp side by side, measured in turn in one run: speed, start and memory, as ratios of medians.
 
-    python benchmarks/versus.py MODEL --peer-python PEER/bin/python [--threads 2] [--rounds 5] [--batch 1,8] [--json]
+    python benchmarks/versus.py MODEL [--peer-python PEER/bin/python] [--report docs/benchmarks] [--quick]
 
 Both engines keep the model loaded in a process of their own and are asked in turn: ours, theirs, ours, theirs. What
 disturbs the machine then hits both, so the ratio means more than the figures. llama.cpp runs at its best: flash
-attention on and off (and, for several sequences, a shared and a split cache) are tried first for each figure, and the
-better is kept. Start and peak memory are taken in fresh processes, with the page cache warm; peak memory is that of a
-process that has loaded the model and done each work once, mapped files included. The read bandwidth of the machine is
-taken once per round.
+attention on and off (for several sequences also a shared and a split cache, for long prompts also a larger ubatch) are
+tried first for each figure, and the better is kept. Start and peak memory are taken in fresh processes, with the page
+cache warm; peak memory is that of a process that has loaded the model, computed a prompt of 512 tokens and generated
+some, mapped files included. The read bandwidth of the machine is taken once per round.
 
-Woolly's kernel level is the best of the machine, or what WOOLLY_ISA says. The peer is any environment that has
-llama-cpp-python built for this machine: pip install llama-cpp-python with CMAKE_ARGS=-DGGML_NATIVE=ON.
+Tests are named by --tests: prefill, decode, batch, depth, first-token, load, memory, or single ones such as pp512,
+tg64, tg64x8 (8 sequences at once), pp512@d4096 (after 4096 cached tokens). Woolly's kernel level is the best of the
+machine, or what WOOLLY_ISA says. The peer is any environment that has llama-cpp-python built for this machine:
+CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comparison import Comparison, comparison_table, machine, markdown
+from comparison import Comparison, machine
+from figures import GROUPS, Figure, Setting, UnknownTestError, plan
+from report import as_json, markdown_report, write_report
 from servers import GET_THE_PEER, Server, ServerError, start_ours, start_peer
 
 from woolly._native import measure_bandwidth
+from woolly.engine.load import context_limit
+from woolly.engine.machine import describe_model
+from woolly.errors import WoollyError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.store import resolve
 
-# llama.cpp's OpenMP workers go on spinning for 200 ms after their work, which would slow down whoever comes next.
-PAUSE_S = 0.4
 BANDWIDTH_MEGABYTES = 1024
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How llama.cpp is to compute."""
-
-    flash: str
-    unified: bool  # one cache for all sequences, or one for each
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return {"flash": self.flash, "unified": self.unified}
-
-    def __str__(self) -> str:
-        return f"flash attention {self.flash}, {'shared' if self.unified else 'split'} cache"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One rate to measure."""
-
-    name: str
-    do: str
-    n: int  # tokens of each sequence
-    sequences: int = 1
-
-    @property
-    def settings(self) -> list[Setting]:
-        """What is worth trying on llama.cpp; with one sequence there is nothing to share or split."""
-        return [Setting(flash, unified) for unified in (True, False)[: self.sequences] for flash in ("on", "off")]
-
-    def seconds(self, server: Server, setting: Setting | None) -> dict[str, Any]:
-        """Asks an engine to do it once."""
-        arguments: dict[str, Any] = {"n": self.n} if self.do == "prompt" else {"n": self.n, "sequences": self.sequences}
-        time.sleep(PAUSE_S)
-        return server.ask(self.do, **arguments, **(setting.arguments if setting else {}))
-
-    def rate(self, answer: dict[str, Any]) -> float:
-        """Tokens per second."""
-        return self.n * self.sequences / float(answer["seconds"])
+# A try of a setting that takes longer than this is not repeated: its noise is small beside its length.
+LONG_S = 10.0
 
 
 class Versus:
@@ -82,77 +52,86 @@ class Versus:
     def __init__(self, options: argparse.Namespace, say: Callable[[str], None]) -> None:
         self.options = options
         self.say = say
-        self.figures = [Figure(f"prompt, {options.prompt} tokens", "prompt", options.prompt)] if options.prompt else []
-        for size in options.batch if options.generate else ():
-            name = f"generation, {options.generate} tokens" + (f" x {size} sequences" if size > 1 else "")
-            self.figures.append(Figure(name, "generate", options.generate, size))
-        sequences = max(options.batch)
-        # Room for the longest work; llama.cpp rounds up to 256 itself.
-        ctx = max(options.prompt, sequences * options.generate, 256)
-        self.load_arguments = {
-            "model": str(options.model),
-            "threads": options.threads,
-            "ctx": -(-ctx // 256) * 256,
-            "sequences": sequences,
-        }
+        self.pause: float = options.pause
+        with open_gguf(options.model) as file:
+            traced = trace(file)
+            self.description = describe_model(file)
+            limit = context_limit(file, traced)
+        self.figures, self.start_tests = plan(
+            options.tests, options.prompt, options.generate, options.batch, options.depth, limit
+        )
+        self.load_arguments = {"model": str(options.model), "threads": options.threads, "ctx": 256, "sequences": 1}
+        self.memory_figures = [Figure("prompt", min(512, limit // 2)), Figure("generate", min(16, limit // 2))]
         self.best: dict[Figure, Setting] = {}
+        self.n_bytes: dict[str, int] = {}
+        self.bandwidths: list[float] = []
 
     def run(self) -> dict[str, Any]:
         """All figures, with what is needed to judge them."""
-        before = machine()
-        rates = self.rates()
-        starts = self.starts()
+        before, start = machine(), time.perf_counter()
+        with start_peer(self.options.peer_python) as peer, start_ours() as ours:
+            versions = {"Woolly": ours.ask("about"), "llama-cpp-python": peer.ask("about")}
+            rates = self.rates(peer, ours)
+        starts = self.starts() if self.start_tests else []
         return {
             "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+            "minutes": (time.perf_counter() - start) / 60,
             "model": self.options.model.name,
+            "description": self.description,
             "threads": self.options.threads,
             "rounds": self.options.rounds,
             "machine": before,
             "load_average_after": machine()["load_average"],
-            "versions": self.versions,
+            "versions": versions,
             "settings": {figure.name: str(setting) for figure, setting in self.best.items()},
             "bandwidth_gbs": statistics.median(self.bandwidths),
             "bandwidth_rounds": self.bandwidths,
             "bandwidth_share": self.shares(rates),
+            "figures": self.figures,
             "comparisons": [*rates, *starts],
         }
 
-    def rates(self) -> list[Comparison]:
-        """Rates of both engines, in turn, with the models loaded."""
+    def rates(self, peer: Server, ours: Server) -> list[Comparison]:
+        """Figures of both engines, in turn, with the models loaded."""
         values: dict[Figure, tuple[list[float], list[float]]] = {figure: ([], []) for figure in self.figures}
-        self.bandwidths: list[float] = []
-        self.n_bytes: dict[str, int] = {}
-        with start_peer(self.options.peer_python) as peer, start_ours() as ours:
-            self.versions = {"Woolly": ours.ask("about"), "llama-cpp-python": peer.ask("about")}
-            self.say("loading")
-            peer.ask("load", **self.load_arguments, **Setting("on", True).arguments)
-            ours.ask("load", **self.load_arguments)
-            for figure in self.figures:
-                self.say(f"{figure.name}: llama.cpp's best setting")
-                self.best[figure] = self.best_setting(peer, figure)
-                self.n_bytes[figure.name] = figure.seconds(ours, None)["n_bytes"]  # and the first time does not count
-            for turn in range(self.options.rounds):
-                self.bandwidths.append(measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
-                for figure, (mine, others) in values.items():
-                    self.say(f"{figure.name}: round {turn + 1} of {self.options.rounds}")
-                    mine.append(figure.rate(figure.seconds(ours, None)))
-                    others.append(figure.rate(figure.seconds(peer, self.best[figure])))
-        return [Comparison(f.name, "tokens/s", "more", tuple(a), tuple(b)) for f, (a, b) in values.items()]
+        self.say("loading")
+        peer.ask("load", **self.load_arguments, **Setting("on", True).arguments)
+        ours.ask("load", **self.load_arguments)
+        for figure in self.figures:
+            self.say(f"{figure.name}: llama.cpp's best setting")
+            self.best[figure] = self.best_setting(peer, figure)
+            answer = figure.ask(ours, None, self.pause, -1)  # the first time does not count
+            self.n_bytes[figure.name] = answer.get("n_bytes", 0)
+        for turn in range(self.options.rounds):
+            self.bandwidths.append(measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
+            for figure, (mine, others) in values.items():
+                self.say(f"{figure.name}: round {turn + 1} of {self.options.rounds}")
+                mine.append(figure.value(figure.ask(ours, None, self.pause, turn)))
+                others.append(figure.value(figure.ask(peer, self.best[figure], self.pause, turn)))
+        return [Comparison(f.name, f.unit, f.better, tuple(a), tuple(b)) for f, (a, b) in values.items()]
 
     def best_setting(self, peer: Server, figure: Figure) -> Setting:
-        """The setting whose better of two tries is the fastest."""
+        """The setting whose best try is the fastest; contexts of the others are freed."""
+        fastest: dict[Setting, float] = {}
         for setting in figure.settings:
-            figure.seconds(peer, setting)  # the first time pays for memory
-        tried = [
-            (figure.rate(figure.seconds(peer, setting)), i)
-            for _ in range(2)
-            for i, setting in enumerate(figure.settings)
-        ]
-        return figure.settings[max(tried)[1]]
+            answer = figure.ask(peer, setting, self.pause)
+            # Of a short work the first time pays for memory and does not count.
+            fastest[setting] = answer["seconds"] if answer["seconds"] > LONG_S else float("inf")
+        for _ in range(1 if self.options.quick else 2):
+            for setting in figure.settings:
+                if fastest[setting] == float("inf") or fastest[setting] <= LONG_S:
+                    fastest[setting] = min(fastest[setting], figure.ask(peer, setting, self.pause)["seconds"])
+        best = min(fastest, key=lambda setting: fastest[setting])
+        if figure.do != "first_token":
+            for setting in fastest:
+                if setting != best:
+                    size = {"n": figure.n, "sequences": figure.sequences, "depth": figure.depth}
+                    peer.ask("forget", **setting.arguments, **size)
+        return best
 
     def starts(self) -> list[Comparison]:
         """Load to first token, and peak memory, of fresh processes in turn."""
-        setting = self.best[self.figures[-1]] if self.figures else Setting("on", True)
+        setting = Setting("on", True)
         loads: tuple[list[float], list[float]] = ([], [])
         peaks: tuple[list[float], list[float]] = ([], [])
         for turn in range(self.options.load_rounds):
@@ -160,17 +139,18 @@ class Versus:
             for i, start in enumerate((start_ours, lambda: start_peer(self.options.peer_python))):
                 with start() as server:
                     arguments = setting.arguments if i else {}
+                    time.sleep(self.pause)
                     loads[i].append(float(server.ask("load", **self.load_arguments, **arguments)["seconds"]))
-                    if turn == 0:
-                        for figure in self.figures:
-                            figure.seconds(server, setting if i else None)
+                    if turn == 0 and "memory" in self.start_tests:
+                        for figure in self.memory_figures:
+                            figure.ask(server, setting if i else None, self.pause)
                         peaks[i].append(float(server.ask("peak")["mib"]))
-        if not self.options.load_rounds:
-            return []
-        return [
-            Comparison("load to first token", "s", "less", tuple(loads[0]), tuple(loads[1])),
-            Comparison("peak memory", "MiB", "less", tuple(peaks[0]), tuple(peaks[1])),
-        ]
+        out = []
+        if "load" in self.start_tests:
+            out.append(Comparison("load to first token", "s", "less", tuple(loads[0]), tuple(loads[1])))
+        if "memory" in self.start_tests:
+            out.append(Comparison("peak memory", "MiB", "less", tuple(peaks[0]), tuple(peaks[1])))
+        return out
 
     def shares(self, rates: list[Comparison]) -> dict[str, dict[str, float]]:
         """Of the read bandwidth, what weights and cache take in generation; the same bytes are counted for both."""
@@ -186,29 +166,8 @@ class Versus:
         return shares
 
 
-def report(result: dict[str, Any]) -> str:
-    """Markdown for people."""
-    this, versions = result["machine"], result["versions"]
-    woolly, peer = versions["Woolly"], versions["llama-cpp-python"]
-    settings = dict.fromkeys(result["settings"].values())
-    lines = [
-        f"{result['model']}, {result['threads']} threads, medians of {result['rounds']} rounds, {result['date']}",
-        f"{this['cpu']}, {this['cores']} cores, {this['system']}; load average {this['load_average'][0]} before,"
-        f" {result['load_average_after'][0]} after",
-        f"Woolly {woolly['version']} ({woolly['system']}); llama-cpp-python {peer['version']} ({'; '.join(settings)})",
-        f"read bandwidth {result['bandwidth_gbs']:.1f} GB/s"
-        f" ({min(result['bandwidth_rounds']):.1f} to {max(result['bandwidth_rounds']):.1f})",
-    ]
-    out = "\n".join(f"- {line}" for line in lines) + "\n\n" + comparison_table(result["comparisons"])
-    if result["bandwidth_share"]:
-        rows = [("share of the read bandwidth", "Woolly", "llama.cpp")]
-        rows += [(name, f"{s['ours']:.0%}", f"{s['theirs']:.0%}") for name, s in result["bandwidth_share"].items()]
-        out += "\n\n" + markdown(rows)
-    return out
-
-
 def sizes(text: str) -> list[int]:
-    """Numbers of sequences, such as 1,8."""
+    """Whole numbers from 1, such as 1,8."""
     values = [int(part) for part in text.split(",")]
     if min(values) < 1:
         raise ValueError(text)
@@ -223,37 +182,58 @@ def positive(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """The options. Those that --quick changes have no default here."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("model", type=Path, help="a GGUF file")
-    p.add_argument("--peer-python", help="Python of an environment that has llama-cpp-python")
+    p.add_argument("model", help="a GGUF file or a model's name")
+    p.add_argument("--peer-python", help="Python of an environment that has llama-cpp-python (this one)")
+    p.add_argument("--tests", type=lambda t: t.split(","), default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
+    p.add_argument("--quick", action="store_true", help="fewer and shorter tests, 3 rounds, for a first look")
     p.add_argument("--threads", "-t", type=positive, default=2)
-    p.add_argument("--rounds", type=positive, default=5, help="rounds of rates")
-    p.add_argument("--load-rounds", type=int, default=3, help="rounds of fresh processes; 0 for none")
-    p.add_argument("--prompt", "-p", type=int, default=512, help="tokens of the prompt; 0 for none")
-    p.add_argument("--generate", "-n", type=int, default=64, help="tokens to generate; 0 for none")
-    p.add_argument("--batch", type=sizes, default=[1, 8], help="sequences that generate at once, such as 1,8")
+    p.add_argument("--rounds", "-r", type=positive, help="rounds of each figure (5; 3 with --quick)")
+    p.add_argument("--load-rounds", type=positive, help="rounds of fresh processes (3; 1 with --quick)")
+    p.add_argument("--prompt", "-p", type=sizes, help="tokens of prompts (128,512,2048; 128,512 with --quick)")
+    p.add_argument("--generate", "-n", type=positive, help="tokens to generate (64; 16 with --quick)")
+    p.add_argument("--batch", "-b", type=sizes, help="sequences at once (1,2,4,8,16,32; 1,4,8 with --quick)")
+    p.add_argument(
+        "--depth", "-d", type=positive, help="tokens cached before the last prompt (8192; 2048 with --quick)"
+    )
+    # llama.cpp's OpenMP workers go on spinning for 0.2 s after their work, which would slow down whoever comes next.
+    p.add_argument("--pause", type=float, default=0.4, help="seconds before each work (0.4)")
+    p.add_argument("--report", type=Path, metavar="DIR", help="write Markdown, plots and JSON to this folder")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     return p
+
+
+QUICK = {"rounds": 3, "load_rounds": 1, "prompt": [128, 512], "generate": 16, "batch": [1, 4, 8], "depth": 2048}
+WHOLE = {
+    "rounds": 5, "load_rounds": 3, "prompt": [128, 512, 2048], "generate": 64, "batch": [1, 2, 4, 8, 16, 32],
+    "depth": 8192,
+}  # fmt: skip
 
 
 def main() -> None:
     """Measures and prints."""
     p = parser()
     options = p.parse_args()
+    for name, value in (QUICK if options.quick else WHOLE).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     if options.peer_python is None:
-        p.error(GET_THE_PEER)
-    if not options.model.is_file():
-        p.error(f"{options.model} is not a file")
+        if importlib.util.find_spec("llama_cpp") is None:
+            p.error(GET_THE_PEER)
+        options.peer_python = sys.executable
     quiet = not sys.stderr.isatty()
     try:
+        options.model = resolve(options.model)
         result = Versus(options, lambda text: None if quiet else print(text, file=sys.stderr)).run()
-    except ServerError as error:
+    except (ServerError, UnknownTestError, WoollyError) as error:
         sys.exit(f"versus.py: error: {error}")
-    if options.json:
-        print(json.dumps({**result, "comparisons": {c.name: c.as_json() for c in result["comparisons"]}}, indent=2))
-    else:
-        print(report(result))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if options.report is not None:
+        written = write_report(result, options.report, sys.argv[1:])
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
+    print(json.dumps(as_json(result), indent=2) if options.json else markdown_report(result))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -61,11 +62,15 @@ def test_an_environment_without_the_peer_is_one_sentence(tiny, python):
 def test_our_server_answers_line_by_line_and_survives_a_wrong_request(load, tiny):
     servers = load("servers")
     with servers.start_ours() as ours:
-        assert ours.ask("load", model=str(tiny), threads=1, ctx=64, sequences=2)["seconds"] > 0
+        loaded = ours.ask("load", model=str(tiny), threads=1, ctx=64, sequences=2)
+        assert loaded["seconds"] > 0
+        assert loaded["limit"] == 512
         with pytest.raises(servers.ServerError, match="Woolly: "):
             ours.ask("fly")
         assert ours.ask("prompt", n=8)["seconds"] > 0
         assert ours.ask("generate", n=2, sequences=2)["n_bytes"] > 0
+        assert ours.ask("prompt", n=8, depth=16)["n_bytes"] > ours.ask("prompt", n=8)["n_bytes"]
+        assert ours.ask("first_token", text="seven sheep")["n_tokens"] > 2
         assert ours.ask("peak")["mib"] > 1
 
 
@@ -93,14 +98,148 @@ def test_spread_is_the_range_over_the_median(load):
     assert load("comparison").spread((8.0, 10.0, 12.0)) == pytest.approx(0.4)
 
 
-def test_a_figure_tries_more_settings_of_the_peer_where_sequences_share_a_cache(load):
-    figure = load("versus").Figure
-    assert [str(s) for s in figure("x", "generate", 8, 1).settings] == [
-        "flash attention on, shared cache",
-        "flash attention off, shared cache",
+def test_a_figure_tries_more_settings_of_the_peer_where_they_may_matter(load):
+    figure = load("figures").Figure
+    assert [str(s) for s in figure("generate", 8, 1).settings] == [
+        "flash attention on, shared cache, ubatch 512",
+        "flash attention off, shared cache, ubatch 512",
     ]
-    assert len(figure("x", "generate", 8, 4).settings) == 4
-    assert figure("x", "generate", 8, 4).rate({"seconds": 2.0}) == 16
+    assert len(figure("generate", 8, 4).settings) == 4
+    assert {s.ubatch for s in figure("prompt", 2048).settings} == {512, 2048}
+    assert {s.ubatch for s in figure("prompt", 512).settings} == {512}
+
+
+def test_a_figure_is_a_rate_or_a_time(load):
+    figure = load("figures").Figure
+    assert figure("generate", 8, 4).value({"seconds": 2.0}) == 16
+    assert figure("first_token", 512).value({"seconds": 2.0}) == 2.0
+    assert figure("first_token", 512).better == "less"
+
+
+def test_tests_are_named_in_groups_or_one_by_one_and_cut_to_the_models_context(load):
+    figures = load("figures")
+
+    def names(tests, limit=100000):
+        found, starts = figures.plan(tests.split(","), [128, 2048], 64, [1, 8], 8192, limit)
+        return [figure.name for figure in found] + starts
+
+    assert names("prefill,decode,batch") == ["pp128", "pp2048", "tg64", "tg64x8"]
+    assert names("depth") == ["pp2048 @ d8192"]
+    assert names("depth", 8192) == ["pp2048 @ d6144"]
+    assert names("prefill,depth", 1024) == ["pp128", "pp128 @ d896"]
+    assert names("tg16x4,pp512@d4096,pp1024,memory,load", 2000) == ["tg16x4", "pp1024", "memory", "load"]
+    assert names("first-token") == ["first token, 512 words"]
+    for wrong in ("speed", "pp0", "pp512x4", "tg"):
+        with pytest.raises(figures.UnknownTestError, match=wrong):
+            names(wrong)
+
+
+def test_no_two_rounds_have_a_beginning_of_their_text_in_common(load):
+    text = load("figures").text
+    texts = [text(64, turn) for turn in range(-1, 6)]
+    assert len({words[:2] for words in texts}) == len(texts)
+    assert {len(words.split()) for words in texts} == {65}
+    assert max(map(len, texts)) < 8 * 65  # what the peer's context holds
+
+
+# As much of llama_cpp as the peer calls. Its contexts check that no position is computed twice or left out.
+FAKE_PEER = """
+import ctypes, types
+__version__ = "0.0"
+llama_token = ctypes.c_int32
+llama_log_callback = lambda f: f
+def llama_print_system_info(): return b"CPU : FAKE = 1 | "
+def llama_backend_init(): pass
+def llama_log_set(*_): pass
+def llama_model_default_params(): return None
+def llama_model_load_from_file(path, params): return "model"
+def llama_model_get_vocab(model): return "vocabulary"
+def llama_context_default_params(): return types.SimpleNamespace()
+def llama_init_from_model(model, p):
+    return types.SimpleNamespace(params=p, next=[0] * p.n_seq_max)
+def llama_free(context): context.next = None
+def llama_get_memory(context): return context
+def llama_memory_clear(context, data): context.next = [0] * len(context.next)
+def llama_memory_seq_rm(context, sequence, first, last): context.next[sequence] = first
+def llama_batch_init(n, embd, sequences):
+    names = ("token", "pos", "n_seq_id", "logits")
+    return types.SimpleNamespace(seq_id=[[0] for _ in range(n)], **{name: [0] * n for name in names})
+def llama_decode(context, batch):
+    for i in range(batch.n_tokens):
+        sequence = batch.seq_id[i][0]
+        if batch.pos[i] != context.next[sequence]: return -1
+        context.next[sequence] += 1
+    return 0 if sum(context.next) <= context.params.n_ctx else 1
+def llama_synchronize(context): pass
+def llama_batch_free(batch): pass
+def llama_sampler_init_greedy(): return "greedy"
+def llama_sampler_free(sampler): pass
+def llama_sampler_sample(sampler, context, row): return 7
+def llama_tokenize(vocabulary, text, n, ids, size, special, parse): return len(text.split())
+def llama_token_to_piece(*_): return 1
+"""
+
+
+@pytest.fixture
+def fake_peer(tmp_path):
+    """A Python whose llama_cpp computes nothing."""
+    (tmp_path / "llama_cpp.py").write_text(FAKE_PEER)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_one_command_compares_everything_and_writes_a_report(tiny, fake_peer, tmp_path):
+    folder = tmp_path / "report"
+    size = (
+        "-p",
+        "8,40",
+        "-n",
+        "3",
+        "-b",
+        "1,2,4",
+        "-d",
+        "64",
+        "-r",
+        "2",
+        "--load-rounds",
+        "1",
+        "-t",
+        "1",
+        "--pause",
+        "0",
+    )
+    done = script("versus.py", tiny, "--peer-python", fake_peer, "--quick", *size, "--report", folder)
+    assert done.returncode == 0, done.stderr
+    names = ["pp8", "pp40", "tg3", "tg3x2", "tg3x4", "pp40 @ d64", "first token, 64 words"]
+    names += ["load to first token", "peak memory"]
+    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("|")]
+    assert rows[2 : 2 + len(names)] == names
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "tiny-batch.svg",
+        "tiny-prompt.svg",
+        "tiny-ratios.svg",
+        "tiny.json",
+        "tiny.md",
+    ]
+    report = (folder / "tiny.md").read_text()
+    for expected in ("(tiny-ratios.svg)", "llama-cpp-python 0.0 (CPU : FAKE = 1)", "read bandwidth", "kernels "):
+        assert expected in report
+    assert str(tmp_path) not in report
+    assert "python benchmarks/versus.py tiny.gguf --peer-python PEER/bin/python --quick -p 8,40" in report
+    facts = json.loads((folder / "tiny.json").read_text())
+    assert len(facts["comparisons"]["tg3x4"]["rounds"]) == 2
+    assert facts["settings"]["tg3x4"].startswith("flash attention o")
+    for name in ("ratios", "batch", "prompt"):
+        ElementTree.parse(folder / f"tiny-{name}.svg")
+
+
+def test_an_unknown_test_is_one_sentence(tiny, fake_peer):
+    done = script("versus.py", tiny, "--peer-python", fake_peer, "--tests", "speed")
+    assert done.returncode == 1
+    assert done.stderr.startswith("versus.py: error: 'speed' is no test; name some of prefill,")
+    assert done.stderr.count("\n") == 1
 
 
 @given(logits=st.lists(st.floats(-20, 20), min_size=2, max_size=8), shift=st.floats(-100, 100))

@@ -1,5 +1,7 @@
 """`woolly bench` as a person types it. How fast is not tested here, but that every figure asked for is there."""
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -9,6 +11,8 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly._native import kernel_levels, measure_bandwidth
+from woolly.cli.number_list import numbers
+from woolly.errors import RequestError
 
 
 def bench(*arguments):
@@ -27,25 +31,71 @@ def tiny(tmp_path_factory):
     return write_tiny(TINY["granite"], tmp_path_factory.mktemp("bench") / "tiny.gguf")
 
 
-def test_json_has_every_figure_under_its_name(tiny):
-    done = bench(tiny, "-p", "20", "-n", "4", "-t", "2", "--batch", "1,3", "--reps", "2", "--ctk", "f32", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    facts = json.loads(done.stdout)
-    for name in ("pp20", "tg4_b1", "tg4_b3", "load_s", "peak_mib", "bandwidth_gbs"):
-        assert facts[name] > 0, name
-    assert facts["level"] in kernel_levels()
-    assert (facts["threads"], facts["kv_type"]) == (2, "f32")
-    assert [len(rates) for rates in facts["reps"].values()] == [2, 2, 2]
-    assert set(facts["bandwidth_share"]) == {"tg4_b1", "tg4_b3"}
-    assert "profile" not in facts
+ALL = ("-p", "20", "-n", "4", "-b", "1,3", "-d", "0,8", "-r", "2")
 
 
-def test_a_table_names_the_machines_limit_and_where_time_goes(tiny):
-    done = bench(tiny, "-p", "0", "-n", "3", "--reps", "1", "--profile")
+def test_json_has_every_figure_of_every_combination(tiny):
+    done = bench(tiny, *ALL, "-t", "1", "-t", "2", "--ctk", "f32", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    for expected in ("read bandwidth", "tg3_b1", "ffn_gate ffn_up (F32)", "attend", "outside of steps"):
+    records = json.loads(done.stdout)
+    names = ["pp20", "tg4", "tg4x3", "pp20 @ d8", "tg4 @ d8", "tg4x3 @ d8"]
+    assert [(r["n_threads"], r["test"]) for r in records] == [(t, name) for t in (1, 2) for name in names]
+    for record in records:
+        for name in ("avg_ts", "median_ts", "avg_ns", "load_s", "peak_mib", "bandwidth_gbs", "model_size"):
+            assert record[name] > 0, name
+        assert record["level"] in kernel_levels()
+        assert (record["type_k"], len(record["samples_ns"])) == ("f32", 2)
+        assert (record["bandwidth_share"] is None) == record["test"].startswith("pp")
+        assert (record["first_token_s"] is None) == record["test"].startswith("tg")
+        assert "profile" not in record
+    assert [r["n_depth"] for r in records[:6]] == [0, 0, 0, 8, 8, 8]
+    assert records[2]["n_sequences"] == 3
+
+
+def test_markdown_is_llama_benchs_table(tiny):
+    done = bench(tiny, *ALL)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, rule, *rows = done.stdout.split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (head, *rows)]
+    assert cells[0] == ["model", "size", "params", "backend", "threads", "test", "t/s", "of bandwidth"]
+    assert {len(line) for line in (head, rule, *rows)} == {len(head)}
+    assert cells[1][0] == "granite 0.08 M F32"
+    assert [row[5] for row in cells[1:]] == ["pp20", "tg4", "tg4x3", "pp20 @ d8", "tg4 @ d8", "tg4x3 @ d8"]
+    assert all(" ± " in row[6] for row in cells[1:])
+    for expected in ("median ± standard deviation of 2", "load to first token", "peak memory", "time to first token"):
+        assert expected in done.stdout
+
+
+def test_settings_that_differ_have_columns_of_their_own(tiny):
+    done = bench(tiny, "-p", "8", "-n", "0", "-r", "1", "-ub", "4,8", "-ctk", "f16,f32")
+    head, _, *rows = done.stdout.split("\n\n")[0].splitlines()
+    assert done.returncode == 0
+    assert "type_k" in head
+    assert "n_ubatch" in head
+    assert "of bandwidth" not in head
+    assert len(rows) == 4
+
+
+def test_csv_and_jsonl_have_a_line_for_each_test(tiny):
+    rows = list(csv.DictReader(io.StringIO(bench(tiny, *ALL, "-o", "csv").stdout)))
+    lines = [json.loads(line) for line in bench(tiny, *ALL, "-o", "jsonl").stdout.splitlines()]
+    assert [row["test"] for row in rows] == [line["test"] for line in lines]
+    assert len(rows) == 6
+    assert set(lines[0]) - set(rows[0]) == {"samples_ns", "samples_ts"}
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_a_table_names_the_machines_limit_and_where_time_goes(tiny, form):
+    done = bench(tiny, "-p", "0", "-n", "3", "--reps", "1", "--profile", "-o", form)
+    assert (done.returncode, done.stderr) == (0, "")
+    for expected in ("read bandwidth", "tg3", "ffn_gate ffn_up (F32)", "attend", "outside of steps"):
         assert expected in done.stdout
     assert "pp" not in done.stdout.replace(str(tiny), "")
+
+
+def test_a_profile_is_in_json_too(tiny):
+    done = bench(tiny, "-p", "4", "-n", "0", "-r", "1", "--profile", "-o", "jsonl")
+    assert "attend" in {kind["step"] for kind in json.loads(done.stdout)["profile"]}
 
 
 @pytest.mark.parametrize(
@@ -53,23 +103,55 @@ def test_a_table_names_the_machines_limit_and_where_time_goes(tiny):
     [
         (("-p", "600"), "600 tokens were asked for, but this model's context holds 512"),
         (("-n", "513"), "513 tokens were asked for"),
-        (("-p", "-1"), "-p is -1"),
-        (("-n", "-1"), "-n is -1"),
+        (("-d", "500", "-n", "13"), "tokens were asked for"),
+        (("-p", "-1"), "-p is '-1'"),
+        (("-n", "-1"), "-n is '-1'"),
+        (("-d", "x"), "-d is 'x'"),
         (("-p", "0", "-n", "0"), "nothing to measure"),
-        (("--batch", "1,0"), "--batch is '1,0'"),
-        (("--batch", "eight"), "--batch is 'eight'"),
+        (("--batch", "1,0"), "-b is '1,0'"),
+        (("--batch", "eight"), "-b is 'eight'"),
         (("--batch", "1000"), "at most 512 run at once"),
-        (("--reps", "0"), "--reps is 0"),
-        (("-t", "0"), "threads is 0"),
+        (("--reps", "0"), "-r is 0"),
+        (("-t", "0"), "-t is '0'"),
+        (("-t", "1000000"), "threads is 1000000"),
         (("--ctk", "f8"), "kv_type is 'f8'"),
+        (("-o", "xml"), "-o is 'xml'"),
+        (("-o", "csv", "--profile"), "no place in csv"),
+        (("-ngl", "99"), "computes on the CPU"),
+        (("-fa", "1"), "-fa has no meaning"),
+        (("-ctv", "f16"), "which -ctk names"),
+        (("-pg", "512,128"), "-pg is not offered"),
+        (("-mmp", "0"), "always mapped"),
+        (("--numa", "isolate"), "numactl"),
+        (("-m", "x.gguf"), "-m is not needed"),
     ],
 )
-def test_a_wrong_number_is_one_sentence(tiny, arguments, message):
+def test_a_wrong_option_is_one_sentence(tiny, arguments, message):
     done = bench(tiny, *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("woolly: error: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["512"], [512]),
+        (["1,8", "8,2"], [1, 8, 2]),
+        (["1-4"], [1, 2, 3, 4]),
+        (["1-9+4"], [1, 5, 9]),
+        (["1-20*2,3"], [1, 2, 4, 8, 16, 3]),
+    ],
+)
+def test_lists_and_ranges_of_numbers(texts, expected):
+    assert numbers("-t", texts, 1) == expected
+
+
+@pytest.mark.parametrize("text", ["", "1,", "4-1", "1-8*1", "0-8*2", "1-8+0", "1--8", "1.5", "0", "1-99999999"])
+def test_what_is_no_list_of_numbers_is_refused_by_name(text):
+    with pytest.raises(RequestError, match="-t is "):
+        numbers("-t", [text], 1)
 
 
 def test_bandwidth_is_measured_by_any_number_of_threads():

@@ -1,5 +1,6 @@
 """The bench does the work it names, counts the bytes that this reads, and reports medians."""
 
+import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
@@ -46,7 +47,7 @@ def test_sequences_generate_at_once_in_pages_of_their_own(program, batches):
 def test_measuring_takes_works_in_turn(program, batches):
     measured = Bench(program, [Work("prompt", 5), Work("generation", 1, 2)]).measure(2)
     assert [batch.n_rows for batch in batches] == [5, 2, 5, 2]
-    assert [(m.work.name, len(m.seconds)) for m in measured] == [("pp5", 2), ("tg1_b2", 2)]
+    assert [(m.work.name, len(m.seconds)) for m in measured] == [("pp5", 2), ("tg1x2", 2)]
 
 
 def test_rates_are_of_the_median_repetition():
@@ -64,7 +65,59 @@ def test_bytes_are_all_weights_per_run_and_the_cache_that_was_written(program):
     cache = 2 * 2 * 2 * 16 * 2  # layers, K and V, heads, width, bytes of f16
     bench = Bench(program, [PROMPT, PAIR])
     assert bench.n_bytes(PAIR) == 3 * weights + 6 * row + 2 * (1 + 2 + 3) * cache
-    assert bench.n_bytes(PROMPT) == 3 * weights + 40 * row + (16 + 32 + 40) * cache
+    logits = 4 * program.plan.n_vocab * table.shape[1]  # of a prompt computed once, after its last token
+    norm = 4 * table.shape[1]
+    layers = weights - logits - norm
+    assert bench.n_bytes(PROMPT) == 3 * layers + logits + norm + 40 * row + (16 + 32 + 40) * cache
+
+
+def test_products_are_those_of_matrices_and_of_attention(program):
+    bench = Bench(program, [PROMPT, PAIR])
+    matrices = {name: w.shape[0] * w.shape[1] for name, w in program.plan.weights.items() if len(w.shape) == 2}
+    logits = matrices.pop("output.weight")
+    del matrices["token_embd.weight"]
+    attention = 2 * 2 * (4 * 16)  # layers, K and V, heads times width
+    _, costs = bench.costs(PAIR)
+    assert sum(cost.macs for cost in costs) == 6 * (sum(matrices.values()) + logits) + 2 * (1 + 2 + 3) * attention
+    _, costs = bench.costs(PROMPT)
+    seen = sum(range(1, 41))
+    assert sum(cost.macs for cost in costs) == 40 * sum(matrices.values()) + logits + seen * attention
+
+
+def test_a_depth_is_computed_once_before_the_clock_starts(program, batches):
+    deep = Work("generation", 2, 2, 20)
+    bench = Bench(program, [deep, Work("prompt", 4, 1, 24)])
+    bench.run(deep)
+    assert [batch.positions.tolist() for batch in batches[:4]] == 2 * [[*range(16)], [16, 17, 18, 19]]
+    assert [batch.positions.tolist() for batch in batches[4:]] == [[20, 20], [21, 21]]
+    del batches[:]
+    bench.run(deep)
+    assert len(batches) == 2
+    bench.run(Work("prompt", 4, 1, 24))
+    assert [batch.positions.tolist() for batch in batches[2:]] == [[22, 23], [24, 25, 26, 27]]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_follows_a_depth_is_the_same_as_without_a_break_unless_filled_quickly(program, quick):
+    whole, deep = Work("prompt", 24), Work("prompt", 4, 1, 20)
+    logits, run = [], program.run
+    program.run = lambda *arguments: logits.append(run(*arguments).copy())
+    Bench(program, [whole]).run(whole)
+    Bench(program, [deep], quick_fill=quick).run(deep)
+    assert np.array_equal(logits[-1], logits[1]) is not quick
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        (Work("prompt", 512), "pp512"),
+        (Work("generation", 128), "tg128"),
+        (Work("generation", 128, 8), "tg128x8"),
+        (Work("generation", 16, 2, 4096), "tg16x2 @ d4096"),
+    ],
+)
+def test_works_are_called_as_llama_bench_calls_them(work, name):
+    assert work.name == name
 
 
 def test_a_profile_accounts_for_every_step_and_byte_and_is_off_afterwards(program):

@@ -1,23 +1,25 @@
-"""`woolly bench`: how fast a model runs here, beside what the machine's memory allows."""
+"""`woolly bench`: how fast a model runs here, in llama-bench's manner, beside what the machine's memory allows."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from woolly.cli.bench_formats import FORMATS, Record, write
+from woolly.cli.number_list import numbers
 from woolly.errors import RequestError
 from woolly.store import resolve
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from woolly.engine.bench import Measured, StepKind, Work
+    from woolly.engine.bench import Work
+    from woolly.gguf import GGUFFile
+    from woolly.runtime import Options
 
 __all__ = ["bench"]
 
@@ -27,29 +29,97 @@ _BANDWIDTH_MEGABYTES = 1024
 
 def bench(
     model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)],
-    prompt: Annotated[int, typer.Option("--prompt", "-p", help="Tokens of the prompt; 0 for none.")] = 512,
-    generate: Annotated[int, typer.Option("--generate", "-n", help="Tokens to generate; 0 for none.")] = 128,
-    batch: Annotated[str, typer.Option("--batch", help="Sequences that generate at once, such as 1,8.")] = "1",
-    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
-    reps: Annotated[int, typer.Option("--reps", "-r", help="Repetitions, of which the median counts.")] = 3,
-    kv_type: Annotated[
-        str | None,
-        typer.Option("--kv-type", "-ctk", "--ctk", help="f16, f32 or q8_0: how the cache is kept.", show_default="f16"),
+    prompt: Annotated[
+        list[str],
+        typer.Option("--n-prompt", "--prompt", "-p", metavar="LIST", help="Tokens of the prompt; 0 for none."),
+    ] = ["512"],  # noqa: B006
+    generate: Annotated[
+        list[str], typer.Option("--n-gen", "--generate", "-n", metavar="LIST", help="Tokens to generate; 0 for none.")
+    ] = ["128"],  # noqa: B006
+    depth: Annotated[
+        list[str],
+        typer.Option("--n-depth", "-d", metavar="LIST", help="Tokens that are in the cache before the clock starts."),
+    ] = ["0"],  # noqa: B006
+    batch: Annotated[
+        list[str], typer.Option("--batch", "-b", metavar="LIST", help="Sequences that generate at once.")
+    ] = ["1"],  # noqa: B006
+    threads: Annotated[
+        list[str] | None, typer.Option("--threads", "-t", metavar="LIST", help="Threads.", show_default="all cores")
     ] = None,
+    rows: Annotated[
+        list[str],
+        typer.Option("--ubatch-size", "-ub", metavar="LIST", help="Most tokens of a prompt that are computed at once."),
+    ] = ["512"],  # noqa: B006
+    kv_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kv-type",
+            "-ctk",
+            "--ctk",
+            metavar="LIST",
+            help="f16, f32 or q8_0: how the cache is kept.",
+            show_default="f16",
+        ),
+    ] = None,
+    reps: Annotated[int, typer.Option("--repetitions", "--reps", "-r", help="Repetitions of each test.")] = 5,
+    output: Annotated[str, typer.Option("--output", "-o", help=f"One of: {', '.join(FORMATS)}.")] = "md",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--n-gpu-layers",
+            "-ngl",
+            "--main-gpu",
+            "-mg",
+            "--split-mode",
+            "-sm",
+            "--tensor-split",
+            "-ts",
+            "--device",
+            "-dev",
+            "--no-kv-offload",
+            "-nkvo",
+            "--override-tensor",
+            "-ot",
+            "--n-cpu-moe",
+            "-ncmoe",
+            "--rpc",
+            "-rpc",
+            hidden=True,
+        ),
+    ] = None,
+    flash: Annotated[str | None, typer.Option("--flash-attn", "-fa", hidden=True)] = None,
+    cache_v: Annotated[str | None, typer.Option("--cache-type-v", "-ctv", hidden=True)] = None,
+    both: Annotated[str | None, typer.Option("-pg", hidden=True)] = None,
+    loading: Annotated[str | None, typer.Option("--mmap", "-mmp", "--direct-io", "-dio", hidden=True)] = None,
+    placing: Annotated[
+        str | None,
+        typer.Option("--cpu-mask", "-C", "--cpu-strict", "--poll", "--prio", "--numa", hidden=True),
+    ] = None,
+    named: Annotated[str | None, typer.Option("--model", "-m", hidden=True)] = None,
 ) -> None:
-    """Measure tokens per second of prompt and generation, beside the read bandwidth that bounds generation.
+    """Measure tokens per second of prompts (pp) and generation (tg), as llama-bench does.
 
-    The share of the bandwidth counts weights and cache. It can exceed 100 % where a model fits the processor's caches.
+    Numbers may be lists such as 128,512 or 1-8*2, and options may be repeated: every combination is a test. pp512 is a
+    prompt of 512 tokens, tg128x8 are 128 tokens of 8 sequences at once, and @ d4096 says that 4096 tokens were cached
+    before. Neither tokenizing nor sampling is counted. The share of the read bandwidth counts weights and cache, and
+    can exceed 100 % where a model fits the processor's caches. Unlike in llama-bench, -b is the number of sequences.
     """
     # Imported late, so that --help answers at once.
     from rich.console import Console
     from rich.live import Live
 
-    works = _works(prompt, generate, _batches(batch))
+    _refuse(gpu=gpu, flash=flash, cache_v=cache_v, both=both, loading=loading, placing=placing, named=named)
+    output = "json" if as_json else output
+    if output not in FORMATS:
+        raise RequestError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
+    if profile and output == "csv":
+        raise RequestError("--profile has no place in csv; use -o md, table, json or jsonl")
     if reps < 1:
-        raise RequestError(f"--reps is {reps}, but at least 1 repetition is needed")
+        raise RequestError(f"-r is {reps}, but at least 1 repetition is needed")
+    works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
+    settings = _settings(threads, kv_type, numbers("-ub", rows, 1))
     chatter = Console(stderr=True)
     # Drawn only when told to: a spinner's thread would take time from what is measured.
     line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
@@ -59,64 +129,75 @@ def bench(
             line.update(text, refresh=True)
 
     with line or nullcontext():
-        progress("loading")
-        facts, measured, profiles = _measure(model, works, threads, kv_type, reps, profile, progress)
-    if as_json:
-        typer.echo(json.dumps(_as_json(facts, measured, profiles if profile else None), indent=2))
-    else:
-        _print(facts, measured, profiles, Console())
+        records = [
+            record for options in settings for record in _measure(model, works, options, reps, profile, progress)
+        ]
+        progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
+        records = _with_bandwidth(records)
+    write(records, output, Console())
 
 
-def _batches(text: str) -> list[int]:
-    try:
-        sizes = [int(size) for size in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise RequestError(f"--batch is {text!r}, but whole numbers from 1 were expected, such as 1,8")
-    return list(dict.fromkeys(sizes))
+def _refuse(**given: str | None) -> None:
+    """One sentence for each option of llama-bench that has no meaning here."""
+    reasons = {
+        "gpu": "options of GPUs (-ngl, -sm, -mg, -ts, -dev, -nkvo, -ot, -ncmoe, -rpc) have no meaning here: Woolly"
+        " computes on the CPU; leave them out",
+        "flash": "-fa has no meaning here: attention always works as flash attention does; leave it out",
+        "cache_v": "-ctv has no meaning here: K and V are kept in one type, which -ctk names",
+        "both": "-pg is not offered; -p and -n measure the prompt and the generation, and -d generation after a prompt",
+        "loading": "-mmp and -dio have no meaning here: files are always mapped; leave them out",
+        "placing": "-C, --cpu-strict, --poll, --prio and --numa have no meaning here; use taskset, nice or numactl",
+        "named": "-m is not needed; name the model alone, as in: woolly bench model.gguf",
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise RequestError(reasons[name])
 
 
-def _works(prompt: int, generate: int, batches: list[int]) -> list[Work]:
+def _works(prompts: list[int], generated: list[int], depths: list[int], batch: list[str]) -> list[Work]:
     from woolly.engine.bench import Work
 
-    for option, n in (("-p", prompt), ("-n", generate)):
-        if n < 0:
-            raise RequestError(f"{option} is {n}, but a number of tokens was expected, or 0 for none")
-    if prompt == generate == 0:
+    sizes = numbers("-b", batch, 1)
+    works: list[Work] = []
+    for depth in depths:
+        works += [Work("prompt", n, 1, depth) for n in prompts if n]
+        works += [Work("generation", n, size, depth) for n in generated if n for size in sizes]
+    if not works:
         raise RequestError("-p and -n are both 0, so there is nothing to measure")
-    works = [Work("prompt", prompt)] if prompt else []
-    return works + [Work("generation", generate, size) for size in batches if generate]
+    return works
+
+
+def _settings(threads: list[str] | None, kv_types: list[str] | None, rows: list[int]) -> list[Options]:
+    """Every combination for which the model is loaded anew."""
+    from woolly.runtime import Options
+
+    counts: list[int | None] = [*numbers("-t", threads, 1)] if threads else [None]
+    types = [part for text in kv_types or [] for part in text.split(",")] or ["f16"]
+    return [
+        Options(threads=count, kv_type=kv_type, max_rows=most)
+        for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), rows)
+    ]
 
 
 def _measure(
-    model: str,
-    works: list[Work],
-    threads: int | None,
-    kv_type: str | None,
-    reps: int,
-    profile: bool,
-    progress: Callable[[str], None],
-) -> tuple[dict[str, Any], list[Measured], dict[str, list[StepKind]]]:
+    model: str, works: list[Work], options: Options, reps: int, profile: bool, progress: Callable[[str], None]
+) -> list[Record]:
+    import datetime
     import time
 
-    from woolly._native import measure_bandwidth
     from woolly.engine.bench import Bench, peak_mib
+    from woolly.engine.machine import describe_model
     from woolly.gguf import open_gguf
-    from woolly.models import Keys, trace
-    from woolly.runtime import Options
+    from woolly.models import trace
     from woolly.runtime.cpu import CpuBackend
     from woolly.text import Tokenizer
 
     path = resolve(model)
-    options = Options(threads=threads, kv_type=kv_type)
+    progress("loading")
     start = time.perf_counter()
     with open_gguf(path) as file:
         plan = trace(file)
-        limit = Keys(file.metadata, plan.architecture).positive("context_length")
-        longest = max(work.n_tokens for work in works)
-        if longest > limit:
-            raise RequestError(f"{longest} tokens were asked for, but this model's context holds {limit}")
+        _check_context(file, plan.architecture, works)
         Tokenizer.from_metadata(file.metadata)  # a part of every start
         program = CpuBackend().compile(plan, file.tensors, options)
         subject = Bench(program, works)
@@ -125,89 +206,42 @@ def _measure(
         progress("warming up")
         subject.warm_up()
         measured = subject.measure(reps, progress)
-        peak = peak_mib()  # before the buffer of the bandwidth counts too
-        progress("bandwidth")
-        bandwidth = statistics.median(measure_bandwidth(program.threads, _BANDWIDTH_MEGABYTES) for _ in range(3))
-        profiles = {work.name: subject.profile(work) for work in works} if profile else {}
-    facts = {
-        "model": str(path),
-        "level": program.level,
-        "threads": program.threads,
-        "kv_type": kv_type or "f16",
-        "load_s": round(load_s, 3),
-        "peak_mib": round(peak),
-        "bandwidth_gbs": round(bandwidth, 1),
+        when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        return [
+            Record(
+                model_filename=str(path),
+                model_type=describe_model(file),
+                model_size=sum(tensor.n_bytes for tensor in file.tensors.values()),
+                model_n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
+                level=program.level,
+                threads=program.threads,
+                n_ubatch=options.max_rows,
+                kv_type=options.kv_type or "f16",
+                test_time=when,
+                load_s=load_s,
+                peak_mib=peak_mib(),
+                bandwidth_gbs=0.0,
+                measured=m,
+                profile=tuple(subject.profile(m.work)) if profile else None,
+            )
+            for m in measured
+        ]
+
+
+def _with_bandwidth(records: list[Record]) -> list[Record]:
+    from woolly._native import measure_bandwidth
+
+    rates = {
+        threads: statistics.median(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(3))
+        for threads in {record.threads for record in records}
     }
-    return facts, measured, profiles
+    return [replace(record, bandwidth_gbs=rates[record.threads]) for record in records]
 
 
-def _as_json(
-    facts: dict[str, Any], measured: list[Measured], profiles: dict[str, list[StepKind]] | None
-) -> dict[str, Any]:
-    bandwidth = facts["bandwidth_gbs"]
-    out = {
-        **facts,
-        **{m.work.name: round(m.rate, 2) for m in measured},
-        "reps": {m.work.name: [round(rate, 2) for rate in m.rates] for m in measured},
-        "bandwidth_share": {
-            m.work.name: round(m.gb_per_second / bandwidth, 3) for m in measured if m.work.kind == "generation"
-        },
-    }
-    if profiles is not None:
-        out["profile"] = {
-            name: [
-                {
-                    "step": kind.name,
-                    "count": kind.n_steps,
-                    "microseconds": round(kind.seconds * 1e6, 1),
-                    "bytes": kind.n_bytes,
-                    "gbs": round(kind.gb_per_second, 2),
-                }
-                for kind in kinds
-            ]
-            for name, kinds in profiles.items()
-        }
-    return out
+def _check_context(file: GGUFFile, architecture: str, works: list[Work]) -> None:
+    from woolly.models import Keys
 
-
-def _print(
-    facts: dict[str, Any], measured: list[Measured], profiles: dict[str, list[StepKind]], console: Console
-) -> None:
-    bandwidth = facts["bandwidth_gbs"]
-    say = _sayer(console)
-    say(facts["model"])
-    say(f"kernels {facts['level']}, threads {facts['threads']}, cache {facts['kv_type']}")
-    say(f"load to first token {facts['load_s']:.2f} s, peak memory {facts['peak_mib']} MiB")
-    say(f"read bandwidth of this machine {bandwidth:.1f} GB/s\n")
-    table = _table("", "tokens/s", "least", "most", "GB/s", "memory's limit", "reached")
-    for m in measured:
-        row = [m.work.name, f"{m.rate:.1f}", f"{min(m.rates):.1f}", f"{max(m.rates):.1f}"]
-        if m.work.kind == "generation":
-            share = m.gb_per_second / bandwidth
-            row += [f"{m.gb_per_second:.1f}", f"{m.rate / share:.1f}", f"{share:.0%}"]
-        table.add_row(*row)
-    console.print(table)
-    for name, kinds in profiles.items():
-        whole = sum(kind.seconds for kind in kinds)
-        table = _table(f"{name}, per run", "steps", "us", "share", "MB", "GB/s")
-        for kind in kinds:
-            row = [kind.name, str(kind.n_steps or ""), f"{kind.seconds * 1e6:.1f}", f"{kind.seconds / whole:.1%}"]
-            if kind.n_bytes:
-                row += [f"{kind.n_bytes / 1e6:.2f}", f"{kind.gb_per_second:.2f}"]
-            table.add_row(*row)
-        say("")
-        console.print(table)
-
-
-def _sayer(console: Console) -> Callable[[str], None]:
-    """Plain text: no markup, no colours, no wrapping of long paths."""
-    return lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _table(first: str, *others: str) -> Table:
-    from rich.table import Table
-
-    table = Table(first, box=None, pad_edge=False)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    limit = Keys(file.metadata, architecture).positive("context_length")
+    longest = max(work.last for work in works)
+    if longest > limit:
+        raise RequestError(f"{longest} tokens were asked for, but this model's context holds {limit}")

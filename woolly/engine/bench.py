@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -16,26 +17,34 @@ from woolly.plan import Step
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 from woolly.runtime.cpu import CpuProgram
 
-__all__ = ["Bench", "Measured", "StepKind", "Work", "peak_mib"]
+__all__ = ["Bench", "Measured", "StepCost", "StepKind", "Work", "peak_mib"]
 
 
 @dataclass(frozen=True)
 class Work:
-    """One thing to measure, from an empty cache on: a prompt, or tokens one by one for several sequences at once."""
+    """One thing to measure: a prompt, or tokens one by one for several sequences at once, after cached tokens."""
 
     kind: Literal["prompt", "generation"]
     n_tokens: int  # of each sequence
     n_sequences: int = 1
+    depth: int = 0  # tokens of each sequence that are in the cache before the clock starts
 
     @property
     def name(self) -> str:
-        """As it is called in tables and JSON: pp512, tg128_b8."""
-        return f"pp{self.n_tokens}" if self.kind == "prompt" else f"tg{self.n_tokens}_b{self.n_sequences}"
+        """As in llama-bench's table: pp512, tg128, tg128 @ d4096; tg128x8 for 8 sequences at once."""
+        name = f"{'pp' if self.kind == 'prompt' else 'tg'}{self.n_tokens}"
+        name += f"x{self.n_sequences}" if self.n_sequences > 1 else ""
+        return name + (f" @ d{self.depth}" if self.depth else "")
 
     @property
     def total(self) -> int:
         """Tokens of all sequences."""
         return self.n_tokens * self.n_sequences
+
+    @property
+    def last(self) -> int:
+        """Tokens of each sequence that are in the cache at the end."""
+        return self.depth + self.n_tokens
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,25 @@ class Measured:
         return tuple(self.work.total / s for s in self.seconds)
 
     @property
+    def deviation(self) -> float:
+        """Standard deviation of the rates; 0 for a single repetition."""
+        return statistics.stdev(self.rates) if len(self.seconds) > 1 else 0.0
+
+    @property
     def gb_per_second(self) -> float:
         """Weights and cache read per second, in 10^9 bytes, in the median repetition."""
         return self.n_bytes / statistics.median(self.seconds) / 1e9
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step of a plan in all runs of a work."""
+
+    step: Step
+    n_rows: int
+    seconds: float
+    n_bytes: int  # weights and cache that it reads
+    macs: int  # products that it adds up
 
 
 @dataclass(frozen=True)
@@ -80,9 +105,10 @@ class StepKind:
 class Bench:
     """A program with a cache that is large enough for the works to be measured."""
 
-    def __init__(self, program: CpuProgram, works: Sequence[Work]) -> None:
+    def __init__(self, program: CpuProgram, works: Sequence[Work], *, quick_fill: bool = False) -> None:
+        """With `quick_fill`, depths are filled with whatever numbers are at hand: as fast to read, but meaningless."""
         for work in works:
-            if min(work.n_tokens, work.n_sequences) < 1:
+            if min(work.n_tokens, work.n_sequences) < 1 or work.depth < 0:
                 raise RequestError(f"{work.name} cannot be measured; at least 1 token and 1 sequence are needed")
             if work.n_sequences > program.max_rows:
                 raise RequestError(
@@ -90,9 +116,17 @@ class Bench:
                 )
         self.program = program
         self.works = tuple(works)
-        n_pages = max((work.n_sequences * pages_for(work.n_tokens) for work in works), default=1)
-        self._state = program.new_state(n_pages)
-        self._cache_bytes = self._state.n_bytes / (n_pages * PAGE_SIZE)  # of one token, over all layers
+        self._quick_fill = quick_fill
+        # Pages of each sequence, as many as the longest work that has it needs.
+        lengths = [
+            max(pages_for(work.last) for work in works if work.n_sequences > s)
+            for s in range(max((work.n_sequences for work in works), default=0))
+        ] or [1]
+        ends = list(accumulate(lengths))
+        self._pages = [range(end - n, end) for n, end in zip(lengths, ends, strict=True)]
+        self._filled = [0] * len(lengths)  # tokens of each sequence whose K and V are in the cache
+        self._state = program.new_state(ends[-1])
+        self._cache_bytes = self._state.n_bytes / (ends[-1] * PAGE_SIZE)  # of one token, over all layers
 
     def first_token(self) -> None:
         """Computes one token, which also prepares every weight."""
@@ -101,21 +135,23 @@ class Bench:
     def warm_up(self) -> None:
         """A little of every work, so that none pays for memory that is touched for the first time."""
         for work in self.works:
-            self.run(Work(work.kind, min(work.n_tokens, 32 if work.kind == "prompt" else 2), work.n_sequences))
+            n = min(work.n_tokens, 32 if work.kind == "prompt" else 2)
+            self.run(Work(work.kind, n, work.n_sequences, work.depth))
 
     def run(self, work: Work) -> float:
-        """Does the work once; gives the seconds it took."""
-        per_sequence = pages_for(work.n_tokens)
-        pages = [range(s * per_sequence, (s + 1) * per_sequence) for s in range(work.n_sequences)]
-        n_vocab = self.program.plan.n_vocab
-        ids = [(10 + i) % n_vocab for i in range(work.n_tokens)]
+        """Does the work once; gives the seconds it took, without those that fill the cache before."""
+        self._fill(work)
+        ids = self._ids(work.depth, work.last)
+        pages = self._pages[: work.n_sequences]
         start = time.perf_counter()
         for first, n in _runs(work, self.program.max_rows):
             # As in serving: of a prompt only the last token's logits are wanted.
-            rows: list[int] | None = None if first + n == work.n_tokens or work.kind == "generation" else []
-            batch = Batch.of([(ids[first : first + n], first, p) for p in pages], rows)
-            self.program.run(batch, self._state)
-        return time.perf_counter() - start
+            rows: list[int] | None = None if first + n == work.last or work.kind == "generation" else []
+            tokens = ids[first - work.depth : first - work.depth + n]
+            self.program.run(Batch.of([(tokens, first, p) for p in pages], rows), self._state)
+        taken = time.perf_counter() - start
+        self._filled[: work.n_sequences] = [max(n, work.last) for n in self._filled[: work.n_sequences]]
+        return taken
 
     def measure(self, reps: int, progress: Callable[[str], None] | None = None) -> list[Measured]:
         """Every work so many times, in turn, so that a disturbance of the machine does not hit one work alone."""
@@ -131,8 +167,9 @@ class Bench:
         """Weights and cache that a work reads, each counted once per run of the program."""
         return sum(self._step_bytes(step, work) for step in self.program.fused.steps)
 
-    def profile(self, work: Work) -> list[StepKind]:
-        """Where the time of a work goes, most first; what lies outside all steps comes last."""
+    def costs(self, work: Work) -> tuple[float, list[StepCost]]:
+        """Does the work once; seconds that it took, and what each step of the plan cost in all its runs."""
+        self._fill(work)
         self.program.take_times()
         self.program.profile(True)
         try:
@@ -140,17 +177,60 @@ class Bench:
             times = self.program.take_times()
         finally:
             self.program.profile(False)
+        return seconds, [
+            StepCost(step, self._rows(step, work), ns / 1e9, self._step_bytes(step, work), self._macs(step, work))
+            for step, ns in zip(self.program.fused.steps, times, strict=True)
+        ]
+
+    def profile(self, work: Work) -> list[StepKind]:
+        """Where the time of a work goes, most first; what lies outside all steps comes last."""
+        seconds, costs = self.costs(work)
         n_runs = sum(1 for _ in _runs(work, self.program.max_rows))
-        grouped: dict[str, list[tuple[float, int]]] = {}
-        for step, nanoseconds in zip(self.program.fused.steps, times, strict=True):
-            grouped.setdefault(_kind(step), []).append((nanoseconds / 1e9, self._step_bytes(step, work)))
+        grouped: dict[str, list[StepCost]] = {}
+        for cost in costs:
+            grouped.setdefault(_kind(cost.step), []).append(cost)
         kinds = [
-            StepKind(name, len(steps), sum(t for t, _ in steps) / n_runs, sum(b for _, b in steps) // n_runs)
-            for name, steps in grouped.items()
+            StepKind(name, len(same), sum(c.seconds for c in same) / n_runs, sum(c.n_bytes for c in same) // n_runs)
+            for name, same in grouped.items()
         ]
         outside = seconds / n_runs - sum(kind.seconds for kind in kinds)
         kinds.sort(key=lambda kind: kind.seconds, reverse=True)
         return [*kinds, StepKind("outside of steps", 0, max(0.0, outside), 0)]
+
+    def _ids(self, first: int, last: int) -> list[int]:
+        """Tokens of the positions. Every work has the same, so what one leaves in the cache serves all others."""
+        n_vocab = self.program.plan.n_vocab
+        return [(10 + i) % n_vocab for i in range(first, last)]
+
+    def _fill(self, work: Work) -> None:
+        """Computes what must be in the cache before a work, where it is not."""
+        for s in range(work.n_sequences):
+            while (first := self._filled[s]) < work.depth:
+                last = min(first + self.program.max_rows, work.depth)
+                batch = Batch.of([(self._ids(first, last), first, self._pages[s])], [])
+                if self._quick_fill:
+                    for i, step in enumerate(self.program.fused.steps):
+                        if step.op == "store":
+                            self.program.run(batch, self._state, i, i + 1)
+                else:
+                    self.program.run(batch, self._state)
+                self._filled[s] = last
+
+    def _rows(self, step: Step, work: Work) -> int:
+        """Rows that a step computes in all runs of a work."""
+        if self.program.fused.values[step.outputs[-1]].rows == "output" and work.kind == "prompt":
+            return work.n_sequences
+        return work.total
+
+    def _macs(self, step: Step, work: Work) -> int:
+        """Products that a step adds up in all runs of a work: those of matrices, and of attention."""
+        if step.op == "linears":
+            return self._rows(step, work) * sum(w.shape[0] * w.shape[1] for w in step.by_role("weight"))
+        if step.op == "attend":
+            width, window = self.program.fused.values[step.inputs[0]].width, step.integer("window")
+            seen = sum(min(p + 1, window) if window else p + 1 for p in range(work.depth, work.last))
+            return 2 * width * seen * work.n_sequences
+        return 0
 
     def _step_bytes(self, step: Step, work: Work) -> int:
         """Bytes that one step reads in all runs of a work. A prompt's attention is counted as one pass per run."""
@@ -163,7 +243,9 @@ class Bench:
             share = cache[step.integer("layer")].width / sum(layer.width for layer in cache)
             seen = sum(min(first + n, window + n - 1) if window else first + n for first, n in runs)
             return round(self._cache_bytes * share * seen * work.n_sequences)
-        return self.program.step_bytes(step) * len(runs)
+        # Of a prompt, logits are computed in its last run alone.
+        last_alone = work.kind == "prompt" and self.program.fused.values[step.outputs[-1]].rows == "output"
+        return self.program.step_bytes(step) * (1 if last_alone else len(runs))
 
 
 def peak_mib() -> float:
@@ -180,9 +262,9 @@ def peak_mib() -> float:
 
 def _runs(work: Work, max_rows: int) -> Iterator[tuple[int, int]]:
     """(first position, tokens per sequence) of every run of the program that a work takes."""
-    step = max_rows if work.kind == "prompt" else 1
-    for first in range(0, work.n_tokens, step):
-        yield first, min(step, work.n_tokens - first)
+    step = max(1, max_rows // work.n_sequences) if work.kind == "prompt" else 1
+    for first in range(work.depth, work.last, step):
+        yield first, min(step, work.last - first)
 
 
 def _kind(step: Step) -> str:

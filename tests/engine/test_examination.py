@@ -1,0 +1,133 @@
+"""An examination accounts for the whole time of each run, and its probes measure what they say. No time is asserted."""
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly._native import kernel_levels
+from woolly.engine.bench import StepCost
+from woolly.engine.bounds import PARTS, Bounds, part_of, target_bits
+from woolly.engine.diagnosis import advise
+from woolly.engine.examination import examine
+from woolly.engine.machine import cpu_name, describe_model, mean_bits, mixture
+from woolly.engine.probe import Probe
+from woolly.errors import RequestError
+from woolly.gguf import GGMLType, open_gguf
+from woolly.models import trace
+from woolly.plan import CacheLayer
+from woolly.plan.passes import fuse
+from woolly.runtime import Options
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("examination") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def found(tiny):
+    return examine(tiny, Options(threads=2), n_prompt=64, n_sequences=3)
+
+
+def test_parts_cover_a_model_and_carry_its_bytes_and_products(found, tiny):
+    s = found.situation
+    assert (s.prompt.name, s.one.n_tokens, s.several.n_tokens) == ("pp64", 1, 3)
+    for run in (s.prompt, s.one, s.several):
+        assert [part.name for part in run.parts] == [name for name in PARTS if name != "experts"]
+        assert run.limit > 0
+        assert all(part.seconds > 0 for part in run.parts)
+        assert {part.name for part in run.parts if not part.limits.bound} == {"other"}
+    with open_gguf(tiny) as file:
+        logits = file.tensors["output.weight"]
+        assert s.one.part("logits").macs == logits.n_elements
+        assert s.several.part("logits").macs == 3 * logits.n_elements
+        assert s.one.part("logits").n_bytes == s.several.part("logits").n_bytes
+        assert s.weight_bytes == sum(
+            t.n_bytes for n, t in file.tensors.items() if len(t.shape) == 2 and n != "token_embd.weight"
+        )
+    assert s.kept_bytes >= s.weight_bytes
+    assert advise(s).why
+
+
+def test_f32_weights_are_offered_a_smaller_mixture(found):
+    s = found.situation
+    assert s.bits == pytest.approx(32)
+    assert s.target_bits < 12
+    assert all(
+        part.after["quantization"].memory < part.limits.memory for part in s.one.parts if part.name == "gate, up"
+    )
+
+
+def test_weights_over_a_budget_are_counted_and_timed(tiny):
+    s = examine(tiny, Options(threads=1, weight_memory=1000), n_prompt=16, n_sequences=2, depth=8).situation
+    assert s.kept_bytes <= 1000
+    assert s.depth == 8
+    assert s.packing_seconds >= 0
+
+
+def test_threads_below_the_cores_are_compared_with_the_cores(tiny, monkeypatch):
+    monkeypatch.setattr("woolly.engine.examination.default_threads", lambda: 3)
+    s = examine(tiny, Options(threads=1), n_prompt=16, n_sequences=2).situation
+    assert (s.threads, s.cores) == (1, 3)
+    assert all("threads" in part.after for part in s.one.parts)
+    assert min(s.cores_seconds) > 0
+
+
+def test_weights_that_are_too_large_are_not_prepared_twice(tiny, monkeypatch):
+    monkeypatch.setattr("woolly.engine.examination.default_threads", lambda: 2)
+    monkeypatch.setattr("woolly.engine.examination._MOST_AGAIN", 1000)
+    s = examine(tiny, Options(threads=1), n_prompt=16, n_sequences=2).situation
+    assert s.cores_seconds is None
+    assert all("threads" in part.after for part in s.one.parts)
+
+
+def test_more_than_the_context_holds_is_refused(tiny):
+    with pytest.raises(RequestError, match="context holds 512"):
+        examine(tiny, Options(threads=1), n_prompt=64, depth=400)
+
+
+@pytest.mark.parametrize("level", kernel_levels())
+def test_a_probe_measures_any_type_row_count_and_level(level):
+    probe = Probe(2, level)
+    assert probe.linear_rate(GGMLType.Q4_K, 256, 1) > 0
+    assert probe.linear_rate(GGMLType.Q8_0, 96, 70) > 0
+    assert probe.linear_rate(GGMLType.F32, 48, 4) > 0
+    assert probe.packing_seconds(GGMLType.Q4_K, 256) >= 0
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+def test_a_probe_measures_attention_over_all_layers(kv_type):
+    layers = (CacheLayer(2, 32), CacheLayer(2, 32))
+    assert Probe(2, kernel_levels()[0], kv_type).attention_seconds(layers, 4, 100) > 0
+    assert Probe(1, kernel_levels()[0], kv_type).attention_seconds((), 4, 100) == 0
+
+
+class Even:
+    """A probe of which every kernel adds up so many products per second."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def linear_rate(self, type, columns, n_rows):
+        return self.rate
+
+
+def test_limits_are_bytes_over_bandwidth_and_products_over_rate(tiny):
+    with open_gguf(tiny) as file:
+        steps = fuse(trace(file)).steps
+    down = next(step for step in steps if part_of(step) == "down")
+    n = 64 * 96
+    cost = StepCost(down, n_rows=6, seconds=1.0, n_bytes=2 * 4 * n, macs=6 * n)
+    limits = Bounds(1000.0, Even(100.0)).limits([cost], n_rows=3, n_runs=2)
+    assert limits.memory == pytest.approx(4 * n / 1000)
+    assert limits.arithmetic == pytest.approx(3 * n / 100)
+    smaller = Bounds(1000.0, Even(100.0), smaller=True).limits([cost], n_rows=3, n_runs=2)
+    assert smaller.memory == pytest.approx(5.5 / 8 * n / 1000)  # 96 columns fill no block of 256: Q5_0
+
+
+def test_a_model_and_a_machine_have_names(tiny):
+    assert cpu_name()
+    with open_gguf(tiny) as file:
+        assert describe_model(file) == "llama 0.10 M F32"
+        assert mixture(file) == "F32"
+        assert mean_bits(file) == pytest.approx(32)
+        assert target_bits(file) < 12
