@@ -85,6 +85,7 @@ sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sy
 }
 
 find_tools() {
+    find_browser
     missing
     [ -n "$packages" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -101,6 +102,17 @@ find_tools() {
     else
         die "this machine lacks $names: install with the package manager of this system"
     fi
+}
+
+# The tests of the web page want a browser; without one they are skipped.
+find_browser() {
+    if [ "$kind" != test ] || command -v chromium >/dev/null; then return 0; fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 0; fi
+    say "installing chromium with apt-get, for the tests of the web page"
+    export DEBIAN_FRONTEND=noninteractive
+    quietly apt-get update || true
+    quietly apt-get install -y --no-install-recommends chromium fonts-dejavu-core ||
+        say "chromium could not be installed: the tests of the web page are skipped"
 }
 
 # Sets packages (their Debian names) and names (for a person) of what is missing.

@@ -1,4 +1,4 @@
-"""One real server process for all tests of the session."""
+"""One real server process for all tests of the session, and apps of this process over a tiny random model."""
 
 import contextlib
 import socket
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.cases.tiny import TINY, write_tiny
+from woolly.serving import Settings, create_app
 
 _MAIN = "from woolly.cli import main; main()"
 
@@ -84,6 +86,30 @@ def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool 
 def server(smollm2, tmp_path_factory):
     with serving(smollm2, tmp_path_factory.mktemp("server")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_tiny(TINY["llama"], folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture
+def app_with(tiny_folder, tmp_path):
+    """Makes an app of this process with settings of the test's own; `with app_with(...) as client:`."""
+
+    def make(**settings):
+        settings = {"sessions_file": tmp_path / "sessions.db", "threads": 1, "models_dir": tiny_folder, **settings}
+        return TestClient(create_app(Settings(**settings)))
+
+    return make
+
+
+@pytest.fixture
+def client(app_with):
+    with app_with() as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """Who may ask: keys and tokens, alone and at a real server."""
 
 import base64
+import hashlib
+import hmac
 import json
 import time
 
@@ -10,6 +12,17 @@ from woolly.serving.auth import Authority
 from woolly.serving.errors import ApiError
 
 SECRET = "a secret of the operator"
+
+
+def part(value):
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def signed(header, claims, hash=hashlib.sha256):
+    """As any library for JSON Web Tokens signs (RFC 7515, RFC 7518 section 3.2)."""
+    body = f"{part(header)}.{part(claims)}"
+    return f"{body}.{part(hmac.new(SECRET.encode(), body.encode(), hash).digest())}"
 
 
 @pytest.fixture
@@ -60,9 +73,6 @@ def test_no_byte_of_a_token_can_be_changed(authority):
 
 
 def test_an_unsigned_token_is_refused(authority):
-    def part(value):
-        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
-
     claims = {"sub": "ole", "iat": 0, "exp": 2**40, "key": "open"}
     for header in ({"alg": "none"}, {"alg": "HS256", "typ": "JWT"}):
         for signature in ("", part("x")):
@@ -86,3 +96,37 @@ def test_a_token_of_an_open_server_is_worth_nothing_when_keys_are_needed():
 def test_a_user_has_a_sound_name(authority, user):
     with pytest.raises(ApiError, match="user_id"):
         authority.issue(user, "first-key")
+
+
+def test_a_token_is_a_json_web_token_that_others_can_check(authority):
+    token, _ = authority.issue("ole", "first-key")
+    head, claims, signature = token.split(".")
+    assert "=" not in token
+    header = json.loads(base64.urlsafe_b64decode(head + "=="))
+    assert header == {"alg": "HS256", "typ": "JWT"}
+    expected = hmac.new(SECRET.encode(), f"{head}.{claims}".encode(), hashlib.sha256).digest()
+    assert signature == part(expected)
+    read = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert read["sub"] == "ole" and read["exp"] - read["iat"] == 3600 and "first-key" not in str(read)
+    # What another library makes of the same claims is the same token to this server, however it writes its JSON.
+    assert authority.validate(signed({"typ": "JWT", "alg": "HS256"}, read)) == read
+
+
+def test_a_token_cannot_choose_how_it_is_checked_or_hold_what_is_no_claim(authority):
+    sound = authority.validate(authority.issue("ole", "first-key")[0])
+    header = {"alg": "HS256", "typ": "JWT"}
+    assert authority.validate(signed(header, sound)) == sound
+    assert authority.validate(signed({"alg": "HS512"}, sound, hashlib.sha512)) is None
+    for bad in ({}, {"alg": "none"}, {"alg": "hs256"}, {"alg": "RS256"}, {**header, "crit": ["exp"]}, [], "HS256"):
+        assert authority.validate(signed(bad, sound)) is None
+    for change in (
+        {"exp": None}, {"exp": "tomorrow"}, {"exp": True}, {"exp": float("nan")}, {"exp": 1e300}, {"sub": None},
+        {"sub": ""}, {"sub": 5}, {"key": None}, {"key": ["open"]}, {"nbf": 2**33}, {"nbf": "now"},
+    ):  # fmt: skip
+        assert authority.validate(signed(header, {**sound, **change})) is None, change
+    for name in ("exp", "sub", "key"):
+        assert authority.validate(signed(header, {k: v for k, v in sound.items() if k != name})) is None
+    for claims in ([], "x", 5, None, b"no json", b"[" * 2000):
+        assert authority.validate(signed(header, claims)) is None
+    for text in ("", ".", "..", "...", "a.b.c.d", "x" * 5000):
+        assert authority.validate(text) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from woolly.serving.admission import Admission
 from woolly.serving.errors import ApiError, error_body, of_exception
-from woolly.serving.limits import MAX_DEPTH, MAX_KEYS, MAX_VALUES, RateLimiter, check_json, read_body
+from woolly.serving.limits import MAX_DEPTH, MAX_KEYS, MAX_VALUES, BodyBudget, RateLimiter, check_json, read_body
 
 
 def test_a_client_gets_its_rate_and_then_waits_as_long_as_it_is_told():
@@ -152,3 +152,32 @@ def test_errors_have_the_shape_of_their_dialect():
             "code": "model_not_found",
         }
     }
+
+
+def test_bodies_of_all_requests_share_one_budget():
+    budget = BodyBudget(10)
+    with budget.share() as first, budget.share() as second:
+        assert asyncio.run(read_body(messages(b"abc", b"def"), None, 100, 1, first)) == b"abcdef"
+        second(4)
+        with pytest.raises(ApiError) as caught:
+            asyncio.run(read_body(messages(b"x"), None, 100, 1, second))
+        assert (caught.value.status, caught.value.code, caught.value.headers["Retry-After"]) == (
+            503,
+            "too_many_bytes",
+            "1",
+        )
+        assert budget.n_held == 10
+    assert budget.n_held == 0
+
+
+def test_a_body_beyond_the_budget_is_a_503_and_what_was_held_is_given_back(app_with):
+    with app_with(max_body="4KB", max_bodies="4KB") as client:
+        budget, body = client.app.state.bodies, {"content": "x" * 3000}
+        budget.n_held = 1500
+        refused = client.post("/tokenize", json=body)
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["code"] == "too_many_bytes" and budget.n_held == 1500
+        budget.n_held = 0
+        assert client.post("/tokenize", json=body).status_code == 200
+        assert client.post("/tokenize", json={"content": 5}).status_code == 400
+        assert budget.n_held == 0

@@ -12,6 +12,7 @@ from woolly.serving import models as models_module
 from woolly.serving.errors import ApiError
 from woolly.serving.library import Library
 from woolly.serving.metrics import Stats
+from woolly.store import CATALOGUE
 
 
 @pytest.fixture
@@ -271,3 +272,75 @@ def test_the_reference_backend_answers_the_same(folder):
         return answer
 
     assert asyncio.run(ask()) == asyncio.run(ask(optimized_inference=False))
+
+
+def test_the_current_model_is_one_that_stays_or_comes_rather_than_one_that_goes(folder):
+    async def story():
+        models = manager(folder, models_max=2)
+        await models.load("one")
+        async with models.use("one") as slot:
+            going = asyncio.create_task(models.unload("one"))
+            while slot.state != "unloading":
+                await asyncio.sleep(0.01)
+            coming = asyncio.create_task(models.load("two"))
+            while len(models.all_loaded) < 2:
+                await asyncio.sleep(0.01)
+            slot.last_used = float("inf")
+            assert (await models.get(None)).name == "two"
+        await asyncio.gather(going, coming)
+        await models.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, monkeypatch):
+    async def story():
+        models = manager(folder, models_max=2)
+        await models.load("one")
+        opened = []
+
+        def open_model(path, settings, real=models_module.open_model):
+            opened.append([slot.info.name for slot in models.all_loaded])
+            return real(path, settings)
+
+        monkeypatch.setattr(models_module, "open_model", open_model)
+        async with models.use("one") as slot:
+            needs = slot.needs.total
+            monkeypatch.setattr(memory_module, "available_memory", lambda: needs // 2)  # enough only beside that of one
+            going = asyncio.create_task(models.unload("one"))
+            while slot.state != "unloading":
+                await asyncio.sleep(0.01)
+            coming = asyncio.create_task(models.load("two"))
+            await asyncio.sleep(0.1)
+            assert opened == []
+        assert (await coming).loaded
+        await going
+        assert opened == [["two"]]
+        await models.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_model_is_found_by_every_name_that_is_listed_and_refusals_list_them_too(folder, app_with):
+    catalogued = CATALOGUE["smollm2"].file_name
+    write_tiny(TINY["llama"], folder / catalogued)
+    with app_with(models_dir=folder, model=str(folder / "one.gguf"), alias="mine") as api:
+        listed = {one["id"]: one["aliases"] for one in api.get("/v1/models").json()["data"]}
+        stem = catalogued.removesuffix(".gguf")
+        assert listed == {
+            "mine": ["one", "one.gguf"],
+            stem: [catalogued, "smollm2", "smollm2-135m"],
+            "two": ["two.gguf"],
+        }
+        assert {one["name"]: one["aliases"] for one in api.get("/api/v1/models").json()} == listed
+        for name, aliases in listed.items():
+            for alias in (name, *aliases, *(other.upper() for other in aliases)):
+                assert api.get(f"/v1/models/{alias}").json()["id"] == name
+                reply = api.post("/v1/completions", json={"model": alias, "prompt": "a", "max_tokens": 1})
+                assert reply.json()["model"] == name
+        told = api.post("/v1/completions", json={"model": "nobody", "prompt": "a"})
+        assert told.status_code == 404
+        for each in (alias for name, aliases in listed.items() for alias in (name, *aliases)):
+            assert each in told.json()["error"]["message"]
+        loaded = api.post("/api/v1/models/one/load", json={"path": "one.gguf"}).json()
+        assert loaded["model_info"]["name"] == "mine"

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from woolly import RequestError
 from woolly.cli import app
+from woolly.errors import StoreError
 from woolly.serving import Settings, read_settings
 from woolly.serving.configuration import environment_name
+from woolly.serving.foreign import FOREIGN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,10 +66,14 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
         ({"cache_type_k": "q8_0", "optimized_inference": False}, {}, "", "reference backend"),
         ({"log_format": "xml"}, {}, "", "text, json"),
         ({"chat_template": "x", "chat_template_file": Path("y")}, {}, "", "given together"),
-        ({"token_secret": "short"}, {}, "", "at least 16 characters"),
+        ({"token_secret": "short"}, {}, "", "at least 32 characters"),
         ({"api_key": ["a b"]}, {}, "", "a header cannot carry"),
         ({"api_key_file": Path("missing")}, {}, "", "cannot be read"),
         ({"max_body": "much"}, {}, "", "bytes were expected"),
+        ({"max_bodies": "much"}, {}, "", "bytes were expected"),
+        ({"max_bodies": "1MB"}, {}, "", "max_bodies is 1MB, but one body may take 16MiB"),
+        ({"max_session_size": "-1"}, {}, "", "max_session_size"),
+        ({"max_sessions": 0}, {}, "", "max_sessions is 0; at least 1"),
         ({"top_p": 2.0}, {}, "", "top_p is 2.0"),
     ],
 )
@@ -102,6 +108,47 @@ def test_every_setting_is_a_flag_and_stands_in_the_docs():
                 assert spelling in help_text, setting.name
                 assert f"`{spelling}`" in docs, setting.name
         assert f"`{environment_name(setting.name)}`" in docs, setting.name
+
+
+def test_the_help_has_a_panel_for_each_table_of_the_docs_in_their_order():
+    invoked = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
+    panels = re.findall(r"^╭─ (.+?) ─", invoked.output, re.MULTILINE)
+    docs = (ROOT / "docs" / "serving.md").read_text()
+    tables = re.findall(r"^### (.+?)\n(.*?)(?=^#|\Z)", docs.partition("## Settings")[2], re.MULTILINE | re.DOTALL)
+    assert panels == ["Options", *(name for name, _ in tables)] and len(panels) >= 6
+    in_docs = [name for _, table in tables for name in re.findall(r"`(WOOLLY_\w+)`", table.rpartition("|")[0])]
+    assert in_docs == [environment_name(setting.name) for setting in fields(Settings)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("-ngl 99", "no GPU backend"), ("--n-gpu-layers all", "no GPU backend"), ("-fa off", "block by block"),
+        ("-fa -m x", "only on or auto"), ("-nocb", "share steps"), ("--no-cont-batching", "share steps"),
+        ("--mlock", "not locked"), ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "no GPU"),
+        ("-nr", "packed"), ("--no-repack", "packed"), ("--embeddings", "embeddings"), ("-hf a/b", "woolly pull"),
+        ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--mmproj x", "images"), ("-v", "--log-level debug"),
+    ],
+)  # fmt: skip
+def test_a_flag_of_llama_server_that_means_nothing_here_is_refused_in_one_sentence(folder, flags, says):
+    error = CliRunner().invoke(app, ["serve", *flags.split()]).exception
+    assert isinstance(error, RequestError) and flags.split()[0] in str(error)
+    assert says in str(error) and str(error).endswith("; leave it out")
+
+
+@pytest.mark.parametrize(
+    "flags", ["-ngl 0", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja", "-cmoe"]
+)
+def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flags):
+    error = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"]).exception
+    assert isinstance(error, StoreError) and "missing.gguf" in str(error)
+
+
+def test_no_flag_of_others_hides_one_of_ours():
+    ours = {name for setting in fields(Settings) for flag in setting.metadata["flags"] for name in flag.split("/")}
+    theirs = [name for foreign in FOREIGN for name in foreign.flags.replace("/", " ").split()]
+    assert len(theirs) == len(set(theirs)) and not ours & set(theirs)
+    assert len({foreign.name for foreign in FOREIGN}) == len(FOREIGN)
 
 
 def test_other_commands_do_not_load_the_web_framework():

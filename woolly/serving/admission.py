@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from woolly.serving.errors import ApiError
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Place"]
 
 _STOPPING = 5.0  # seconds until another server may have taken over
+
+
+@dataclass(frozen=True)
+class Place:
+    """Room for the answers of one request, held while the block that took it runs."""
+
+    n: int
+    arrived: float  # by time.monotonic(): what a client waits for counts from here
 
 
 class Admission:
@@ -27,26 +37,31 @@ class Admission:
         return max(0, self.n_open - self._n_running)
 
     @contextmanager
-    def place(self, n: int, seconds_each: float) -> Iterator[None]:
-        """Room for n answers of one request; `seconds_each` is what an answer takes, for Retry-After.
+    def place(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Place]:
+        """Room for n answers to each prompt of a request; `seconds_each` is what one takes, for Retry-After.
 
-        ApiError 503 while the server stops, 429 where the queue is full, 400 where n is more than it could ever hold.
+        ApiError 503 while the server stops, 429 where the queue is full, 400 where it could never hold so many.
         """
         if self.is_draining:
             raise ApiError(503, "server_stopping", "the server is about to stop", retry_after=_STOPPING)
-        if n > self.n_most:
+        wanted = n * n_prompts
+        if wanted > self.n_most:
+            what = f"n is {n}" if n_prompts == 1 else f"{n_prompts} prompts with n={n} ask for {wanted} answers"
             raise ApiError(
-                400, "invalid_request", f"n is {n}; this server takes at most {self.n_most} answers", param="n"
+                400,
+                "invalid_request",
+                f"{what}; this server takes at most {self.n_most} answers at once, so ask for fewer in one request",
+                param="n" if n_prompts == 1 else "prompt",
             )
-        if self.n_open + n > self.n_most:
+        if self.n_open + wanted > self.n_most:
             raise ApiError(
                 429,
                 "queue_full",
                 f"{self.n_open} answers run or wait, and this server takes at most {self.n_most}; try again",
                 retry_after=min(60.0, max(1.0, seconds_each * (self.n_waiting + 1) / self._n_running)),
             )
-        self.n_open += n
+        self.n_open += wanted
         try:
-            yield
+            yield Place(wanted, time.monotonic())
         finally:
-            self.n_open -= n
+            self.n_open -= wanted

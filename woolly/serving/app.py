@@ -14,13 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from woolly import __version__
-from woolly.serving import health, llama, ole, openai
+from woolly.serving import health, llama, ole, openai, web
 from woolly.serving.auth import Authority
 from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.gate import Gate
 from woolly.serving.generation import Generator
 from woolly.serving.health import Health
-from woolly.serving.limits import RateLimiter
+from woolly.serving.limits import BodyBudget, RateLimiter
 from woolly.serving.metrics import Stats
 from woolly.serving.models import ModelManager
 from woolly.serving.openapi import describe
@@ -32,7 +32,7 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The server as an ASGI app. `app.state` has settings, stats, authority, models, generator, health and rates.
+    """The server as an ASGI app; `app.state` holds what its routes share.
 
     Models are loaded by the server's life (lifecycle.py), or at the first request that needs one.
     """
@@ -51,6 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.generator = generator = Generator(settings, app.state.models, stats)
     app.state.health = Health()
     app.state.rates = RateLimiter(settings.rate_limit)
+    app.state.bodies = BodyBudget(settings.max_bodies_bytes)
     stats.watch("woolly_answers_open", "Answers that run or wait.", lambda: generator.admission.n_open)
     stats.watch("woolly_answers_waiting", "Answers that wait.", lambda: generator.admission.n_waiting)
     stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.all_loaded))
@@ -62,6 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(_metrics)
     for dialect in (openai, ole, llama):
         app.include_router(dialect.router)
+    app.include_router(web.create_router(has_page=settings.webui))
     describe(app)
 
     # The last one added is the first that a request meets.
@@ -71,6 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
         authority=app.state.authority,
         stats=stats,
         rates=app.state.rates,
+        bodies=app.state.bodies,
         health=app.state.health,
     )
     if settings.cors_origins:

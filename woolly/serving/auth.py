@@ -16,8 +16,9 @@ from woolly.serving.errors import ApiError
 
 __all__ = ["Authority", "Client"]
 
-_HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
+_ALGORITHM = "HS256"  # the only one: a token cannot choose how it is checked
 _MAX_TOKEN = 4096
+_NEVER = 253_402_300_800  # the year 10000, which no date can tell
 _MAX_USER = 200
 _OPEN = "open"  # stands for the key of tokens that were issued while none was needed
 
@@ -37,6 +38,8 @@ class Authority:
     def __init__(self, keys: tuple[str, ...], secret: str | None, lifetime: int) -> None:
         """`secret` signs tokens; with None a random one does, and they end with the process."""
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
+        # Keys are known by another secret than the one that signs tokens, which others may have to check them.
+        self._pepper = hmac.new(self._secret, b"woolly: digests of keys", hashlib.sha256).digest()
         self._owners = {self._digest(key): _owner(key) for key in keys}
         self._digests = tuple(self._owners)
         self._lifetime = lifetime
@@ -66,7 +69,7 @@ class Authority:
         return Client(user, _OPEN, "")
 
     def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
-        """A token for a user who shows a key, and the seconds that it holds. ApiError 401 for a wrong key."""
+        """A JSON Web Token for a user who shows a key, and the seconds that it holds. ApiError 401 for a wrong key."""
         digest = self._match(api_key)
         if digest is None and not self.is_open:
             raise ApiError(
@@ -87,24 +90,35 @@ class Authority:
             "jti": secrets.token_hex(8),
             "key": _OPEN if digest is None else digest.hex()[:16],
         }
-        body = f"{_HEADER}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
+        body = ".".join(_encode(_json(part)) for part in ({"alg": _ALGORITHM, "typ": "JWT"}, claims))
         return f"{body}.{_encode(self._sign(body))}", self._lifetime
 
     def validate(self, token: str) -> dict[str, Any] | None:
-        """The claims of a token that this server signed, that has not expired, and whose key still holds."""
+        """The claims of a token that was signed with the secret, has not expired, and whose key still holds."""
         try:
             body, _, signature = token.rpartition(".")
             header, _, payload = body.partition(".")
             if len(token) > _MAX_TOKEN or not token.isascii():
                 return None
-            if not hmac.compare_digest(self._sign(body), _decode(signature)) or header != _HEADER:
+            if not hmac.compare_digest(self._sign(body), _decode(signature)):
                 return None
-            claims = json.loads(_decode(payload))
-        except (ValueError, binascii.Error):
+            head, claims = json.loads(_decode(header)), json.loads(_decode(payload))
+        except (ValueError, RecursionError, binascii.Error):
             return None
-        key = claims["key"]
-        still_holds = (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._digests)
-        return claims if still_holds and claims["exp"] > time.time() else None
+        # What "crit" names must be understood, and nothing is.
+        if not isinstance(head, dict) or head.get("alg") != _ALGORITHM or "crit" in head:
+            return None
+        return claims if isinstance(claims, dict) and self._holds(claims) else None
+
+    def _holds(self, claims: dict[str, Any]) -> bool:
+        key, user, now = claims.get("key"), claims.get("sub"), time.time()
+        begin: Any = claims.get("nbf", 0)
+        end: Any = claims.get("exp")
+        if not isinstance(user, str) or not user or not _is_time(begin) or not _is_time(end):
+            return False
+        if not begin <= now < end < _NEVER:
+            return False
+        return (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._digests)
 
     def _match(self, key: str) -> bytes | None:
         """Looks at every key whatever it finds, so that time tells nothing."""
@@ -116,10 +130,10 @@ class Authority:
         return found
 
     def _digest(self, key: str) -> bytes:
-        return hmac.new(self._secret, b"key:" + key.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+        return hmac.new(self._pepper, key.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
 
     def _sign(self, body: str) -> bytes:
-        return hmac.new(self._secret, b"token:" + body.encode(), hashlib.sha256).digest()
+        return hmac.new(self._secret, body.encode(), hashlib.sha256).digest()
 
 
 def _name(digest: bytes) -> str:
@@ -130,6 +144,14 @@ def _owner(key: str) -> str:
     """A digest that does not depend on the secret, which may be of this process alone."""
     data = key.encode("utf-8", "surrogatepass")
     return "key:" + hashlib.blake2b(data, digest_size=16, person=b"woolly session").hexdigest()
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _encode(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Connection: uvicorn's HTTP/1.1 with an end for clients that say too little, or do not take what they asked for."""
+"""Connections: uvicorn's with an end for clients that say too little, or do not take what they asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from woolly.serving.errors import ApiError, error_body
 
-__all__ = ["connection_class"]
+__all__ = ["connection_class", "socket_class"]
 
 
 def connection_class(most: int, seconds: float) -> type[H11Protocol]:
@@ -107,3 +108,30 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             self.transport.close()
 
     return Connection
+
+
+def socket_class(seconds: float) -> type[WebSocketsSansIOProtocol]:
+    """WebSockets that are cut where the client takes nothing for so many seconds."""
+
+    class Socket(WebSocketsSansIOProtocol):
+        _stall: asyncio.TimerHandle | None = None
+
+        def pause_writing(self) -> None:
+            # As of HTTP: a close would wait behind what the client does not take.
+            self._stall = self._stall or self.loop.call_later(seconds, self.transport.abort)
+            super().pause_writing()
+
+        def resume_writing(self) -> None:
+            self._taken()
+            super().resume_writing()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._taken()
+            super().connection_lost(exc)
+
+        def _taken(self) -> None:
+            if self._stall is not None:
+                self._stall.cancel()
+                self._stall = None
+
+    return Socket

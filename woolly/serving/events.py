@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -12,7 +12,6 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from woolly.serving.errors import error_body, of_exception
-from woolly.serving.generation import Generation, Generator, Running
 
 __all__ = ["EventStream", "event", "stream_of"]
 
@@ -39,27 +38,12 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def stream_of(
-    request: Request,
-    generation: Generation,
-    events: Callable[[Running], AsyncIterator[bytes]],
-    held: AsyncExitStack | None = None,
-) -> EventStream:
-    """Starts a request, so that a refusal still has its status, and streams what `events` makes of it.
-
-    `held` is what was opened for it before. An error on the way is the last event, in the words of the dialect.
-    """
-    generator: Generator = request.app.state.generator
-    held = held or AsyncExitStack()
-    try:
-        running = await held.enter_async_context(generator.open(generation))
-    except BaseException:
-        await held.aclose()
-        raise
+def stream_of(request: Request, events: AsyncIterator[bytes], held: AsyncExitStack) -> EventStream:
+    """Streams events; an error on the way is the last one, in the words of the dialect. `held` as in EventStream."""
 
     async def told() -> AsyncIterator[bytes]:
         try:
-            async for one in events(running):
+            async for one in events:
                 yield one
         except Exception as error:
             yield event(error_body(of_exception(error), request.url.path))

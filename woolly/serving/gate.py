@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -19,10 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from woolly.serving.auth import Authority
 from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.health import Health
-from woolly.serving.limits import RateLimiter, check_json, read_body
+from woolly.serving.limits import BodyBudget, RateLimiter, check_json, read_body
 from woolly.serving.logs import log, request_id
 from woolly.serving.metrics import Stats
 from woolly.serving.settings import Settings
+from woolly.serving.web import is_public
 
 __all__ = ["Gate"]
 
@@ -44,13 +45,21 @@ class Gate:
     """An ASGI middleware: request id, log line, key, rate, body, disconnection, errors."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, authority: Authority, stats: Stats, rates: RateLimiter, health: Health
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        authority: Authority,
+        stats: Stats,
+        rates: RateLimiter,
+        bodies: BodyBudget,
+        health: Health,
     ) -> None:
         self._app = app
         self._settings = settings
         self._authority = authority
         self._stats = stats
         self._rates = rates
+        self._bodies = bodies
         self._health = health
         # Without keys a server of this machine alone is safe from web pages only if they cannot pose as it.
         is_local = settings.host == "localhost" or settings.host.startswith("127.") or settings.host == "::1"
@@ -73,9 +82,10 @@ class Gate:
         started = time.monotonic()
         try:
             self._admit(scope, headers, is_health)
-            body = await self._body(scope, headers, receive)
-            if body is not None:
-                await _Watched(body, receive).run(self._app, scope, reply)
+            with self._bodies.share() as take:
+                body = await self._body(scope, headers, receive, take)
+                if body is not None:
+                    await _Watched(body, receive).run(self._app, scope, reply)
         except Exception as error:
             await self._tell(scope, reply, error)
         finally:
@@ -94,22 +104,42 @@ class Gate:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        self._enter(scope, headers)
+        state = self._enter(scope, headers)
+        started, status = time.monotonic(), 101
+        try:
+            refusal = self._refusal(scope, headers)
+            if refusal is None:
+                await self._app(scope, receive, send)
+            else:
+                status = refusal.status
+                await receive()  # the handshake
+                # A close before the handshake is accepted becomes a plain HTTP 403.
+                await send({"type": "websocket.close", "code": 1008, "reason": refusal.message[:100]})
+        except Exception:
+            status = 500
+            log.error("websocket failed", exc_info=True)
+            with suppress(Exception):
+                await send({"type": "websocket.close", "code": 1011})
+        finally:
+            log.info(
+                "socket",
+                extra={
+                    "client": state["client"],
+                    "path": scope["path"][:200],
+                    "status": status,
+                    "ms": 1000 * (time.monotonic() - started),
+                },
+            )
+
+    def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
+        """Why a WebSocket may not be opened."""
         try:
             self._check_origin(headers)
             self._admit(scope, headers, False)
         except ApiError as error:
             self._stats.refused(error.code)
-            await receive()  # the handshake
-            # A close before the handshake is accepted becomes a plain HTTP 403.
-            await send({"type": "websocket.close", "code": 1008, "reason": error.message[:100]})
-            return
-        try:
-            await self._app(scope, receive, send)
-        except Exception:
-            log.error("websocket failed", exc_info=True)
-            with suppress(Exception):
-                await send({"type": "websocket.close", "code": 1011})
+            return error
+        return None
 
     def _enter(self, scope: Scope, headers: Headers) -> MutableMapping[str, Any]:
         given = headers.get("x-request-id", "")
@@ -127,6 +157,8 @@ class Gate:
             return
         if self._checks_host:
             self._check_host(scope, headers)
+        if is_public(scope.get("method", ""), scope["path"]):
+            return  # a page of many files, which asks for the key itself
         if self._authority.is_open and scope.get("method", "GET") not in _READING:
             self._check_origin(headers)  # a form of any page can post what needs no key
         if not self._authority.is_open and scope["path"] not in _TOKENS and scope.get("method") != "OPTIONS":
@@ -166,10 +198,12 @@ class Gate:
         if _split(origin).netloc != headers.get("host"):
             raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
 
-    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes | None:
+    async def _body(
+        self, scope: Scope, headers: Headers, receive: Receive, take: Callable[[int], None]
+    ) -> bytes | None:
         length = headers.get("content-length", "")
         declared = int(length) if length.isdigit() and len(length) < 20 else None
-        body = await read_body(receive, declared, self._settings.max_body_bytes, self._settings.timeout)
+        body = await read_body(receive, declared, self._settings.max_body_bytes, self._settings.timeout, take)
         if body and scope["method"] in _WITH_BODY:
             await check_json(body)
         return body

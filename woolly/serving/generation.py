@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.engine import SamplingParams
 from woolly.engine import Sequence as Request
 from woolly.llm import LLM
-from woolly.serving.admission import Admission
+from woolly.serving.admission import Admission, Place
 from woolly.serving.errors import ApiError
 from woolly.serving.logs import log
 from woolly.serving.metrics import Stats
@@ -66,30 +65,39 @@ class Generator:
         for running in self.running:
             running.cancel()
 
+    def place(self, n: int = 1, *, n_prompts: int = 1) -> AbstractContextManager[Place]:
+        """Room for n answers to each prompt, taken before anything is done for them.
+
+        ApiError 429 or 503 at once where there is none, 400 where there never could be.
+        """
+        return self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts)
+
     @asynccontextmanager
-    async def open(self, generation: Generation) -> AsyncIterator[Running]:
+    async def open(self, generation: Generation, place: Place | None = None) -> AsyncIterator[Running]:
         """Runs a request for as long as the block does; what has not finished then is cancelled.
 
-        ApiError 429 or 503 at once where there is no room, 400 for what cannot be served.
+        `place` is one that the caller holds until then; without it, one is taken here. ApiError 400 for what cannot be
+        served.
         """
-        arrived = time.monotonic()
-        with self.admission.place(generation.params.n, self._stats.seconds_per_answer):
-            async with self._models.use(generation.model) as slot:
-                assert slot.llm is not None
-                llm = slot.llm.llm
-                requests = await asyncio.to_thread(self._prepare, llm, generation)
-                if self._mailroom is None:
-                    self._mailroom = Mailroom()
-                running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, arrived)
-                self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
-                self._running.add(running)
+        async with AsyncExitStack() as held:
+            if place is None:
+                place = held.enter_context(self.place(generation.params.n))
+            slot = await held.enter_async_context(self._models.use(generation.model))
+            assert slot.llm is not None
+            llm = slot.llm.llm
+            requests = await asyncio.to_thread(self._prepare, llm, generation)
+            if self._mailroom is None:
+                self._mailroom = Mailroom()
+            running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, place.arrived)
+            self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
+            self._running.add(running)
+            try:
                 running.start()
-                try:
-                    yield running
-                finally:
-                    self._running.discard(running)
-                    running.cancel()
-                    self._settle(generation, running)
+                yield running
+            finally:
+                self._running.discard(running)
+                running.cancel()
+                self._settle(generation, running)
 
     def _settle(self, generation: Generation, running: Running) -> None:
         usage, timings = running.usage(), running.timings()
@@ -120,6 +128,7 @@ class Generator:
         most = min(self._settings.max_prompt or llm.ctx, llm.ctx)
         params = generation.params
         if generation.messages is not None:
+            _check_chat(llm, generation, most)
             requests = llm.prepare_chat(
                 generation.messages,
                 params,
@@ -143,6 +152,38 @@ class Generator:
             for request in requests:
                 request.detokenizer = MarkDetokenizer(llm.tokenizer, generation.shown)
         return requests
+
+
+def _check_chat(llm: LLM, generation: Generation, most: int) -> None:
+    """Refuses a conversation whose text cannot fit, before it is tokenized.
+
+    A template adds little to what it is given, so that only a long conversation is laid out to see; one that fits is
+    then laid out twice, which takes a small part of the time for its tokens.
+    """
+    given = (generation.messages or (), generation.tools or (), generation.documents or ())
+    if _n_characters(given) > most * _CHARACTERS_PER_TOKEN:
+        text = llm.template.render(
+            generation.messages or (),
+            tools=generation.tools,
+            documents=generation.documents,
+            **generation.variables,
+        )
+        _check_length(f"has {len(text)} characters", len(text) // _CHARACTERS_PER_TOKEN, most)
+
+
+def _n_characters(values: Iterable[Any]) -> int:
+    """Characters of all texts in what JSON can hold."""
+    n = 0
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            n += len(value)
+        elif isinstance(value, Mapping):
+            stack += value.values()
+        elif isinstance(value, (list, tuple)):
+            stack += value
+    return n
 
 
 def _check_length(what: str, n_tokens: int, most: int) -> None:

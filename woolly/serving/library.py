@@ -38,6 +38,7 @@ class ModelInfo:
     n_ctx_train: int  # of the model
     capabilities: tuple[str, ...]  # completion, and chat and tools where the file brings a template for them
     created: int  # seconds since 1970, of the file
+    aliases: tuple[str, ...] = ()  # further names that mean it: its file's, and those of the catalogue
     state: str = "unloaded"  # unloaded, loading, ready, unloading
     metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
 
@@ -77,7 +78,8 @@ class Library:
         paths = self._paths()
         key = _key(name, paths)
         if key is None:
-            known = ", ".join(sorted(paths)) or "none"
+            names = (" = ".join((name, *_aliases(name, path))) for name, path in sorted(paths.items()))
+            known = ", ".join(names) or "none"
             raise ApiError(
                 404,
                 "model_not_found",
@@ -100,7 +102,8 @@ class Library:
         file = self._folder / path
         if file.suffix != ".gguf" or not _is_file(file):
             raise ApiError(404, "model_not_found", "there is no GGUF file at this path of the folder", param="path")
-        return self._checked(_name_of(file), file)
+        is_main = self._main_path is not None and _same(file, self._main_path)
+        return self._checked(self.main if is_main and self.main else _name_of(file), file)
 
     def _checked(self, name: str, path: Path) -> ModelInfo:
         try:
@@ -148,7 +151,7 @@ class Library:
                 raise
             with self._lock:
                 self._cache[key] = info
-        return replace(info, name=name)
+        return replace(info, name=name, aliases=_aliases(name, path))
 
 
 def _read_header(path: Path, created: int) -> ModelInfo:
@@ -186,12 +189,19 @@ def _name_of(path: Path) -> str:
     return _FIRST_SHARD.sub("", path.stem)
 
 
+def _aliases(name: str, path: Path) -> tuple[str, ...]:
+    """What else a model of this name may be called: as its file with and without the ending, or as in the catalogue."""
+    listed = (m for m in CATALOGUE.values() if m.file_name == path.name)
+    names = (_name_of(path), path.name, *(known for model in listed for known in (model.name, *model.aliases)))
+    return tuple(dict.fromkeys(other for other in names if other != name))
+
+
 def _key(name: str, paths: Mapping[str, Path]) -> str | None:
-    """Which of the models a name means: its own, its file's, or one of the catalogue's."""
+    """Which of the models a name means, by its own name before any alias; of aliases, any case will do."""
     if name in paths:
         return name
-    catalogued = next((m.file_name for m in CATALOGUE.values() if name.lower() in (m.name, *m.aliases)), name)
-    return next((key for key, path in paths.items() if path.name == catalogued), None)
+    wanted = name.lower()
+    return next((key for key, path in paths.items() if wanted in map(str.lower, _aliases(key, path))), None)
 
 
 def _is_file(path: Path) -> bool:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from woolly.errors import RequestError
 from woolly.serving.app import create_app
-from woolly.serving.connections import connection_class
+from woolly.serving.connections import connection_class, socket_class
 from woolly.serving.errors import ApiError
 from woolly.serving.logs import log, set_up_logs
 from woolly.serving.settings import Settings
@@ -38,7 +38,7 @@ def run(settings: Settings) -> int:
     config = uvicorn.Config(
         app,
         http=connection_class(settings.max_connections, settings.timeout),
-        ws="websockets-sansio",
+        ws=socket_class(settings.timeout),
         ws_max_size=min(settings.max_body_bytes, 1 << 20),
         loop="asyncio",
         log_config=None,

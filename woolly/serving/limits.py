@@ -6,12 +6,13 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 from woolly.serving.errors import ApiError
 
-__all__ = ["RateLimiter", "check_json", "read_body"]
+__all__ = ["BodyBudget", "RateLimiter", "check_json", "read_body"]
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -19,6 +20,7 @@ _MAX_CLIENTS = 10_000  # remembered at once; the one that was quiet for longest 
 MAX_DEPTH = 64
 MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
 MAX_KEYS = 10_000  # of one object
+_RETRY = 1.0  # seconds after which bodies may be done with
 _LARGE = 1 << 16  # bytes of JSON that are looked at on another thread
 
 
@@ -51,8 +53,48 @@ class RateLimiter:
             )
 
 
-async def read_body(receive: Receive, declared: int | None, most: int, seconds: float) -> bytes | None:
-    """The whole body; None where the client went away. ApiError 413 or 408 where it is too large or too slow."""
+class BodyBudget:
+    """Bytes that the bodies of all requests hold together. Belongs to the event loop's thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.n_held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """What the block takes by calls of the given function is given back at its end.
+
+        Only what has arrived counts: a client that announces much and sends nothing holds nothing. ApiError 503 where
+        all is taken.
+        """
+        n_taken = 0
+
+        def take(n: int) -> None:
+            nonlocal n_taken
+            if self.n_held + n > self._most:
+                raise ApiError(
+                    503,
+                    "too_many_bytes",
+                    f"the requests under way hold {self.n_held} bytes, and this server holds at most {self._most};"
+                    " try again",
+                    retry_after=_RETRY,
+                )
+            self.n_held += n
+            n_taken += n
+
+        try:
+            yield take
+        finally:
+            self.n_held -= n_taken
+
+
+async def read_body(
+    receive: Receive, declared: int | None, most: int, seconds: float, take: Callable[[int], None] = lambda _: None
+) -> bytes | None:
+    """The whole body; None where the client went away. ApiError 413 or 408 where it is too large or too slow.
+
+    `take` is told of the bytes as they arrive, and may refuse them.
+    """
     if declared is not None and declared > most:
         raise _too_large(most)
     parts: list[bytes] = []
@@ -71,6 +113,7 @@ async def read_body(receive: Receive, declared: int | None, most: int, seconds: 
         size += len(parts[-1])
         if size > most:
             raise _too_large(most)
+        take(len(parts[-1]))
         if not message.get("more_body", False):
             return b"".join(parts)
 

@@ -27,6 +27,8 @@ _OF_A_MODEL = (
     "weight_memory", "chat_template",
 )  # fmt: skip
 
+_RANKS = {"unloading": 0, "loading": 1, "ready": 2}
+
 _RETRY = 2.0  # seconds after which a client may ask again for a model that comes or goes
 
 
@@ -80,7 +82,7 @@ class ModelManager:
         A model that is loaded with other settings is loaded again.
         """
         info = await self._find(name) if path is None else await asyncio.to_thread(self._library.at, path)
-        if path is not None and name not in (info.name, info.path.name):
+        if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
         settings = self._configured(config or {})
         slot = self._loaded.get(info.name)
@@ -152,9 +154,10 @@ class ModelManager:
         return replace(info, state=slot.state, context_length=ctx)
 
     def _current(self) -> ModelInfo | None:
-        """The loaded model that was used last."""
-        slots = sorted(self._loaded.values(), key=lambda slot: (slot.state == "ready", slot.last_used))
-        return slots[-1].info if slots else None
+        """The loaded model that was used last; one that goes only where there is no other."""
+        slots = self._loaded.values()
+        best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
+        return None if best is None else best.info
 
     async def _find(self, name: str | None) -> ModelInfo:
         if name in ("loaded", "current") or name is None:
@@ -239,8 +242,12 @@ class ModelManager:
             self._notify()
 
     async def _make_room(self, slot: Loaded) -> None:
-        """Unloads what was not used for longest, after it is sure that this is enough."""
+        """Unloads what was not used for longest, after it is sure that this is enough.
+
+        A model that is being unloaded holds its memory until it is gone, which is waited for.
+        """
         assert slot.needs is not None
+        going = [other for other in self._loaded.values() if other.state == "unloading"]
         others = sorted(
             (other for other in self._loaded.values() if other is not slot and other.state == "ready"),
             key=lambda other: (other.users > 0, other.last_used),
@@ -248,7 +255,7 @@ class ModelManager:
         leaving = others[: max(0, len(others) + 1 - self._settings.models_max)]
         staying = [other for other in others if other not in leaving]
         while True:
-            freed = sum(other.needs.total for other in leaving if other.needs is not None)
+            freed = sum(other.needs.total for other in (*going, *leaving) if other.needs is not None)
             try:
                 check_memory(slot.info.name, slot.needs, freed)
                 break
@@ -257,7 +264,7 @@ class ModelManager:
                 if not staying or staying[0].users:
                     raise
                 leaving.append(staying.pop(0))
-        for other in leaving:
+        for other in (*going, *leaving):
             await self._unload(other)
 
     async def _unload(self, slot: Loaded) -> None:

@@ -46,7 +46,7 @@ _COLUMNS = (
     " (SELECT count(*) FROM messages WHERE session = sessions.id)"
 )
 
-# A client that makes sessions in a loop must not fill the disk.
+# Clients that make sessions in a loop must not fill the disk, whoever each of them says that it is.
 _MOST_SESSIONS = 10_000
 _MOST_METADATA = 16 * 1024
 
@@ -76,8 +76,13 @@ class Session:
 class SessionStore:
     """Thread-safe. Each owner sees and changes only sessions of its own."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Opens or makes the file; None keeps the sessions in memory."""
+    def __init__(self, path: Path | None, *, most_sessions: int = 1000, most_bytes: int = 1 << 20) -> None:
+        """Opens or makes the file; None keeps the sessions in memory.
+
+        An owner keeps at most so many sessions, whose messages take at most so many bytes each.
+        """
+        self._most_sessions = most_sessions
+        self._most_bytes = most_bytes
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Conversations are nobody else's business. SQLite gives its files beside this one the same mode.
@@ -107,10 +112,22 @@ class SessionStore:
         metadata: Mapping[str, Any] | None = None,
         messages: Sequence[Message] = (),
     ) -> Session:
-        """A conversation that begins with these messages."""
+        """A conversation that begins with these messages.
+
+        ApiError 409 where the owner, or the server, keeps as many as it may; 413 where the messages are too long.
+        """
         text = _metadata(metadata or {})
+        self._check_size(0, messages, "system_prompt")
         id, now = secrets.token_urlsafe(16), time.time()
         with self._transaction() as db:
+            (n,) = db.execute("SELECT count(*) FROM sessions WHERE owner = ?", (owner,)).fetchone()
+            if n >= self._most_sessions:
+                raise ApiError(
+                    409,
+                    "session_limit_reached",
+                    f"this client keeps {n} sessions, and {self._most_sessions} are the most that it may",
+                    suggestion="Delete sessions that are no longer needed.",
+                )
             (n,) = db.execute("SELECT count(*) FROM sessions").fetchone()
             if n >= _MOST_SESSIONS:
                 raise ApiError(
@@ -146,6 +163,13 @@ class SessionStore:
             rows = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY position", (id,))
             return [json.loads(body) for (body,) in rows]
 
+    def check_room(self, owner: str, id: str, messages: Sequence[Message]) -> None:
+        """ApiError 413 where a session cannot take these messages too. The answer to what fits is always kept."""
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            (n,) = db.execute("SELECT total(length(body)) FROM messages WHERE session = ?", (id,)).fetchone()
+        self._check_size(int(n), messages, "messages")
+
     def append(
         self, owner: str, id: str, messages: Sequence[Message], *, after: int, context_length: int, model_name: str
     ) -> Session:
@@ -175,6 +199,18 @@ class SessionStore:
         """Closes the file; further calls are refused."""
         with self._lock:
             self._db.close()
+
+    def _check_size(self, n_kept: int, messages: Sequence[Message], param: str) -> None:
+        n_bytes = sum(len(_body(message)) for message in messages)
+        if n_kept + n_bytes > self._most_bytes:
+            kept = f" beside the {n_kept} that the session holds" if n_kept else ""
+            raise ApiError(
+                413,
+                "session_too_large",
+                f"{param} takes {n_bytes} bytes{kept}; a session keeps at most {self._most_bytes}",
+                param=param,
+                suggestion="Begin another session, or send less.",
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -217,10 +253,15 @@ class SessionStore:
 
     @staticmethod
     def _write(db: sqlite3.Connection, id: str, first: int, messages: Sequence[Message]) -> None:
-        bodies = (json.dumps(dict(message)) for message in messages)
+        bodies = map(_body, messages)
         db.executemany(
             "INSERT INTO messages VALUES (?, ?, ?)", ((id, first + i, body) for i, body in enumerate(bodies))
         )
+
+
+def _body(message: Message) -> str:
+    """As it is kept: JSON in ASCII, so that its length is its bytes."""
+    return json.dumps(dict(message))
 
 
 def _metadata(metadata: Mapping[str, Any]) -> str:

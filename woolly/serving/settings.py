@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,19 @@ from woolly.store import models_folder
 if TYPE_CHECKING:
     from woolly.engine import SamplingParams
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "groups"]
+
+# What settings are about, by the first one of each; the panels of --help and the tables of docs/serving.md.
+_GROUPS = {
+    "model": "Models",
+    "ctx_size": "How a model runs",
+    "host": "The network",
+    "api_key": "Safety",
+    "rate_limit": "Limits",
+    "sessions_file": "Sessions",
+    "n_predict": "What a request gets that does not say otherwise",
+    "metrics": "What is shown",
+}
 
 
 def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> Any:
@@ -72,21 +84,11 @@ class Settings:
     )
     chat_template_file: Path | None = _setting(None, "--chat-template-file", "File with such a text.")  # noqa: RUF009
 
-    # What a request gets that does not say otherwise.
-    n_predict: int = _setting(-1, "-n --predict --n-predict", "Most tokens of an answer; -1: until the model ends it.")
-    seed: int = _setting(-1, "-s --seed", "Seed of the answers; -1: another one each time.")
-    temp: float = _setting(0.8, "--temp --temperature", "0 takes the likeliest token each time.")
-    top_k: int = _setting(40, "--top-k", "Draw from so many likeliest tokens; 0: all.")
-    top_p: float = _setting(0.95, "--top-p", "Draw from the likeliest tokens that add up to this share.")
-    min_p: float = _setting(0.05, "--min-p", "Drop tokens less likely than this share of the likeliest.")
-    repeat_penalty: float = _setting(1.0, "--repeat-penalty", "Lowers tokens that were used; 1: off.")
-    repeat_last_n: int = _setting(64, "--repeat-last-n", "Tokens that the penalties look back on; -1: all.")
-    presence_penalty: float = _setting(0.0, "--presence-penalty", "Lowers tokens that were used at all.")
-    frequency_penalty: float = _setting(0.0, "--frequency-penalty", "Lowers tokens by how often they were used.")
-
     # The network.
     host: str = _setting("127.0.0.1", "--host", "Address to listen at; 0.0.0.0 is every one of this machine.")
     port: int = _setting(8080, "--port", "Port to listen at; 0 for any that is free.")
+
+    # Safety.
     api_key: tuple[str, ...] = _setting((), "--api-key", "Keys that clients must bring, separated by commas.")
     api_key_file: Path | None = _setting(None, "--api-key-file", "File with one key per line.")  # noqa: RUF009
     token_secret: str | None = _setting(
@@ -106,21 +108,42 @@ class Settings:
     # Limits.
     rate_limit: int = _setting(0, "--rate-limit", "Requests per minute and client; 0: no limit.")
     max_body: str = _setting("16MiB", "--max-body", "Largest body of a request.")
+    max_bodies: str = _setting("256MiB", "--max-bodies", "Bodies of all requests under way together.")
     max_prompt: int | None = _setting(None, "--max-prompt", "Most tokens of a prompt.", "the context")
     max_queue: int = _setting(128, "--max-queue", "Answers that may wait beside those that run.")
     max_connections: int = _setting(1024, "--max-connections", "Connections that may be open at once.")
     request_timeout: float = _setting(600.0, "--request-timeout", "Seconds that an answer may take; 0: no limit.")
     timeout: float = _setting(30.0, "-to --timeout", "Seconds that a client may take to send a request or take data.")
+    socket_idle: float = _setting(
+        600.0, "--socket-idle", "Seconds that a WebSocket may stay open without a message or a chat; 0: no limit."
+    )
     grace: float = _setting(
         30.0, "--grace", "Seconds that running answers get to finish when the server is told to stop."
     )
 
-    # What is shown.
-    metrics: bool = _setting(True, "--metrics/--no-metrics", "Figures for Prometheus at /metrics.")
-    slots: bool = _setting(True, "--slots/--no-slots", "What runs at present, at /slots.")
+    # Sessions.
     sessions_file: Path | None = _setting(  # noqa: RUF009
         None, "--sessions-file", "Where conversations are kept.", "sessions.db beside the models folder"
     )
+    max_sessions: int = _setting(1000, "--max-sessions", "Sessions that one client may keep.")
+    max_session_size: str = _setting("1MiB", "--max-session-size", "Most that the messages of one session may take.")
+
+    # What a request gets that does not say otherwise.
+    n_predict: int = _setting(-1, "-n --predict --n-predict", "Most tokens of an answer; -1: until the model ends it.")
+    seed: int = _setting(-1, "-s --seed", "Seed of the answers; -1: another one each time.")
+    temp: float = _setting(0.8, "--temp --temperature", "0 takes the likeliest token each time.")
+    top_k: int = _setting(40, "--top-k", "Draw from so many likeliest tokens; 0: all.")
+    top_p: float = _setting(0.95, "--top-p", "Draw from the likeliest tokens that add up to this share.")
+    min_p: float = _setting(0.05, "--min-p", "Drop tokens less likely than this share of the likeliest.")
+    repeat_penalty: float = _setting(1.0, "--repeat-penalty", "Lowers tokens that were used; 1: off.")
+    repeat_last_n: int = _setting(64, "--repeat-last-n", "Tokens that the penalties look back on; -1: all.")
+    presence_penalty: float = _setting(0.0, "--presence-penalty", "Lowers tokens that were used at all.")
+    frequency_penalty: float = _setting(0.0, "--frequency-penalty", "Lowers tokens by how often they were used.")
+
+    # What is shown.
+    metrics: bool = _setting(True, "--metrics/--no-metrics", "Figures for Prometheus at /metrics.")
+    slots: bool = _setting(True, "--slots/--no-slots", "What runs at present, at /slots.")
+    webui: bool = _setting(True, "--webui/--no-webui", "The web page at /.")
     log_level: str = _setting("info", "--log-level", "debug, info, warning or error.")
     log_format: str = _setting("text", "--log-format", "text or json, one line each.")
     log_prompts: bool = _setting(False, "--log-prompts/--no-log-prompts", "Prompts and answers in the log, too.")
@@ -144,6 +167,20 @@ class Settings:
         from woolly.runtime import parse_size
 
         return parse_size("max_body", self.max_body) or 0
+
+    @property
+    def max_bodies_bytes(self) -> int:
+        """What the bodies of all requests may take together, in bytes."""
+        from woolly.runtime import parse_size
+
+        return parse_size("max_bodies", self.max_bodies) or 0
+
+    @property
+    def max_session_bytes(self) -> int:
+        """What the messages of a session may take, in bytes."""
+        from woolly.runtime import parse_size
+
+        return parse_size("max_session_size", self.max_session_size) or 0
 
     @property
     def chunk(self) -> int | None:
@@ -207,15 +244,27 @@ class Settings:
             raise RequestError("chat_template and chat_template_file are given together; one of them was expected")
         if not self.optimized_inference and (self.cache_type_k or self.cache_type_v) not in (None, "f32"):
             raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
-        if self.token_secret is not None and len(self.token_secret) < 16:
-            raise RequestError("token_secret is short enough to guess; at least 16 characters were expected")
+        if self.token_secret is not None and len(self.token_secret) < 32:
+            raise RequestError("token_secret is short enough to guess; at least 32 characters were expected")
         if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in self.keys):
             raise RequestError("an API key is empty or holds a character that a header cannot carry")
         if (self.api_key or self.api_key_file) and not self.keys:
             raise RequestError("api_key_file holds no key, so nobody could be let in; write one key per line")
-        for name in ("weight_memory", "max_body"):
+        for name in ("weight_memory", "max_body", "max_bodies", "max_session_size"):
             parse_size(name, getattr(self, name))
+        if self.max_bodies_bytes < self.max_body_bytes:
+            raise RequestError(
+                f"max_bodies is {self.max_bodies}, but one body may take {self.max_body}; at least as much was expected"
+            )
         self.defaults()
+
+
+def groups() -> dict[str, str]:
+    """What each setting is about, in the order of the settings."""
+    found, group = {}, ""
+    for setting in fields(Settings):
+        found[setting.name] = group = _GROUPS.get(setting.name, group)
+    return found
 
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -239,6 +288,8 @@ _LEAST: dict[str, float] = {
     "max_prompt": 1,
     "max_queue": 0,
     "max_connections": 1,
+    "max_sessions": 1,
+    "socket_idle": 0,
     "request_timeout": 0,
     "timeout": 0.1,
     "grace": 0,

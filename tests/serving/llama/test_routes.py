@@ -117,3 +117,12 @@ def test_infill_lays_files_out_by_the_models_own_tokens():
     ids = lay_out(tokenizer, InfillBody.model_validate(fields))
     assert tokenizer.decode(ids) == f"<|repo_name|>myproject\n<|file_sep|>x.py\nx = 1<|file_sep|>filename\n{plain}"
     assert ids.count(first + 1) == 1, "a control token that was written out in a file was taken as one"
+
+
+@pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions", "/api/v1/inference/chat"])
+@pytest.mark.parametrize("role", ["usr", "User", "function", "", None, 5])
+def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(client, path, role):
+    reply = client.post(path, json={"messages": [{"role": role, "content": "hi"}]})
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    assert "messages.0.role" in message and "'system', 'developer', 'user', 'assistant' or 'tool'" in message

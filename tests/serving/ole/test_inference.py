@@ -114,3 +114,26 @@ def test_a_session_that_is_not_there_is_not_found(client):
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "session_not_found"
     reply = client.post("/api/v1/sessions", json={"model_name": "nobody"})
     assert reply.status_code == 404 and reply.json()["error"]["code"] == "model_not_found"
+
+
+def events(client, **fields):
+    text = client.post("/api/v1/inference/stream", json={"messages": HI, "max_tokens": 3, "ignore_eos": True, **fields})
+    lines = [line.removeprefix("data: ") for line in text.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]", text.text
+    return [json.loads(line) for line in lines]
+
+
+def test_a_stream_carries_usage_and_timings_as_it_was_asked_to(client):
+    plain = events(client)
+    assert plain[-1]["usage"]["completion_tokens"] == 3 and plain[-1]["timings"]["predicted_n"] == 3
+    assert not any("usage" in chunk or "timings" in chunk for chunk in plain[:-1])
+
+    asked = events(client, stream_options={"include_usage": True})
+    assert asked[-1]["choices"] == [] and asked[-1]["usage"]["completion_tokens"] == 3
+    assert all(chunk["usage"] is None and chunk["choices"] for chunk in asked[:-1])
+    assert asked[-2]["choices"][0]["finish_reason"] == "length" and asked[-2]["timings"]["predicted_n"] == 3
+
+    assert not any("usage" in chunk for chunk in events(client, stream_options={"include_usage": False}))
+
+    timed = events(client, timings_per_token=True)
+    assert all("timings" in chunk for chunk in timed) and "usage" in timed[-1]

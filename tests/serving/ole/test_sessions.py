@@ -171,3 +171,41 @@ def test_keys_keep_their_sessions_apart_and_find_them_after_a_restart(app_with):
         assert other.status_code == 404 and json.loads(other.text)["error"]["code"] == "session_not_found"
     with app_with(api_key=("first",)) as api:
         assert sessions(api, "first") == [session]
+
+
+def test_an_owner_keeps_so_many_sessions_and_another_is_not_affected(tmp_path):
+    store = SessionStore(tmp_path / "sessions.db", most_sessions=2)
+    made = [store.create("me", model_name="m", max_context_length=8) for _ in range(2)]
+    with pytest.raises(ApiError, match="keeps 2 sessions, and 2 are the most") as refused:
+        store.create("me", model_name="m", max_context_length=8)
+    assert (refused.value.status, refused.value.code) == (409, "session_limit_reached")
+    store.create("you", model_name="m", max_context_length=8)
+    store.delete("me", made[0].id)
+    store.create("me", model_name="m", max_context_length=8)
+    store.close()
+
+
+def test_a_session_keeps_so_many_bytes(app_with):
+    def say(text):
+        asked = {"messages": [{"role": "user", "content": text}], "session_id": session, "max_tokens": 4}
+        return api.post("/api/v1/inference/chat", json=asked)
+
+    with app_with(max_session_size="500") as api:
+        refused = api.post("/api/v1/sessions", json={"system_prompt": "x" * 500})
+        assert refused.status_code == 413 and refused.json()["error"]["code"] == "session_too_large"
+        assert "system_prompt takes" in refused.json()["error"]["message"]
+        assert api.get("/api/v1/sessions").json() == []
+        session = api.post("/api/v1/sessions", json={"system_prompt": "x" * 50}).json()["session_id"]
+        assert say("y" * 100).status_code == 200
+        refused = say("z" * 250)
+        assert refused.status_code == 413 and "a session keeps at most 500" in refused.json()["error"]["message"]
+        assert api.get(f"/api/v1/sessions/{session}").json()["message_count"] == 3
+        assert say("z").status_code == 200
+        assert api.app.state.generator.admission.n_open == 0
+
+
+def test_the_settings_bound_the_sessions_of_a_client(app_with):
+    with app_with(max_sessions=1) as api:
+        assert api.post("/api/v1/sessions").status_code == 201
+        refused = api.post("/api/v1/sessions")
+        assert refused.status_code == 409 and refused.json()["error"]["code"] == "session_limit_reached"

@@ -1,9 +1,17 @@
 """Chats over a socket: several at once, each cancelled by itself, and no message that ends the connection."""
 
+import asyncio
+import contextlib
+import json
+import logging
+import socket as sockets
+import struct
 import time
 
 import pytest
 from starlette.websockets import WebSocketDisconnect
+
+from tests.serving.conftest import serving
 
 HI = [{"role": "user", "content": "hi"}]
 LONG = {"messages": HI, "max_tokens": 480, "ignore_eos": True}
@@ -37,7 +45,8 @@ def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", **asked})
         messages = until(socket, "done", "error")
-    assert messages[0] == {"type": "start", "id": "chat-1", "model": "tiny"}
+    name = messages[0].pop("request_id")
+    assert name.endswith(".1") and messages[0] == {"type": "start", "id": "chat-1", "model": "tiny"}
     text = "".join(message["content"] for message in messages[1:-1])
     assert text == messages[-1]["content"] == reply["choices"][0]["message"]["content"]
     assert messages[-1]["usage"]["completion_tokens"] == 20 and messages[-1]["finish_reason"] == "length"
@@ -128,3 +137,95 @@ def test_pages_of_other_origins_cannot_connect(client, origin):
         client.websocket_connect("/api/v1/ws", headers={"origin": origin}) as socket,
     ):
         socket.receive_json()
+
+
+def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog):
+    with caplog.at_level(logging.INFO, "woolly.serving"):
+        with client.websocket_connect("/api/v1/ws", headers={"x-request-id": "mine"}) as socket:
+            socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+            started = until(socket, "done")[0]
+            socket.send_json({"type": "chat", "messages": HI, "model": "nobody"})
+            until(socket, "error")
+            socket.send_json({"type": "chat", "id": "long", **LONG})
+            until(socket, "token")
+            socket.send_json({"type": "cancel", "id": "long"})
+            until(socket, "cancelled")
+        assert wait_for(lambda: any(record.getMessage() == "socket" for record in caplog.records))
+    assert started["request_id"] == "mine.1"
+    lines = [record for record in caplog.records if record.getMessage() == "request"]
+    assert [(line.method, line.path, line.status) for line in lines] == [
+        ("WS", "/api/v1/ws", 200),
+        ("WS", "/api/v1/ws", 404),
+        ("WS", "/api/v1/ws", 499),
+    ]
+    (end,) = [record for record in caplog.records if record.getMessage() == "socket"]
+    assert end.status == 101 and end.ms > 0
+
+
+def test_a_refused_socket_is_logged_with_its_status(client, caplog):
+    with (
+        caplog.at_level(logging.INFO, "woolly.serving"),
+        contextlib.suppress(WebSocketDisconnect),
+        client.websocket_connect("/api/v1/ws", headers={"origin": "https://evil.example"}),
+    ):
+        pass
+    assert [record.status for record in caplog.records if record.getMessage() == "socket"] == [403]
+
+
+def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch):
+    with app_with(socket_idle=0.2) as client, client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+        until(socket, "done")
+        # A chat that waits for its model for longer than the limit is no idleness.
+        models = client.app.state.models
+        monkeypatch.setattr(models, "use", lambda name, real=models.use: slow(real(name)))
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+        assert until(socket, "done", "error")[-1]["type"] == "done"
+        with pytest.raises(WebSocketDisconnect) as closed:
+            socket.receive_json()
+    assert closed.value.code == 1001 and "0.2 seconds" in closed.value.reason
+
+
+@contextlib.asynccontextmanager
+async def slow(context):
+    await asyncio.sleep(0.5)
+    async with context as value:
+        yield value
+
+
+def test_timings_are_told_with_every_token_where_they_are_asked_for(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        options = {"timings_per_token": True, "stream_options": {"include_usage": True}}
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 3, "ignore_eos": True, **options})
+        messages = until(socket, "done", "error")
+    assert messages[-1]["usage"]["completion_tokens"] == 3
+    tokens = [message for message in messages if message["type"] == "token"]
+    assert tokens and all(token["timings"]["prompt_n"] > 0 for token in tokens)
+
+
+def test_chats_of_sockets_count_for_the_bytes_of_all_bodies(app_with):
+    with app_with(max_body="2KB", max_bodies="2KB") as client, client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "messages": [{"role": "user", "content": "x" * 2000}]})
+        assert until(socket, "error", "done")[-1]["error"]["code"] == "too_many_bytes"
+        assert client.app.state.bodies.n_held == 0
+
+
+def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--timeout", "1", "-t", "1", ctx=512) as server:
+        plain = sockets.socket()
+        plain.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1024)
+        plain.connect(server.address)
+        with plain:
+            head = "GET /api/v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            plain.sendall(f"{head}Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+            plain.recv(64)
+            # Megabytes of errors that nobody reads: each message quotes much of what was wrong with it.
+            wrong = json.dumps({"type": "x" * 900}).encode()
+            frame = struct.pack("!BBHI", 0x81, 0x80 | 126, len(wrong), 0) + wrong
+            plain.settimeout(5)
+            with contextlib.suppress(OSError):
+                for _ in range(100_000):
+                    plain.sendall(frame)
+            with server.client() as api:
+                assert wait_for(lambda: " socket client" in server.log.read_text())
+                assert api.get("/health").status_code == 200

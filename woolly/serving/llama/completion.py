@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from woolly.engine import Completion, SamplingParams, TokenLogprob
+from woolly.serving.admission import Place
 from woolly.serving.errors import ApiError
 from woolly.serving.events import event, stream_of
 from woolly.serving.generation import Generation, Generator, Running
@@ -30,35 +33,44 @@ async def complete(body: CompletionBody, request: Request) -> Response:
     return await answer(body, request)
 
 
-async def answer(body: CompletionBody, request: Request) -> Response:
-    """What /completion replies."""
+async def answer(
+    body: CompletionBody, request: Request, laid_out: Callable[[Tokenizer], Sequence[int]] | None = None
+) -> Response:
+    """What /completion replies; `laid_out` makes the prompt's ids, where it is none of the body's own."""
     generator: Generator = request.app.state.generator
     params = body.to_params(generator.defaults)
-    prompts, many = prompts_of(body)
+    prompts, many = prompts_of(body) if laid_out is None else ([laid_out], False)
     if body.stream and many:
         raise ApiError(
             400, "invalid_request", "several prompts cannot be streamed; send them one by one", param="stream"
         )
-    generations = [await _generation(prompt, body, params, request) for prompt in prompts]
-    if body.stream:
-        return await stream_of(request, generations[0], lambda running: _events(running, body, params, request))
-    replies = await _gather(request, generations, body, params)
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place(params.n, n_prompts=len(prompts)))
+        generations = [await _generation(prompt, body, params, request) for prompt in prompts]
+        if body.stream:
+            running = await held.enter_async_context(generator.open(generations[0], place))
+            return stream_of(request, _events(running, body, params, request), held.pop_all())
+        replies = await _gather(request, generations, place, body, params)
     return JSONResponse(replies if many or params.n > 1 else replies[0])
 
 
 async def _generation(
-    prompt: str | Sequence[int | str], body: CompletionBody, params: SamplingParams, request: Request
+    prompt: str | Sequence[int | str] | Callable[[Tokenizer], Sequence[int]],
+    body: CompletionBody,
+    params: SamplingParams,
+    request: Request,
 ) -> Generation:
     """Of a mixed prompt the texts are made ids; only the first of them may get BOS."""
     whole: str | tuple[int, ...]
     if isinstance(prompt, str):
         whole = prompt
-    elif all(isinstance(part, int) for part in prompt):
+    elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:
         models: ModelManager = request.app.state.models
+        make = prompt if callable(prompt) else partial(_ids, prompt)
         async with models.acquire(body.model) as llm:
-            whole = await asyncio.to_thread(_ids, llm.llm.tokenizer, prompt)
+            whole = tuple(await asyncio.to_thread(make, llm.llm.tokenizer))
     return Generation(
         model=body.model,
         prompt=whole,
@@ -68,7 +80,7 @@ async def _generation(
     )
 
 
-def _ids(tokenizer: Tokenizer, parts: Sequence[int | str]) -> tuple[int, ...]:
+def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
     ids: list[int] = []
     for i, part in enumerate(parts):
         ids += [part] if isinstance(part, int) else tokenizer.encode(part, add_special=i == 0)
@@ -76,13 +88,13 @@ def _ids(tokenizer: Tokenizer, parts: Sequence[int | str]) -> tuple[int, ...]:
 
 
 async def _gather(
-    request: Request, generations: Sequence[Generation], body: CompletionBody, params: SamplingParams
+    request: Request, generations: Sequence[Generation], place: Place, body: CompletionBody, params: SamplingParams
 ) -> list[dict[str, Any]]:
     """All at once; the first that fails ends the others."""
     generator: Generator = request.app.state.generator
 
     async def one(index: int, generation: Generation) -> list[dict[str, Any]]:
-        async with generator.open(generation) as running:
+        async with generator.open(generation, place) as running:
             completion = await running.completion()
             n_ctx = await _context(request, running)
             return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.serving.errors import ApiError
 from woolly.serving.llama.completion import answer
 from woolly.serving.llama.parameters import CompletionBody
-from woolly.serving.models import ModelManager
 from woolly.serving.parameters import Items
 from woolly.text import Tokenizer
 
@@ -46,10 +44,7 @@ async def infill(body: InfillBody, request: Request) -> Response:
     """The reply is that of /completion. A model without tokens for it is refused."""
     if not isinstance(body.prompt, str):
         raise ApiError(400, "invalid_request", "prompt is no text", param="prompt")
-    models: ModelManager = request.app.state.models
-    async with models.acquire(body.model) as llm:
-        ids = await asyncio.to_thread(lay_out, llm.llm.tokenizer, body)
-    return await answer(body.model_copy(update={"prompt": ids}), request)
+    return await answer(body, request, lambda tokenizer: lay_out(tokenizer, body))
 
 
 def lay_out(tokenizer: Tokenizer, body: InfillBody) -> list[int]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
 from woolly.serving.models import ModelManager
+from woolly.serving.openai.messages import Message, template_messages
 from woolly.serving.parameters import Items
 
 __all__ = [
@@ -52,7 +53,7 @@ class Template(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    messages: Items[dict[str, Any]]
+    messages: Items[Message]
     tools: Items[dict[str, Any]] | None = None
     documents: Items[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
@@ -107,7 +108,7 @@ def _prompt(llm: LLM, body: Template) -> str:
                 param="chat_template_kwargs",
             )
     return llm.template.render(
-        body.messages,
+        template_messages(body.messages),
         tools=body.tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,

@@ -16,7 +16,10 @@ __all__ = ["router"]
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The sessions are open for as long as the app runs."""
-    app.state.sessions = SessionStore(app.state.settings.sessions_path)
+    settings = app.state.settings
+    app.state.sessions = SessionStore(
+        settings.sessions_path, most_sessions=settings.max_sessions, most_bytes=settings.max_session_bytes
+    )
     app.state.busy_sessions = set()
     app.state.bandwidth = Bandwidth()
     app.state.benchmarking = asyncio.Lock()

@@ -35,7 +35,7 @@ class Conversation:
     async def keep(self, running: Running, answer: Mapping[str, Any]) -> None:
         """Writes what was sent and the answer to the session, both or neither."""
         if self.session_id is not None:
-            added = [message.model_dump(exclude_none=True) for message in self._sent]
+            added = [_plain(message) for message in self._sent]
             added.append({name: value for name, value in answer.items() if value is not None})
             await asyncio.to_thread(
                 self._store.append,
@@ -46,6 +46,10 @@ class Conversation:
                 context_length=running.usage()["total_tokens"],
                 model_name=running.model.name,
             )
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    return message.model_dump(exclude_none=True)
 
 
 @asynccontextmanager
@@ -71,6 +75,7 @@ async def conversation(
     busy.add((owner, session_id))
     try:
         session = await asyncio.to_thread(store.get, owner, session_id)
+        await asyncio.to_thread(store.check_room, owner, session_id, [_plain(message) for message in sent])
         kept = await asyncio.to_thread(store.messages, owner, session_id)
         yield Conversation(store, owner, session, [Message.model_validate(one) for one in kept], sent)
     finally:

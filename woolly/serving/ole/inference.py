@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
+from woolly.errors import RequestError
 from woolly.serving.ole.bodies import InferenceBody
 from woolly.serving.ole.client import client_of
 from woolly.serving.ole.conversation import conversation
@@ -64,15 +65,20 @@ async def open_reply(connection: HTTPConnection, body: InferenceBody, sent: list
     """A conversation that is being answered, for as long as the block runs."""
     if body.session_id is not None and (body.n or 1) > 1:
         raise refuse("n", "a session goes on with one answer")
+    body.check()
     state = connection.app.state
     async with AsyncExitStack() as stack:
+        place = stack.enter_context(state.generator.place(body.n or 1))
         talk = await stack.enter_async_context(conversation(connection, body.session_id, sent))
         chat = body.as_chat(talk.messages, body.model or talk.model)
-        chat.check()
-        llm = await stack.enter_async_context(state.models.acquire(chat.model))
-        layout = await asyncio.to_thread(lay_out, chat, llm.llm, state.generator.defaults)
+        # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
+        async with state.models.acquire(chat.model) as llm:
+            layout = await asyncio.to_thread(lay_out, chat, llm.llm, state.generator.defaults)
         generation = replace(layout.generation, client=client_of(connection))
-        running = await stack.enter_async_context(state.generator.open(generation))
+        try:
+            running = await stack.enter_async_context(state.generator.open(generation, place))
+        except RequestError as error:
+            raise layout.blame(error) from error
         yield Reply(layout, running, talk)
 
 
@@ -82,5 +88,5 @@ async def _answer(body: InferenceBody, request: Request, sent: list[Message] | N
     async with AsyncExitStack() as held:
         reply = await held.enter_async_context(open_reply(request, body, sent))
         if body.stream:
-            return sse(request, reply.chunks(), held.pop_all())
+            return sse(request, reply.chunks(body), held.pop_all())
         return json_reply(await reply.whole())

@@ -58,9 +58,11 @@ async def unload_model(name: str, request: Request) -> dict[str, Any]:
 def _shape(info: ModelInfo) -> dict[str, Any]:
     return {
         "name": info.name,
+        "aliases": list(info.aliases),
         "description": info.description,
         "path": info.path.name,  # within the model folder; where that lies is nobody's business
         "loaded": info.loaded,
+        "state": info.state,
         "size_bytes": info.size_bytes,
         "parameters": info.parameters,
         "architecture": info.architecture,

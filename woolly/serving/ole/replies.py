@@ -10,6 +10,7 @@ from woolly.serving.ole.conversation import Conversation
 from woolly.serving.openai.answer import Answer
 from woolly.serving.openai.envelope import Envelope, timings_of, usage_of
 from woolly.serving.openai.layout import Layout
+from woolly.serving.openai.schema import OpenAIRequest
 
 __all__ = ["Reply"]
 
@@ -32,9 +33,14 @@ class Reply:
         return self._answers[index].message()
 
     @property
+    def timings(self) -> dict[str, float]:
+        """Times so far."""
+        return timings_of([self._running])
+
+    @property
     def figures(self) -> dict[str, Any]:
         """Tokens and times so far."""
-        return {"usage": usage_of([self._running]), "timings": timings_of([self._running])}
+        return {"usage": usage_of([self._running]), "timings": self.timings}
 
     async def whole(self) -> dict[str, Any]:
         """All of it."""
@@ -43,22 +49,32 @@ class Reply:
         choices = [answer.choice(index) for index, answer in enumerate(self._answers)]
         return self._envelope("chat.completion").around(choices, **self._session, **self.figures)
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """OpenAI's chunks; the last one of each answer has a finish reason, the last of all usage and timings."""
+    async def chunks(self, body: OpenAIRequest) -> AsyncIterator[dict[str, Any]]:
+        """OpenAI's chunks; the last one of each answer has a finish reason, the last of all timings.
+
+        Where nothing is said about usage, that last chunk has it too. With include_usage it comes as OpenAI sends it,
+        in a chunk of its own behind a null in every other.
+        """
+        wanted = None if body.stream_options is None else body.stream_options.include_usage
+        always: dict[str, Any] = {"usage": None} if wanted else {}
         envelope = self._envelope("chat.completion.chunk")
 
         def chunk(index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
             if delta or reason:
                 choice["logprobs"] = self._answers[index].take_logprobs()
-            return envelope.around([choice], **self._session)
+            timed = {"timings": self.timings} if body.timings_per_token else {}
+            return envelope.around([choice], **self._session, **always, **timed)
 
         for index in range(len(self._answers)):
             yield chunk(index, {"role": "assistant", "content": ""})
         n_open = len(self._answers)
         async for index, delta, reason in self.deltas():
             n_open -= reason is not None
-            yield chunk(index, delta, reason) | (self.figures if n_open == 0 else {})
+            last = {} if n_open else self.figures if wanted is None else {"timings": self.timings}
+            yield chunk(index, delta, reason) | last
+        if wanted:
+            yield envelope.around([], **self._session, **self.figures)
 
     async def deltas(self) -> AsyncIterator[tuple[int, dict[str, Any], str | None]]:
         """(which answer, what is added, why it ended); an answer's end adds nothing more."""

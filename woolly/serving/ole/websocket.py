@@ -1,14 +1,15 @@
 """WS /ws: chats over one connection, streamed token by token, each of which can be cancelled.
 
     client                                          server
-    {"type": "chat", "id": "1", "messages": [...]}  {"type": "start", "id": "1", "model": ...}
+    {"type": "chat", "id": "1", "messages": [...]}  {"type": "start", "id": "1", "model": ..., "request_id": ...}
                                                     {"type": "token", "id": "1", "content": "..."}, ...
                                                     {"type": "done", "id": "1", "content", "finish_reason", ...}
     {"type": "cancel", "id": "1"}                   {"type": "cancelled", "id": "1", "content": "..."}
     {"type": "ping"}                                {"type": "pong"}
                                                     {"type": "error", "id": "1", "error": {"code", "message", ...}}
 
-A chat takes the fields of POST /inference/chat. The id is the client's own; without one, the server gives it one.
+A chat takes the fields of POST /inference/chat. The id is the client's own; without one, the server gives it one. The
+request_id stands in the log. A socket without a chat and without a message for --socket-idle seconds is closed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +26,7 @@ from fastapi.exceptions import RequestValidationError
 
 from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.limits import check_json
-from woolly.serving.logs import log
+from woolly.serving.logs import log, request_id
 from woolly.serving.ole.bodies import InferenceBody, validated
 from woolly.serving.ole.inference import open_reply
 
@@ -40,10 +42,23 @@ async def talk(socket: WebSocket) -> None:
     """Serves one connection until its end."""
     await socket.accept()
     connection = _Connection(socket)
+    seconds = socket.app.state.settings.socket_idle
+    receiving = asyncio.ensure_future(socket.receive())
     try:
-        while (message := await socket.receive())["type"] != "websocket.disconnect":
-            await connection.take(message.get("text") or "")  # of bytes, nothing that could be read
+        while True:
+            done, _ = await asyncio.wait([receiving], timeout=seconds - connection.idle_seconds if seconds else None)
+            if not done and connection.idle_seconds >= seconds:
+                log.info("socket idle", extra={"seconds": seconds})
+                await connection.end(f"no message came within {seconds:g} seconds")
+                return
+            if done:
+                message = receiving.result()
+                if message["type"] == "websocket.disconnect":
+                    return
+                await connection.take(message.get("text") or "")  # of bytes, nothing that could be read
+                receiving = asyncio.ensure_future(socket.receive())
     finally:
+        receiving.cancel()
         await connection.close()
 
 
@@ -55,9 +70,22 @@ class _Connection:
         self._chats: dict[str, asyncio.Task[None]] = {}
         self._ids = itertools.count(1)
         self._sending = asyncio.Lock()
+        self._last_active = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since the last message came or the last chat ended; 0 while something is being answered."""
+        return 0.0 if self._chats else time.monotonic() - self._last_active
+
+    async def end(self, reason: str) -> None:
+        """Closes the socket from this side."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            async with self._sending:
+                await self._socket.close(1001, reason)
 
     async def take(self, text: str) -> None:
         """Does what one message asks for; what is wrong with it is told, and the connection goes on."""
+        self._last_active = time.monotonic()
         id: str | None = None
         try:
             message = await _parse(text)
@@ -66,7 +94,7 @@ class _Connection:
                 id = None
                 raise ApiError(400, "invalid_request", "id is not a text of at most 128 characters", param="id")
             if kind == "chat":
-                id = self._start(message, id)
+                id = self._start(message, id, len(text.encode("utf-8", "surrogatepass")))
             elif kind == "cancel":
                 self._cancel(id)
             elif kind == "ping":
@@ -85,10 +113,11 @@ class _Connection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, message: dict[str, Any], id: str | None) -> str:
+    def _start(self, message: dict[str, Any], id: str | None, size: int) -> str:
         # One connection is as many requests as it sends chats.
         self._socket.app.state.rates.count(self._socket.state.bucket)
-        id = id or f"chat-{next(self._ids)}"
+        number = next(self._ids)
+        id = id or f"chat-{number}"
         if id in self._chats:
             raise ApiError(409, "chat_exists", f"the chat {id!r} is still being answered", param="id")
         if len(self._chats) >= _MOST_CHATS:
@@ -96,7 +125,9 @@ class _Connection:
         body = validated(InferenceBody, message)
         if body.stream is False:
             raise ApiError(400, "invalid_request", "stream is false, but a socket always streams", param="stream")
-        task = asyncio.create_task(self._answer(id, body))
+        # Usage and timings are asked for as in a stream.
+        body = body.model_copy(update={"stream": True})
+        task = asyncio.create_task(self._run(id, f"{self._socket.state.id}.{number}", body, size))
         self._chats[id] = task
         task.add_done_callback(lambda _: self._chats.pop(id, None))
         return id
@@ -107,22 +138,50 @@ class _Connection:
             raise ApiError(404, "chat_not_found", "no chat with this id is being answered", param="id")
         task.cancel()
 
-    async def _answer(self, id: str, body: InferenceBody) -> None:
+    async def _run(self, id: str, name: str, body: InferenceBody, size: int) -> None:
+        """One chat as one request: an id and a line of the log of its own, and its bytes counted."""
+        request_id.set(name)
+        state = self._socket.app.state
+        started, status = time.monotonic(), 499
+        try:
+            with state.bodies.share() as take:
+                take(size)
+                await self._answer(id, name, body)
+            status = 200
+        except Exception as error:
+            told = _told(error)
+            status = told.status
+            state.stats.refused(told.code)
+            await self._tell(id, told)
+        finally:
+            self._last_active = time.monotonic()
+            log.info(
+                "request",
+                extra={
+                    "client": self._socket.state.client,
+                    "method": "WS",
+                    "path": self._socket.url.path,
+                    "status": status,
+                    "ms": 1000 * (time.monotonic() - started),
+                },
+            )
+
+    async def _answer(self, id: str, name: str, body: InferenceBody) -> None:
         text = ""
         try:
             async with open_reply(self._socket, body, body.sent(chat=True) or []) as reply:
-                await self._send({"type": "start", "id": id, "model": reply.model})
+                await self._send({"type": "start", "id": id, "model": reply.model, "request_id": name})
                 async for index, delta, reason in reply.deltas():
                     text += delta.get("content") or ""
                     message: dict[str, Any] = {"type": "token", "id": id, "index": index, **delta}
                     if reason is not None:
                         message |= {"type": "done", "finish_reason": reason, **reply.message(index), **reply.figures}
+                    elif body.timings_per_token:
+                        message["timings"] = reply.timings
                     await self._send(message)
         except asyncio.CancelledError:
             await self._send({"type": "cancelled", "id": id, "content": text})
             raise
-        except Exception as error:
-            await self._tell(id, _told(error))
 
     async def _tell(self, id: str | None, error: ApiError) -> None:
         body = error_body(error, "/api/v1/ws")

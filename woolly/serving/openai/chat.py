@@ -29,12 +29,13 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answers a conversation; with `stream`, by server-sent events."""
     state = request.app.state
     body.check()
-    # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
-    async with state.models.acquire(body.model) as llm:
-        layout = await asyncio.to_thread(lay_out, body, llm.llm, state.generator.defaults, client_of(request))
     async with AsyncExitStack() as held:
+        place = held.enter_context(state.generator.place(body.n or 1))
+        # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
+        async with state.models.acquire(body.model) as llm:
+            layout = await asyncio.to_thread(lay_out, body, llm.llm, state.generator.defaults, client_of(request))
         try:
-            running: Running = await held.enter_async_context(state.generator.open(layout.generation))
+            running: Running = await held.enter_async_context(state.generator.open(layout.generation, place))
         except RequestError as error:
             raise layout.blame(error) from error
         answers = [layout.answer(running) for _ in range(layout.generation.params.n)]

@@ -29,9 +29,9 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     body.check()
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as held:
-        runnings = []
-        for generation in _generations(body, generator.defaults, client_of(request)):
-            runnings.append(await held.enter_async_context(generator.open(generation)))
+        generations = _generations(body, generator.defaults, client_of(request))
+        place = held.enter_context(generator.place(body.n or 1, n_prompts=len(generations)))
+        runnings = [await held.enter_async_context(generator.open(one, place)) for one in generations]
         if body.stream:
             return sse(request, _chunks(body, runnings), held.pop_all())
         return json_reply(await _reply(body, runnings))

@@ -49,7 +49,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Items[Part] | None = None
     name: str | None = None
     tool_calls: Items[MessageCall] | None = None
@@ -68,8 +68,6 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _one(message: Message, where: str, names: dict[str, str]) -> dict[str, Any]:
-    if message.role == "function":
-        raise _refuse(f"{where}.role", 'the role "function" is not supported; use tools and the role "tool"')
     for name in ("audio", "function_call"):
         if getattr(message, name) is not None:
             raise _refuse(f"{where}.{name}", f"{name} in a message is not supported; leave it out")

@@ -32,6 +32,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "object": "model",
         "created": info.created,
         "owned_by": "woolly",
+        "aliases": list(info.aliases),
         "meta": {
             "architecture": info.architecture,
             "n_params": info.parameters,

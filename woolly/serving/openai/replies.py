@@ -39,6 +39,7 @@ class ReplyModel(Reply):
     object: Literal["model"]
     created: int
     owned_by: str
+    aliases: list[str]
     meta: dict[str, int | str | bool]
 
 

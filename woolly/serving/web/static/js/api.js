@@ -1,0 +1,139 @@
+// Api: what the page asks the server for. Paths are relative, so that a proxy may put the server below a folder.
+
+const KEY = "woolly.key";
+
+/** What went wrong, as one sentence for people; `code` is the server's word for it, `retryAfter` in seconds. */
+export class ApiError extends Error {
+  constructor(code, message, status = 0, retryAfter = null) {
+    super(message);
+    this.code = code;
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** The key of this tab; kept until it is closed. */
+export const key = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+};
+
+/** Whether a page may send this key at all: headers carry visible ASCII. */
+export const isSoundKey = (text) => /^[\x21-\x7e]+$/.test(text);
+
+async function ask(path, { method = "GET", body = null, signal = null } = {}) {
+  const headers = {};
+  if (key.get()) headers["Authorization"] = `Bearer ${key.get()}`;
+  if (body !== null) headers["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(path, { method, headers, signal, body: body === null ? null : JSON.stringify(body), cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw unreachable();
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+async function json(path, options) {
+  const response = await ask(path, options);
+  try {
+    return await response.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw unreachable();
+  }
+}
+
+function unreachable() {
+  return new ApiError("unreachable", "The server cannot be reached; look whether it is still running.");
+}
+
+async function refusal(response) {
+  let told = {};
+  try {
+    told = (await response.json()).error ?? {};
+  } catch {
+    // A proxy's page: the status is all there is.
+  }
+  const seconds = Number.parseFloat(response.headers.get("retry-after") ?? "");
+  return toError(told, response.status, Number.isFinite(seconds) ? seconds : null);
+}
+
+// Where the server's own words are for programmers, other ones for people. %s is the server's sentence.
+const SENTENCES = {
+  authentication_failed: "This server asks for a key, and the one that was sent is not valid.",
+  context_length_exceeded: "The conversation is too long for this model: %s",
+  model_loading: "The model is still being loaded; try again in a moment.",
+  queue_full: "The server is busy and its queue is full; try again in a moment.",
+  rate_limit_exceeded: "Too many requests in one minute; try again in a moment.",
+  server_stopping: "The server is about to stop; try again when it is back.",
+  too_many_connections: "The server has too many open connections; try again in a moment.",
+};
+
+function toError(told, status, retryAfter) {
+  const code = told.code ?? `http_${status}`;
+  const said = sentence(told.message ?? `The server answered with status ${status}.`);
+  const message = (SENTENCES[code] ?? "%s").replace("%s", () => said.charAt(0).toLowerCase() + said.slice(1));
+  return new ApiError(code, sentence(message), status, retryAfter);
+}
+
+function sentence(text) {
+  const whole = text.trim();
+  return whole.charAt(0).toUpperCase() + whole.slice(1) + (/[.!?]$/.test(whole) ? "" : ".");
+}
+
+const named = (name) => `api/v1/models/${encodeURIComponent(name)}`;
+
+export const models = () => json("api/v1/models");
+export const loadModel = (name) => json(`${named(name)}/load`, { method: "POST", body: {} });
+export const unloadModel = (name) => json(`${named(name)}/unload`, { method: "POST", body: {} });
+export const stats = (signal) => json("api/v1/performance/stats", { signal });
+export const slots = (signal) => json("slots", { signal });
+export const props = () => json("props");
+
+/** ok, loading, draining or failed; needs no key. */
+export const health = async () => (await json("api/v1/health")).status;
+
+/** The chunks of an answer as the server sends them. ApiError where it refuses, or tells of an error on the way. */
+export async function* chat(body, signal) {
+  const response = await ask("v1/chat/completions", { method: "POST", body, signal });
+  let isComplete = false;
+  for await (const data of events(response.body)) {
+    isComplete ||= data === "[DONE]";
+    if (isComplete) continue;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw toError(chunk.error, 0, null);
+    yield chunk;
+  }
+  if (!isComplete) throw new ApiError("cut_off", "The connection broke off before the answer was complete; what had arrived is kept.");
+}
+
+/** The data of server-sent events. */
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let data = [];
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const text = line.endsWith("\r") ? line.slice(0, -1) : line;
+        if (text.startsWith("data:")) data.push(text.slice(text[5] === " " ? 6 : 5));
+        else if (text === "" && data.length) {
+          yield data.join("\n");
+          data = [];
+        }
+      }
+    }
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof ApiError) throw error;
+    throw new ApiError("cut_off", "The connection broke off before the answer was complete; what had arrived is kept.");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
