@@ -17,9 +17,12 @@ NATIVE = ROOT / "native"
 X86, ARM = {"x86_64", "AMD64"}, {"aarch64", "arm64"}
 MACHINE = platform.machine()
 if MACHINE in X86:
-    WIDE, LEVELS = re.compile(r"%[yz]mm\d|%k[0-7]\b|%tmm\d"), ("avx2", "avx512", "amx")
+    WIDE, LEVELS = re.compile(r"%[yz]mm\d|%k[0-7]\b|%tmm\d"), ("avx2", "avxvnni", "avx512", "amx")
 else:
-    WIDE, LEVELS = re.compile(r"\t(sdot|udot|usdot|smmla|ummla|usmmla|bfdot|bfmmla|fmlal|whilelo|ptrue)\b"), ("neon",)
+    WIDE, LEVELS = (
+        re.compile(r"\t(sdot|udot|usdot|smmla|ummla|usmmla|bfdot|bfmmla|fmlal|whilelo|ptrue)\b"),
+        ("neon", "neon_i8mm"),
+    )
 OURS = tuple(f"woolly::{level}" for level in LEVELS)
 
 
@@ -71,7 +74,7 @@ def test_wide_instructions_stay_in_the_namespaces_of_their_levels(disassembly):
 def test_the_search_for_wide_instructions_finds_those_of_the_levels(disassembly):
     for level in LEVELS:
         code = [code for _, name, code in disassembly if f"woolly::{level}::" in name]
-        assert any(WIDE.search(text) for text in code) or level == "amx", f"no wide instruction in {level}"
+        assert any(WIDE.search(text) for text in code), f"no wide instruction in {level}"
 
 
 def test_no_level_runs_code_when_the_extension_is_loaded(disassembly):
@@ -82,22 +85,46 @@ def test_no_level_runs_code_when_the_extension_is_loaded(disassembly):
     assert objects & {member for member, _, _ in disassembly}
 
 
-# Flags of the primitives' test for each level, as native/CMakeLists.txt has them for the target.
+# Flags of levels with primitives of their own, as native/CMakeLists.txt has them for the target.
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")), *AVX2]
 FLAGS = {
-    "neon": ["-DTEST_NEON", "-march=armv8.2-a+dotprod"],
-    "avx2": ["-DTEST_AVX2", "-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-DTEST_AVX512", *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")), "-mfma", "-mf16c"],
+    "neon": ["-march=armv8.2-a+dotprod"],
+    "avx2": AVX2,
+    "avxvnni": ["-mavxvnni", *AVX2],
+    "avx512": AVX512,
 }
+# Whose primitives a level uses.
+PRIMITIVES = {"neon": "NEON", "avx2": "AVX2", "avxvnni": "AVX2", "avx512": "AVX512"}
 
 
-@pytest.mark.parametrize("level", [level for level in _native.kernel_levels() if level in FLAGS])
-def test_primitives_give_the_bits_of_the_scalar_ones(level, tmp_path):
+def run_compiled(tmp_path, flags, *sources):
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler is installed")
-    program = tmp_path / "test_primitives"
-    command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", f"-I{NATIVE}", *FLAGS[level]]
-    subprocess.run([*command, str(NATIVE / "tests/test_primitives.cpp"), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=120, check=False)
+    program = tmp_path / "program"
+    command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", f"-I{NATIVE}", *flags]
+    subprocess.run([*command, *(str(NATIVE / source) for source in sources), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout
     assert "DIFFERENT" not in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("level", [level for level in _native.kernel_levels() if level in PRIMITIVES])
+def test_primitives_give_the_bits_of_the_scalar_ones(level, tmp_path):
+    run_compiled(tmp_path, [f"-DTEST_{PRIMITIVES[level]}", *FLAGS[level]], "tests/test_primitives.cpp")
+
+
+@pytest.mark.parametrize("level", _native.kernel_levels())
+def test_many_rows_have_the_bits_of_one(level, tmp_path):
+    if not archives():
+        pytest.skip("the build folder is not here: Woolly was not built in this checkout")
+    said = run_compiled(tmp_path, [f"-DTEST_TABLE=k_{level}_table"], "tests/test_wide.cpp", archives()[0])
+    assert f"{level}: 13 types, 0 different" in said
+
+
+def test_the_planes_of_tiles_have_the_bits_of_one_row(tmp_path):
+    flags = ["-DTEST_TABLE=k_tiles_table"]
+    said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp", "quant/types.cpp")
+    assert "tiles: 13 types, 0 different" in said
