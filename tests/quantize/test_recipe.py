@@ -1,4 +1,4 @@
-"""Which tensor gets which type. The lists are those of files that llama.cpp made of the same shapes."""
+"""Which tensor gets which type: the rules of the well-known mixes, written out for one shape."""
 
 import pytest
 

@@ -13,7 +13,7 @@ from woolly.cli.pull import pull, pull_with_progress
 def store_pull(monkeypatch, tmp_path):
     """A store that reports three steps of progress."""
 
-    def fake(name, *, progress=None):
+    def fake(name, *, sha256=None, progress=None):
         for done in (0, 500_000, 1_000_000):
             if progress is not None:
                 progress(done, 1_000_000)
@@ -40,7 +40,7 @@ def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
 
 
 def test_a_model_that_is_there_draws_no_bar(monkeypatch, tmp_path):
-    monkeypatch.setattr(store, "pull", lambda name, progress: tmp_path)
+    monkeypatch.setattr(store, "pull", lambda name, sha256, progress: tmp_path)
     screen = io.StringIO()
     assert pull_with_progress("smollm2", Console(file=screen, force_terminal=True)) == tmp_path
     assert screen.getvalue() == ""

@@ -41,8 +41,20 @@ def test_a_file_in_the_working_folder_comes_before_a_name_and_a_folder_does_not(
 
 
 def test_a_folder_is_refused(shop, tmp_path):
-    with pytest.raises(StoreError, match="is a folder: give the path of a GGUF file"):
+    with pytest.raises(StoreError, match="is a folder without GGUF files: give the path of a GGUF file"):
         resolve(tmp_path)
+
+
+def test_a_folder_of_models_names_one_of_them(shop, tmp_path):
+    (tmp_path / "one.gguf").touch()
+    with pytest.raises(StoreError, match=r"is a folder: give the path of a GGUF file in it, such as .*one\.gguf"):
+        resolve(tmp_path)
+
+
+def test_a_file_name_nearly_right_gives_the_one_beside_it(shop, tmp_path):
+    (tmp_path / "llama-Q4_K_M.gguf").touch()
+    with pytest.raises(StoreError, match=r"did you mean .*/llama-Q4_K_M\.gguf\?"):
+        resolve(tmp_path / "lama-Q4_K_M.gguf")
 
 
 def test_a_name_nearly_right_gives_the_right_one(shop):
@@ -52,7 +64,7 @@ def test_a_name_nearly_right_gives_the_right_one(shop):
 
 @pytest.mark.parametrize("spec", ["", "no/such/file.gguf", "nul\0byte"])
 def test_anything_else_says_that_a_path_or_a_name_is_expected(shop, spec):
-    with pytest.raises(StoreError, match=r"path of a GGUF file or the name of a model .*tiny"):
+    with pytest.raises(StoreError, match=r"path of a GGUF file, or a name such as tiny, hf:org/repo"):
         resolve(spec)
 
 

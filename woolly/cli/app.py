@@ -10,11 +10,19 @@ import typer
 
 from woolly import __version__
 from woolly.cli.bench import bench
+from woolly.cli.chat import chat
+from woolly.cli.list import list_command, rm
+from woolly.cli.options import Command
+from woolly.cli.perplexity import perplexity
 from woolly.cli.plan import plan
+from woolly.cli.ps import ps
 from woolly.cli.pull import pull
+from woolly.cli.quantize import quantize
 from woolly.cli.run import run
 from woolly.cli.serve import serve
 from woolly.cli.show import show
+from woolly.cli.tokenize import tokenize
+from woolly.cli.why import why
 from woolly.errors import WoollyError
 
 __all__ = ["app", "main"]
@@ -27,12 +35,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
+app.command(cls=Command)(run)
+app.command(cls=Command)(chat)
 app.command()(serve)
-app.command()(show)
-app.command()(plan)
-app.command()(pull)
+app.command(cls=Command)(pull)
+app.command("list", cls=Command)(list_command)
+app.command(cls=Command)(rm)
+app.command(cls=Command)(ps)
+app.command(cls=Command)(show)
+app.command(cls=Command)(plan)
+app.command(cls=Command)(tokenize)
+app.command(cls=Command)(perplexity)
+app.command(cls=Command)(quantize)
 app.command()(bench)
+app.command()(why)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`woolly pull`: fetch a model of the catalogue."""
+"""`woolly pull`: bring a model here."""
 
 from __future__ import annotations
 
@@ -8,55 +8,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from woolly import store
+from woolly.cli.progress import bytes_bar, chatter
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["pull", "pull_with_progress"]
+__all__ = ["fetched", "pull", "pull_with_progress"]
 
 
 def pull(
-    name: Annotated[str, typer.Argument(help="Name of a model of the catalogue.")] = store.DEFAULT_MODEL,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A name of the catalogue, hf:org/repo or hf:org/repo:Q4_K_M for a file of the Hugging Face hub, or the"
+            " https:// address of a GGUF file.",
+        ),
+    ] = store.DEFAULT_MODEL,
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", help="What the file of an address must hash to.", show_default=False)
+    ] = None,
 ) -> None:
-    """Fetch a model by name and print where it lies.
+    """Bring a model here and print where it lies, for instance: woolly pull hf:org/repo:Q4_K_M.
 
-    A model that is there already with the right checksum is not fetched again.
+    A model that is here already is not fetched again, and a download that was broken off goes on where it ended.
+    HF_TOKEN opens gated and private repositories, HF_ENDPOINT names another hub. `woolly show` tells beforehand
+    whether a model will fit.
     """
-    from rich.console import Console  # the other commands start faster without it
-
-    print(pull_with_progress(name, Console(stderr=True)))
+    print(pull_with_progress(name, chatter(), sha256))
 
 
-def pull_with_progress(name: str, console: Console) -> Path:
+def pull_with_progress(name: str, console: Console, sha256: str | None = None) -> Path:
     """Fetch a model with a progress bar: bytes, rate, time left; no bar where the console is no terminal."""
-    if not console.is_terminal:
-        return store.pull(name)
+    with bytes_bar(f"fetching {name}", console) as report:
+        return store.pull(name, sha256=sha256, progress=report)
 
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task(f"fetching {name}", total=None)
-
-    def show(done: int, total: int) -> None:
-        bar.start()  # only here: a model that is there already draws no bar
-        bar.update(task, completed=done, total=total)
-
-    try:
-        return store.pull(name, progress=show)
-    finally:
-        bar.stop()
+def fetched(name: str) -> str | Path:
+    """A model to be opened: one of the catalogue is fetched first; others must be here already."""
+    return pull_with_progress(name, chatter()) if store.is_catalogued(name) else name

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from woolly.cli.pull import pull_with_progress
-from woolly.store import DEFAULT_MODEL, is_catalogued
+from woolly.cli.options import (
+    AsJson,
+    Backend,
+    Ctx,
+    Grammar,
+    JsonSchema,
+    KvType,
+    MaxTokens,
+    MinP,
+    Seed,
+    Stop,
+    System,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    WeightMemory,
+    answer_limit,
+    structure,
+)
+from woolly.cli.pull import fetched
+from woolly.store import DEFAULT_MODEL, is_model_name
 
 __all__ = ["run"]
 
@@ -24,78 +45,74 @@ def run(
             show_default=False,
         ),
     ] = None,
-    system: Annotated[str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")] = False,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", "-n", help="Most tokens of the answer.", show_default="until the model stops"),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token each time.")
-    ] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Draw from so many likeliest tokens; 0 for all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that add up to this share.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Drop tokens less likely than this share of the likeliest.")] = 0.05,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same answer.", show_default="random")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End the answer before this text; may be repeated.", show_default=False)
-    ] = None,
-    ctx: Annotated[
-        int | None,
-        typer.Option("--ctx", "-c", help="Context in tokens.", show_default="the model's, at most 8192"),
-    ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
-    kv_type: Annotated[
+    model: Annotated[
         str | None,
-        typer.Option("--kv-type", "-ctk", help="How the cache is kept: f16, f32, q8_0.", show_default="f16"),
+        typer.Option("--model", "-m", help="A GGUF file or a model's name, in place of MODEL.", show_default=False),
     ] = None,
-    weight_memory: Annotated[
-        str | None, typer.Option(help="Most memory for prepared weights, such as 600MB.", show_default="no limit")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="auto, cpu or reference.")] = "auto",
+    system: System = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")] = False,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    seed: Seed = None,
+    stop: Stop = None,
+    json_schema: JsonSchema = None,
+    grammar: Grammar = None,
+    ctx: Ctx = None,
+    threads: Threads = None,
+    kv_type: KvType = None,
+    weight_memory: WeightMemory = None,
+    backend: Backend = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Answer one prompt, for instance: woolly run "Why is the sky blue?"."""
     # Imported late, so that --help answers at once.
-    from rich.console import Console
-
-    from woolly.engine import SamplingParams
+    from woolly.cli.answer import Timing, collect, show_plain
+    from woolly.engine import SamplingParams, Stream
     from woolly.llm import LLM
 
-    model, prompt = _model_and_prompt(words or [])
+    name, prompt = _model_and_prompt(words or [], model)
     if raw and system is not None:
         raise typer.BadParameter("--system needs a chat template, so it cannot go with --raw")
     params = SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=answer_limit(max_tokens),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
+        **structure(json_schema, grammar),
     )
-    path = pull_with_progress(model, Console(stderr=True)) if is_catalogued(model) else model
+    path = fetched(name)
     with LLM(path, ctx=ctx, threads=threads, backend=backend, kv_type=kv_type, weight_memory=weight_memory) as llm:
         if raw:
-            chunks = llm.generate(prompt, params, stream=True)
+            (requests,) = llm.prepare(prompt, params)
         else:
             messages = [{"role": "system", "content": system}] if system is not None else []
-            chunks = llm.chat([*messages, {"role": "user", "content": prompt}], params, stream=True)
-        ended = None
-        try:
-            for chunk in chunks:
-                sys.stdout.write(chunk.text)
-                sys.stdout.flush()
-                ended = chunk.finish_reason
-        finally:
-            # Also after Ctrl-C, so that the shell's prompt starts on a line of its own.
-            sys.stdout.write("\n")
-        if ended == "length" and max_tokens is None:
+            requests = llm.prepare_chat([*messages, {"role": "user", "content": prompt}], params)
+        timing = Timing.begin()
+        chunks = Stream(llm.driver, requests)
+        ended: str | None
+        if as_json:
+            text, ended = collect(chunks, timing)
+            facts = {"text": text, "finish_reason": ended, "model": str(llm.path), "seed": requests[0].sampler.seed}
+            typer.echo(json.dumps({**facts, **timing.facts(requests[0])}, indent=2))
+        else:
+            ended = show_plain(chunks, timing)
+        if ended == "length" and params.max_tokens is None:
             typer.echo(f"woolly: the context of {llm.ctx} tokens is full; --ctx asks for more", err=True)
 
 
-def _model_and_prompt(words: list[str]) -> tuple[str, str]:
+def _model_and_prompt(words: list[str], model: str | None) -> tuple[str, str]:
+    if model is not None:
+        if len(words) > 1:
+            raise typer.BadParameter(
+                f'with --model one prompt was expected, but {len(words)} words came; put the prompt in "quotes"'
+            )
+        words = [model, *words]
     if not words and not sys.stdin.isatty():
         words = ["-"]
     if not words:
@@ -104,22 +121,24 @@ def _model_and_prompt(words: list[str]) -> tuple[str, str]:
         raise typer.BadParameter(
             f'a prompt, or a model and a prompt, were expected, but {len(words)} words came; put the prompt in "quotes"'
         )
-    if len(words) == 1 and (is_catalogued(words[0]) or _is_file(words[0]) or words[0].endswith(".gguf")):
+    if len(words) == 1 and (model is not None or _is_model(words[0])):
         # A model alone: its prompt comes from standard input.
         if sys.stdin.isatty():
-            raise typer.BadParameter(f"{words[0]} is a model; a prompt was expected after it")
+            raise typer.BadParameter(
+                f"{words[0]} is a model; a prompt was expected after it (woolly chat {words[0]} talks with it)"
+            )
         words = [words[0], "-"]
-    model, prompt = (DEFAULT_MODEL, words[0]) if len(words) == 1 else (words[0], words[1])
+    name, prompt = (DEFAULT_MODEL, words[0]) if len(words) == 1 else (words[0], words[1])
     if prompt == "-":
         prompt = _standard_input()
     if not prompt.strip():
         raise typer.BadParameter("the prompt is empty")
-    return model, prompt
+    return name, prompt
 
 
-def _is_file(word: str) -> bool:
+def _is_model(word: str) -> bool:
     try:
-        return Path(word).is_file()
+        return is_model_name(word) or word.endswith(".gguf") or Path(word).is_file()
     except OSError:  # a prompt may be longer than any name
         return False
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from woolly.errors import RequestError, WoollyError
+from woolly.cli.sizes import size
+from woolly.errors import RequestError, StoreError, WoollyError
 from woolly.store import resolve
 
 if TYPE_CHECKING:
@@ -18,44 +20,68 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _LONGEST_VALUE = 100
+_BANDWIDTH_MEGABYTES = 256
 
 
 def show(
-    model: str = typer.Argument(..., help="A GGUF file or a model's name.", show_default=False),
+    model: str = typer.Argument(
+        ...,
+        help="A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is looked at where it lies.",
+        show_default=False,
+    ),
     ctx: int = typer.Option(None, "--ctx", "-c", help="Context for the memory estimate.", show_default="as run takes"),
     tensors: bool = typer.Option(False, "--tensors", help="List every tensor."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Print metadata, tensors by type, parameters, and memory at a context length."""
+    """Print metadata, tensors by type, parameters, whether it fits this machine and how fast it may run.
+
+    Of a model that is not here yet, only the header is fetched.
+    """
+    from woolly.cli.remote import is_remote, remote_header
     from woolly.gguf import open_gguf
 
     if ctx is not None and ctx < 1:
         raise typer.BadParameter(f"--ctx is {ctx}; at least 1 was expected")
-    with open_gguf(resolve(model)) as file:
-        facts = _facts(file, ctx, tensors)
+    here = _here(model)
+    if here is None and is_remote(model):
+        with remote_header(model) as file:
+            facts = _facts(file, ctx, tensors)
+            facts["path"] = model
+    else:
+        with open_gguf(here or resolve(model)) as file:
+            facts = _facts(file, ctx, tensors)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         _print(facts)
 
 
+def _here(model: str) -> Path | None:
+    try:
+        return resolve(model)
+    except StoreError:
+        return None
+
+
 def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
-    from woolly.llm import default_ctx
+    from woolly.engine import available_memory, default_ctx
     from woolly.models import trace
 
     count: Counter[str] = Counter()
-    size: Counter[str] = Counter()
+    n_bytes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         count[tensor.type.name] += 1
-        size[tensor.type.name] += tensor.n_bytes
-    weights = sum(size.values())
+        n_bytes[tensor.type.name] += tensor.n_bytes
+    weights = sum(n_bytes.values())
     memory: dict[str, Any]
     try:
         plan = trace(file)
         ctx = default_ctx(file, plan, ctx)
         # Packed weights are as large as the file's; the cache keeps two bytes of each number.
         cache = round(plan.cache_bytes_per_token(2) * ctx)
-        memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": weights + cache}
+        total, available = weights + cache, available_memory()
+        memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
+        memory["fits"] = total <= available
     except RequestError:
         raise
     except WoollyError as error:
@@ -67,10 +93,36 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         "file_bytes": file.n_bytes,
         "parameters": sum(tensor.n_elements for tensor in file.tensors.values()),
         "metadata": {_printable(key): _shorten(value) for key, value in file.metadata.items()},
-        "tensors": {name: {"count": count[name], "bytes": size[name]} for name, _ in size.most_common()},
+        "tensors": {name: {"count": count[name], "bytes": n_bytes[name]} for name, _ in n_bytes.most_common()},
         "memory": memory,
+        **({"speed": _speed(file)} if "total" in memory else {}),
         **({"tensor_list": {_printable(name): entry for name, entry in listed.items()}} if tensors else {}),
     }
+
+
+def _speed(file: GGUFFile) -> dict[str, float]:
+    """What the memory of this machine allows: every token reads the weights that it is computed with."""
+    from woolly._native import measure_bandwidth
+    from woolly.runtime.threads import default_threads
+
+    per_token = 0.0
+    for name, tensor in file.tensors.items():
+        if name == "token_embd.weight" and "output.weight" in file.tensors:
+            continue  # one row of it is read
+        per_token += tensor.n_bytes * (_experts_used(file) if "_exps." in name else 1)
+    threads = default_threads()
+    bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
+    return {
+        "bytes_per_token": round(per_token),
+        "bandwidth_gbs": round(bandwidth, 1),
+        "most_tokens_per_second": round(bandwidth * 1e9 / max(per_token, 1), 1),
+    }
+
+
+def _experts_used(file: GGUFFile) -> float:
+    architecture = file.metadata.get("general.architecture", "")
+    used, count = (file.metadata.get(f"{architecture}.{key}") for key in ("expert_used_count", "expert_count"))
+    return used / count if isinstance(used, int) and isinstance(count, int) and count else 1.0
 
 
 def _shorten(value: Any) -> Any:
@@ -97,7 +149,7 @@ def _print(facts: dict[str, Any]) -> None:
 
     # Plain text, not markup: names and templates are full of brackets.
     console = Console(markup=False, highlight=False)
-    console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {_size(facts['file_bytes'])})")
+    console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {size(facts['file_bytes'])})")
     metadata = Table("metadata", "value", box=None, pad_edge=False)
     for key, value in facts["metadata"].items():
         metadata.add_row(key, str(value))
@@ -105,7 +157,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["tensors"]:
         tensors = Table("tensors", "count", "size", box=None, pad_edge=False)
         for name, entry in facts["tensors"].items():
-            tensors.add_row(name, str(entry["count"]), _size(entry["bytes"]))
+            tensors.add_row(name, str(entry["count"]), size(entry["bytes"]))
         console.print()
         console.print(tensors)
     if "tensor_list" in facts:
@@ -120,14 +172,16 @@ def _print(facts: dict[str, Any]) -> None:
     memory = facts["memory"]
     if "total" in memory:
         console.print(
-            f"memory at {memory['ctx']} tokens  {_size(memory['total'])}"
-            f" (weights {_size(memory['weights'])}, KV cache {_size(memory['kv_cache'])})"
+            f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
+            f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])})"
+        )
+        verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"
+        console.print(f"here  {verdict}; {size(memory['available'])} are available")
+        speed = facts["speed"]
+        console.print(
+            f"speed  at most {speed['most_tokens_per_second']:.1f} tokens/s for one answer: each token reads"
+            f" {size(speed['bytes_per_token'])}, memory gives {speed['bandwidth_gbs']:.1f} GB/s",
+            soft_wrap=True,
         )
     else:
         console.print(f"cannot be run: {memory['cannot_run']}")
-
-
-def _size(n: int) -> str:
-    if n < 1 << 20:
-        return f"{n / (1 << 10):.1f} KiB"
-    return f"{n / (1 << 20):.1f} MiB" if n < 1 << 30 else f"{n / (1 << 30):.2f} GiB"

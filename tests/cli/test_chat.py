@@ -1,0 +1,246 @@
+"""`woolly chat`: a conversation, its commands, and what Ctrl-C does."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from woolly import LLM, SamplingParams
+from woolly.cli import answer
+from woolly.cli.answer import _split, visible
+from woolly.cli.chat import Chat
+from woolly.cli.conversation import Conversation
+from woolly.cli.slash import COMMANDS
+from woolly.errors import RequestError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny(TINY["granite"], tmp_path_factory.mktemp("chat") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def llm(model):
+    with LLM(model, threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture
+def chat(llm):
+    return Chat(llm, Conversation(SamplingParams(max_tokens=6, seed=1)), None)
+
+
+def contents(chat):
+    return [message["content"] for message in chat.conversation.messages]
+
+
+def test_lines_of_standard_input_are_answered_one_by_one(model):
+    alone = woolly("chat", model, "-n", "5", "--seed", "1", stdin="hello\n")
+    both = woolly("chat", model, "-n", "5", "--seed", "1", stdin="hello\n\n/quit\nnever\n")
+    assert alone == both
+    assert alone.endswith("\n")
+
+
+def test_the_conversation_grows_by_question_and_answer(chat):
+    chat.take("one " * 12)
+    chat.take("two")
+    assert [message["role"] for message in chat.conversation.messages] == ["user", "assistant"] * 2
+    assert chat.last_facts["cached_tokens"] > 0  # the first turn was not computed again
+
+
+def test_several_lines_are_one_message(model, capsys, monkeypatch):
+    taken = []
+    monkeypatch.setattr(Chat, "take", lambda self, text: taken.append(text))
+    woolly("chat", model, stdin='"""a\n  b"""\nc\\\nd\n"""e"""\n')
+    assert taken == ["a\n  b", "c\nd", "e"]
+
+
+def test_regen_answers_the_last_question_again(chat):
+    chat.take("hello")
+    first = contents(chat)
+    chat.take("/regen")
+    assert contents(chat) == first  # the same seed
+    chat.take("/set seed 2")
+    chat.take("/regen")
+    assert contents(chat)[0] == "hello"
+    assert len(contents(chat)) == 2
+    assert contents(chat) != first
+
+
+def test_a_saved_conversation_goes_on_elsewhere(chat, llm, tmp_path):
+    chat.take("/system Be brief.")
+    chat.take("/set temperature 0.25")
+    chat.take("hello")
+    chat.take(f"/save {tmp_path / 'chat.json'}")
+    other = Chat(llm, Conversation(SamplingParams()), None)
+    other.take(f"/load {tmp_path / 'chat.json'}")
+    assert other.conversation == chat.conversation
+    (tmp_path / "bare.json").write_text(
+        json.dumps([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+    )
+    other.take(f"/load {tmp_path / 'bare.json'}")
+    assert (other.conversation.system, contents(other)) == ("s", ["u"])
+
+
+def test_clear_forgets_messages_and_keeps_the_rest(chat):
+    chat.take("/system Be brief.")
+    chat.take("hello")
+    chat.take("/clear")
+    assert contents(chat) == []
+    assert chat.conversation.system == "Be brief."
+    chat.take("/system none")
+    assert chat.conversation.system is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("temperature 0", "temperature", 0),
+        ("temp=0.5", "temperature", 0.5),
+        ("top-k 5", "top_k", 5),
+        ("max_tokens -1", "max_tokens", None),
+        ("seed none", "seed", None),
+        ("ignore_eos true", "ignore_eos", True),
+        ("stop END", "stop", ("END",)),
+        ('stop ["a", "b"]', "stop", ("a", "b")),
+    ],
+)
+def test_settings_are_read_as_people_type_them(chat, text, name, value):
+    chat.take(f"/set {text}")
+    assert getattr(chat.conversation.params, name) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("/hepl", "did you mean /help?"),
+        ("/xyz", "/help lists"),
+        ("/set wool 3", "there is no setting 'wool'"),
+        ("/set temperature", "a name and a value"),
+        ("/set temperature hot", "temperature is 'hot'"),
+        ("/load /no/such", "cannot be read"),
+        ("/save", "say where to"),
+        ("/regen", "there is no question"),
+        ("/clear all", "takes nothing after it"),
+    ],
+)
+def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
+    chat.take(line)
+    assert expected in capsys.readouterr().err
+    assert not chat.is_over
+    chat.take("/quit")
+    assert chat.is_over
+
+
+def test_every_command_that_is_promised_exists(chat, capsys):
+    assert set(COMMANDS) == {"system", "clear", "regen", "save", "load", "set", "stats", "help", "quit"}
+    chat.take("/stats")
+    chat.take("hello")
+    chat.take("/stats")
+    chat.take("/help")
+    said = capsys.readouterr().err
+    assert "no answer yet" in said
+    assert "tokens" in said
+    assert "/regen" in said
+
+
+def test_ctrl_c_keeps_what_had_come_and_the_chat_goes_on(chat, monkeypatch, capsys):
+    def interrupted(stream, timing, kept):
+        kept.append(next(stream).text)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answer, "show_plain", interrupted)
+        chat.take("hello")
+    assert [message["role"] for message in chat.conversation.messages] == ["user", "assistant"]
+    assert "(stopped)" in capsys.readouterr().err
+    chat.take("again")
+    assert len(contents(chat)) == 4
+
+
+def test_a_question_that_cannot_be_answered_is_not_kept(chat, capsys):
+    chat.take("x" * 2000)
+    assert "context" in capsys.readouterr().err
+    assert contents(chat) == []
+
+
+def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
+    ours, theirs = pty.openpty()
+    # The first terminal that the leader of a session opens is the one that its Ctrl-C comes from.
+    own = "import os; os.setsid(); tty = os.open(os.environ['TTY'], os.O_RDWR); [os.dup2(tty, i) for i in range(3)]"
+    command = [sys.executable, "-c", f"{own}; from woolly.cli import main; main()"]
+    command += ["chat", str(model), "-n", "4", "-t", "1", "--seed", "1"]
+    environment = {**os.environ, "WOOLLY_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    environment["TTY"] = os.ttyname(theirs)
+    child = subprocess.Popen(command, env=environment)
+    screen = b""
+
+    def until(expected, again=b""):
+        nonlocal screen
+        start = time.monotonic()
+        while expected not in screen:
+            assert time.monotonic() - start < 60, screen
+            if select.select([ours], [], [], 2)[0]:
+                screen += os.read(ours, 4096)
+            else:
+                os.write(ours, again)
+        screen = screen.split(expected, 1)[1]
+
+    try:
+        until(b"/help lists the commands")
+        until(b"> ")
+        os.write(ours, b"\x03")
+        # Python sees a signal that comes just before it waits for a key only at the next one.
+        until(b"ends the chat", again=b"\x03")
+        os.write(ours, b"hello\n")
+        until(b"cut: max_tokens is reached")
+        until(b"> ")
+        os.write(ours, b"\x04")
+        assert child.wait(timeout=60) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+        os.close(theirs)
+    history = tmp_path / "chat_history"
+    assert "hello" in history.read_text()
+    assert history.stat().st_mode & 0o777 == 0o600
+
+
+@given(
+    st.lists(
+        st.sampled_from(["text", "", "- item", "```python", "```", "~~~~", "    code", "# head", "| a |"]), max_size=12
+    )
+)
+def test_blocks_are_cut_only_outside_of_code(lines):
+    text = "\n".join(lines)
+    done, rest = _split(text)
+    assert [line for line in f"{done}\n{rest}".split("\n") if line] == [line for line in lines if line]
+    fence = None
+    for line in done.split("\n"):
+        if fence is None and line[:3] in ("```", "~~~"):
+            fence = line[: len(line) - len(line.lstrip(line[0]))]
+        elif fence is not None and line.startswith(fence) and not line.strip(fence[0]):
+            fence = None
+    assert fence is None
+
+
+def test_a_model_cannot_drive_the_terminal():
+    assert visible("a\x1b[31mb\x07\tc\nd\x9be") == "a\\x1b[31mb\\x07\tc\nd\\x9be"
+
+
+def test_a_file_that_is_no_conversation_is_refused(tmp_path):
+    conversation = Conversation(SamplingParams())
+    for text in ("[1]", "3", '{"messages": 1}', '{"messages": [{"role": "user"}]}', "{"):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(RequestError, match=r"holds no conversation|is no JSON"):
+            conversation.load(tmp_path / "x.json")

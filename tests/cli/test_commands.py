@@ -1,0 +1,168 @@
+"""`tokenize`, `list`, `rm`, `ps`, `run`'s structure, `show` from afar, and the page that documents all."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from tests.store.hub import Hub
+from woolly.cli.options import structure
+from woolly.cli.reference import reference
+from woolly.errors import GGUFError, RequestError, StoreError, WoollyError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny(TINY["granite"], tmp_path_factory.mktemp("commands") / "tiny.gguf")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "woolly"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "WOOLLY_API_KEY", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_the_reference_is_the_help_of_the_commands():
+    message = "run `python -m woolly.cli.reference > docs/cli.md`"
+    assert (ROOT / "docs" / "cli.md").read_text() == reference(), message
+
+
+def test_tokens_go_out_and_come_back(model):
+    facts = json.loads(woolly("tokenize", model, "wool ü", "--json"))
+    assert facts["count"] == len(facts["ids"]) == len(facts["pieces"])
+    ids = " ".join(map(str, facts["ids"]))
+    assert woolly("tokenize", model, ids, "--detokenize") == "wool ü\n"
+    assert woolly("tokenize", model, "-", "-d", stdin=str(facts["ids"])) == "wool ü\n"
+    assert woolly("tokenize", model, "-", "--count", stdin="wool ü") == f"{facts['count']}\n"
+    assert [int(line.split()[0]) for line in woolly("tokenize", model, "wool ü").splitlines()] == facts["ids"]
+
+
+def test_ids_that_are_none_are_refused(model):
+    with pytest.raises(RequestError, match="--detokenize takes whole numbers"):
+        woolly("tokenize", model, "wool", "-d")
+    with pytest.raises(RequestError, match=r"there is no token 999999: this vocabulary has 0 to \d+"):
+        woolly("tokenize", model, "1 999999", "-d")
+
+
+def test_list_and_rm_know_what_was_pulled(home, model):
+    folder = home / "woolly" / "models"
+    folder.mkdir(parents=True)
+    (folder / "own.gguf").write_bytes(model.read_bytes())
+    (entry,) = json.loads(woolly("list", "--json"))
+    assert (entry["name"], entry["owner"], entry["bytes"]) == ("own.gguf", "woolly", model.stat().st_size)
+    assert "own.gguf" in woolly("list", "--paths")
+    assert woolly("plan", "own").startswith("step")  # a name of the list is a name everywhere
+    assert woolly("rm", "own.gguf").startswith("removed own.gguf")
+    assert json.loads(woolly("list", "--json")) == []
+    assert woolly("list") == ""
+    with pytest.raises(StoreError, match="no model named 'own' was pulled"):
+        woolly("rm", "own")
+
+
+def test_ps_asks_a_server(home, monkeypatch):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers.get("Authorization")))
+            if self.headers.get("Authorization") != "Bearer key":
+                self.send_error(401)
+                return
+            size = {"parameters": 135_000_000, "size_bytes": 98 << 20, "context_length": 8192}
+            models = [{"name": "wool", "loaded": True, **size}, {"name": "other", "loaded": False, **size}]
+            stats = {"average_tokens_per_second": 42.5, "memory_usage_mb": 300.0, "cache_hit_rate": 0.5}
+            data = json.dumps(models if self.path.endswith("models") else stats).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        said = woolly("ps", "--url", url + "/", "--api-key", "key")
+        assert "wool" in said
+        assert "other" not in said
+        assert "42.5 tokens/s" in said
+        monkeypatch.setenv("WOOLLY_API_KEY", "key,more")
+        facts = json.loads(woolly("ps", "--url", url, "--all", "--json"))
+        assert [entry["name"] for entry in facts["models"]] == ["wool", "other"]
+        with pytest.raises(RequestError, match="asks for a key: give it with --api-key"):
+            woolly("ps", "--url", url, "--api-key", "wrong")
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(RequestError, match=r"no server answers at .* \(Connection refused\): start one"):
+        woolly("ps", "--url", url)
+    with pytest.raises(RequestError, match="--url is"):
+        woolly("ps", "--url", "localhost")
+
+
+def test_show_reads_the_header_of_a_file_that_is_elsewhere(home, model, monkeypatch):
+    hub = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    try:
+        data = model.read_bytes() + bytes(8_000_000)
+        hub.repos["a/b"] = {"x-Q4_K_M.gguf": data, "no.gguf": b"GGUF" + bytes(100)}
+        here = json.loads(woolly("show", model, "--json"))
+        for spec in ("hf:a/b:Q4_K_M", f"{hub.url}/cdn/a/b/x-Q4_K_M.gguf"):
+            hub.log.clear()
+            facts = json.loads(woolly("show", spec, "--json"))
+            assert facts["path"] == spec
+            assert facts["file_bytes"] == len(data)
+            assert facts["tensors"] == here["tensors"]
+            assert facts["memory"]["fits"] is True
+            assert facts["speed"]["most_tokens_per_second"] > 0
+            assert [wanted for _, wanted, _ in hub.sent("cdn/")] == [f"bytes=0-{(2 << 20) - 1}"]
+        assert "at most" in woolly("show", "hf:a/b")
+        with pytest.raises(GGUFError, match=f"{hub.url}/cdn/a/b/no.gguf: at byte"):
+            woolly("show", f"{hub.url}/cdn/a/b/no.gguf")
+        hub.ranges = False
+        with pytest.raises(StoreError, match="gives no parts of files"):
+            woolly("show", "hf:a/b")
+    finally:
+        hub.close()
+    with pytest.raises(StoreError, match="check the network"):
+        woolly("show", f"{hub.url}/cdn/a/b/no.gguf")
+
+
+def test_an_answer_has_the_form_that_was_asked_for(model, tmp_path):
+    (tmp_path / "yes.gbnf").write_text('root ::= "yes" | "no"')
+    (tmp_path / "schema.json").write_text('{"enum": ["red", "blue"]}')
+    assert woolly("run", "-m", model, "x", "--grammar", tmp_path / "yes.gbnf").strip() in ("yes", "no")
+    for schema in (tmp_path / "schema.json", '{"enum": ["red", "blue"]}'):
+        assert woolly("run", model, "x", "--json-schema", schema).strip() in ('"red"', '"blue"')
+    for arguments, expected in {
+        ("--json-schema", tmp_path / "none.json"): "--json-schema: .*none.json cannot be read",
+        ("--json-schema", "{"): "--json-schema is no JSON",
+        ("--grammar", tmp_path / "none.gbnf"): "--grammar: .* cannot be read",
+        ("--grammar", tmp_path / "schema.json"): "grammar",
+    }.items():
+        with pytest.raises(WoollyError, match=expected):
+            woolly("run", model, "x", *arguments)
+    assert structure(None, None) == {}
+
+
+def test_run_tells_an_answer_and_its_figures_as_json(model):
+    facts = json.loads(woolly("run", "-m", model, "hello", "-n", "5", "--seed", "7", "--json"))
+    assert (facts["finish_reason"], facts["answer_tokens"], facts["seed"]) == ("length", 5, 7)
+    assert facts["text"] + "\n" == woolly("run", model, "hello", "-n", "5", "--seed", "7")
+    assert facts["prompt_tokens"] > 5
+
+
+def test_minus_one_is_until_the_end(model):
+    assert json.loads(woolly("run", model, "hello", "-n", "-1", "--seed", "7", "--json"))["answer_tokens"] > 5

@@ -1,0 +1,206 @@
+"""Pulling from the hub, over real HTTP against a stand-in for it."""
+
+import shutil
+
+import pytest
+
+from tests.store.hub import Hub
+from woolly.errors import StoreError
+from woolly.store import HubName, download, list_models, pull, remove_model, resolve
+from woolly.store.hub import choose_file, quant_of, shards_of
+
+DATA = b"GGUF" + bytes(range(256)) * 8000  # 2 MB
+REPO = "sheep/wool-GGUF"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    hub = Hub()
+    hub.repos[REPO] = {
+        "README.md": b"hello",
+        "wool-Q8_0.gguf": DATA + b"8",
+        "wool-Q4_K_M.gguf": DATA,
+        "mmproj-wool-F16.gguf": DATA + b"m",
+    }
+    for name in (
+        "HF_TOKEN",
+        "HF_HOME",
+        "HTTP_PROXY",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setattr(download, "_PAUSE", 0.01)
+    yield hub
+    hub.close()
+
+
+def place(tmp_path, name="wool-Q4_K_M.gguf"):
+    return tmp_path / "home" / "models" / "hf" / REPO / name
+
+
+def test_the_usual_type_is_taken_where_none_was_asked_for(hub, tmp_path):
+    calls = []
+    path = pull(f"hf:{REPO}", progress=lambda *call: calls.append(call))
+    assert path == place(tmp_path)
+    assert path.read_bytes() == DATA
+    assert calls[-1] == (len(DATA), len(DATA))
+    assert {name.name for name in path.parent.iterdir()} == {path.name, f".{path.name}.lock"}
+
+
+def test_a_type_or_a_file_is_taken_by_name(hub, tmp_path):
+    assert pull(f"hf:{REPO}:q8_0") == place(tmp_path, "wool-Q8_0.gguf")
+    assert pull(f"hf:{REPO}/wool-Q4_K_M.gguf") == place(tmp_path)
+    assert resolve(f"hf:{REPO}:Q8_0") == place(tmp_path, "wool-Q8_0.gguf")
+
+
+def test_what_is_here_is_not_fetched_again(hub):
+    pull(f"hf:{REPO}:Q4_K_M")
+    n = len(hub.log)
+    pull(f"hf:{REPO}:Q4_K_M")
+    assert len(hub.log) == n
+
+
+def test_a_connection_cut_half_way_goes_on_where_it_ended(hub, tmp_path):
+    hub.cuts = 2
+    assert pull(f"hf:{REPO}").read_bytes() == DATA
+    ranges = [wanted for _, wanted, _ in hub.sent("cdn/")]
+    assert ranges == [None, f"bytes={len(DATA) // 2}-", f"bytes={len(DATA) // 2 + len(DATA) // 4}-"]
+
+
+def test_a_pull_that_gave_up_goes_on_at_the_next(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_ATTEMPTS", 1)
+    hub.cuts = 1
+    with pytest.raises(StoreError, match=rf"connection was cut\): .* 1 MB are kept, and `woolly pull hf:{REPO}`"):
+        pull(f"hf:{REPO}")
+    partial = place(tmp_path).with_name("wool-Q4_K_M.gguf.partial")
+    assert partial.read_bytes() == DATA[: len(DATA) // 2]
+    assert not place(tmp_path).exists()
+    with pytest.raises(StoreError, match=f"run `woolly pull hf:{REPO}`"):
+        resolve(f"hf:{REPO}")
+    hub.log.clear()
+    assert pull(f"hf:{REPO}").read_bytes() == DATA
+    assert [wanted for _, wanted, _ in hub.sent("cdn/")] == [f"bytes={len(DATA) // 2}-"]
+    assert not partial.exists()
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_ATTEMPTS", 1)
+    hub.cuts = 1
+    with pytest.raises(StoreError, match="cut"):
+        pull(f"hf:{REPO}")
+    hub.changed = True
+    hub.repos[REPO]["wool-Q4_K_M.gguf"] = DATA[:-1] + b"!"
+    assert pull(f"hf:{REPO}").read_bytes() == DATA[:-1] + b"!"
+
+
+def test_a_server_without_ranges_sends_it_all_again(hub):
+    hub.cuts, hub.ranges = 1, False
+    assert pull(f"hf:{REPO}").read_bytes() == DATA
+
+
+def test_a_wrong_checksum_is_an_error_and_leaves_nothing(hub, tmp_path, monkeypatch):
+    real = hub.file
+    monkeypatch.setattr(hub, "file", lambda request, data: real(request, data[:-1] + b"?"))
+    with pytest.raises(StoreError, match=r"was removed, for its checksum is \w{64}, not the expected"):
+        pull(f"hf:{REPO}")
+    assert [path.name for path in place(tmp_path).parent.iterdir()] == [".wool-Q4_K_M.gguf.lock"]
+
+
+def test_a_full_disk_is_told_with_both_numbers(hub, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
+    with pytest.raises(StoreError, match=r"needs another 3 MB, but the disk of .* has 1 MB left: make room"):
+        pull(f"hf:{REPO}")
+
+
+def test_a_token_opens_a_gated_repository_and_goes_to_the_hub_alone(hub, monkeypatch):
+    hub.token = "secret"
+    with pytest.raises(StoreError, match=r"gated: accept its terms.*HF_TOKEN"):
+        pull(f"hf:{REPO}")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    hub.log.clear()
+    pull(f"hf:{REPO}")
+    assert all(authorization == "Bearer secret" for path, _, authorization in hub.log if "cdn" not in path)
+    assert all(authorization is None for _, _, authorization in hub.sent("cdn/"))
+
+
+def test_all_shards_come_and_the_first_is_given(hub, tmp_path):
+    names = shards_of("Q6_K/wool-Q6_K-00001-of-00003.gguf")
+    hub.repos[REPO] |= {name: DATA + name.encode() for name in names}
+    calls = []
+    first = pull(f"hf:{REPO}:Q6_K", progress=lambda *call: calls.append(call))
+    assert first == place(tmp_path, names[0])
+    assert all(place(tmp_path, name).read_bytes() == DATA + name.encode() for name in names)
+    total = sum(len(DATA) + len(name) for name in names)
+    assert calls[-1] == (total, total)
+    (stored,) = list_models()
+    assert (stored.name, stored.n_bytes, stored.owner) == (f"hf:{REPO}/{names[0]}", total, "woolly")
+    assert remove_model(f"hf:{REPO}:Q6_K").n_bytes == total
+    assert list_models() == []
+
+
+def test_the_cache_of_the_hubs_own_tools_is_used_in_place(hub, tmp_path):
+    blob = tmp_path / "cache" / "models--sheep--wool-GGUF" / "snapshots" / COMMIT_FOLDER / "wool-Q4_K_M.gguf"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(DATA)
+    assert pull(f"hf:{REPO}:Q4_K_M") == resolve(f"hf:{REPO}") == blob
+    assert hub.log == []
+    (stored,) = list_models()
+    assert (stored.name, stored.owner) == (f"hf:{REPO}/wool-Q4_K_M.gguf", "Hugging Face")
+    with pytest.raises(StoreError, match="belongs to Hugging Face: remove it there"):
+        remove_model(stored.name)
+    assert blob.exists()
+
+
+COMMIT_FOLDER = "c" * 40
+
+
+def test_what_cannot_be_is_one_sentence(hub):
+    for spec, expected in {
+        "hf:sheep": "expected hf:org/repo, hf:org/repo:Q4_K_M",
+        "hf:sheep/../../etc": "expected hf:org/repo",
+        "hf:sheep/none": "there is no repository sheep/none on the hub, or it is private",
+        f"hf:{REPO}:Q2_K": "has no Q2_K: it has Q8_0, Q4_K_M|has no Q2_K: it has Q4_K_M, Q8_0",
+        f"hf:{REPO}/other.gguf": r"holds no other\.gguf: it has wool-Q4_K_M\.gguf, wool-Q8_0\.gguf",
+    }.items():
+        with pytest.raises(StoreError, match=expected):
+            pull(spec)
+
+
+def test_no_network_is_one_sentence(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"the hub at http://127\.0\.0\.1:9 cannot be asked \(.*refused.*\)"):
+        pull(f"hf:{REPO}")
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("wool-Q4_K_M.gguf", "Q4_K_M"),
+        ("wool.Q4_0.gguf", "Q4_0"),
+        ("wool-135m-instruct-q8_0.gguf", "Q8_0"),
+        ("UD-Q4_K_XL/wool-UD-Q4_K_XL-00001-of-00002.gguf", "UD-Q4_K_XL"),
+        ("wool-IQ4_XS.gguf", "IQ4_XS"),
+        ("wool-f16.gguf", "F16"),
+        ("wool-MXFP4_MOE.gguf", "MXFP4_MOE"),
+        ("Qwen2.5-7B.gguf", None),
+    ],
+)
+def test_types_are_read_from_names(name, quant):
+    assert quant_of(name) == quant
+
+
+def test_a_choice_that_is_open_is_asked_back():
+    wanted = HubName("a/b")
+    assert choose_file(["x.gguf", "mmproj.gguf"], wanted) == "x.gguf"
+    with pytest.raises(StoreError, match="say which file of a/b is meant, as in hf:a/b:QUANT: it has"):
+        choose_file(["x-Q2_K.gguf", "x-Q3_K_S.gguf"], wanted)
+    with pytest.raises(StoreError, match="holds no GGUF file"):
+        choose_file(["model.safetensors"], wanted)

@@ -1,0 +1,100 @@
+"""A conversation and its settings: what `woolly chat` keeps, saves and loads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from woolly.engine import SamplingParams
+from woolly.errors import RequestError
+
+__all__ = ["Conversation", "changed_settings", "setting_names"]
+
+# What a person may want to set while chatting: the plain ones of SamplingParams.
+_SETTABLE = (int, float, bool, str, type(None))
+
+
+@dataclass
+class Conversation:
+    """Messages so far, the system prompt, and how answers are sampled."""
+
+    params: SamplingParams
+    system: str | None = None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def all_messages(self) -> list[dict[str, str]]:
+        """As a chat template takes them."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self.messages]
+
+    def take_question(self) -> str | None:
+        """Forget the last question and its answer; gives the question, None where there is none."""
+        while self.messages and self.messages[-1]["role"] != "user":
+            self.messages.pop()
+        return self.messages.pop()["content"] if self.messages else None
+
+    def set(self, name: str, text: str) -> None:
+        """Change a setting, given as a person types it; RequestError where the name or the value is none."""
+        name = name.replace("-", "_")
+        name = {"temp": "temperature", "n": "max_tokens"}.get(name, name)
+        if name not in setting_names():
+            raise RequestError(f"there is no setting {name!r}; there are {', '.join(setting_names())}")
+        value: Any = text
+        try:
+            value = json.loads(text.lower() if text in ("None", "True", "False") else text)
+        except ValueError:
+            value = {"none": None, "off": None}.get(text.lower(), text)
+        if name == "max_tokens" and value == -1:
+            value = None
+        if name == "stop":
+            value = (value,) if isinstance(value, str) else tuple(value or ())
+        self.params = replace(self.params, **{name: value})
+
+    def save(self, path: Path) -> None:
+        """As JSON, which `load` reads."""
+        data = {"system": self.system, "messages": self.messages, "settings": changed_settings(self.params)}
+        try:
+            path.expanduser().write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RequestError(f"{path} cannot be written ({error.strerror or error})") from None
+
+    def load(self, path: Path) -> None:
+        """Replace all by what `save` wrote; a bare list of messages is taken too."""
+        try:
+            data = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read ({error.strerror or error})") from None
+        except ValueError as error:
+            raise RequestError(f"{path} is no JSON ({error})") from None
+        data = {"messages": data} if isinstance(data, list) else data
+        messages = data.get("messages") if isinstance(data, dict) else None
+        if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+            raise RequestError(
+                f'{path} holds no conversation: expected {{"messages": [{{"role": ..., "content": ...}}]}}'
+            )
+        params = replace(self.params, **{k: v for k, v in data.get("settings", {}).items() if k in setting_names()})
+        system = data.get("system")
+        if messages and messages[0]["role"] == "system":
+            system = messages.pop(0)["content"]
+        self.params, self.system, self.messages = params, system, messages
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def setting_names() -> list[str]:
+    """Names that `/set` knows."""
+    defaults = SamplingParams()
+    known = [f.name for f in fields(defaults) if isinstance(getattr(defaults, f.name), _SETTABLE) or f.name == "stop"]
+    hidden = {"n", "logprobs", "prompt_logprobs", "json_object", "custom_sampler"}
+    return [name for name in known if name not in hidden]
+
+
+def changed_settings(params: SamplingParams) -> dict[str, Any]:
+    """Settings that differ from the usual."""
+    usual = SamplingParams()
+    return {n: getattr(params, n) for n in setting_names() if getattr(params, n) != getattr(usual, n)}

@@ -1,0 +1,59 @@
+"""`woolly list` and `woolly rm`: the models on this machine."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from woolly.cli.options import AsJson
+from woolly.cli.sizes import size
+from woolly.store import list_models, models_folder, remove_model
+
+__all__ = ["list_command", "rm"]
+
+
+def list_command(
+    own: Annotated[bool, typer.Option("--own", help="Only those that Woolly keeps.")] = False,
+    paths: Annotated[bool, typer.Option("--paths", help="Also tell where each lies.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the models on this machine: Woolly's, and those of Ollama, LM Studio and Hugging Face's cache.
+
+    Any of these names can be given to the other commands. Other programs' files are used in place and never changed.
+    """
+    models = [model for model in list_models() if not own or model.owner == "woolly"]
+    if as_json:
+        facts = [
+            {"name": m.name, "path": str(m.path), "bytes": m.n_bytes, "owner": m.owner, "modified": int(m.modified)}
+            for m in models
+        ]
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    if not models:
+        typer.echo(f"no models yet in {models_folder()}: `woolly pull` fetches the default one", err=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", box=None, pad_edge=False)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    table.add_column("modified", no_wrap=True)
+    if paths:
+        table.add_column("path", overflow="fold")
+    for model in models:
+        day = datetime.fromtimestamp(model.modified).strftime("%Y-%m-%d")
+        table.add_row(model.name, size(model.n_bytes), model.owner, day, *([str(model.path)] if paths else []))
+    Console(markup=False, highlight=False).print(table)
+
+
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Names of `woolly list`.", show_default=False)],
+) -> None:
+    """Remove models that were pulled. Files of yours and of other programs are left alone."""
+    for name in names:
+        removed = remove_model(name)
+        typer.echo(f"removed {removed.name} ({size(removed.n_bytes)})")

@@ -1,0 +1,131 @@
+"""`woolly perplexity`: how well a model foretells a text, and how far it is from another model."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from woolly.cli.progress import steps_bar
+from woolly.cli.sizes import duration
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from woolly.cli.divergence import Totals
+    from woolly.cli.scoring import Estimate, Scorer
+
+__all__ = ["perplexity"]
+
+
+def perplexity(
+    model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)],
+    text: Annotated[
+        str, typer.Argument(metavar="FILE", help="A text file in UTF-8, or - for standard input.", show_default=False)
+    ],
+    ctx: Annotated[int, typer.Option("--ctx", "-c", help="Tokens of a window, of which the second half counts.")] = 512,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", "-n", help="Most windows of the text.", show_default="all")
+    ] = None,
+    kl: Annotated[
+        str | None,
+        typer.Option(
+            "--kl",
+            metavar="OTHER",
+            help="Also compare with this model, mostly the one that MODEL was quantized from: Kullback-Leibler"
+            " divergence and how often both find the same token likeliest.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
+    kv_type: Annotated[
+        str | None,
+        typer.Option("--kv-type", "-ctk", help="How the cache is kept: f16, f32, q8_0.", show_default="f16"),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="auto, cpu or reference.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure perplexity as llama.cpp's tool does, so that figures can be compared; less is better."""
+    from woolly.cli.divergence import Divergence, Totals, check_same_vocabulary, exponential
+    from woolly.cli.scoring import Scorer, mean_and_error, windows_of
+
+    content = _read(text)
+    options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend}
+    with Scorer(model, ctx, **options) as scorer:
+        windows = windows_of(scorer.tokens_of(content), ctx, chunks)
+        start = time.perf_counter()
+        facts: dict[str, Any] = {"model": str(scorer.loaded.path), "ctx": ctx, "chunks": len(windows)}
+        if kl is None:
+            import numpy as np
+
+            surprises = np.concatenate(_each(windows, scorer.surprise))
+            result, totals = exponential(mean_and_error(surprises)), None
+        else:
+            with Scorer(kl, ctx, **options) as base:
+                check_same_vocabulary(scorer, base)
+                parts = _each(windows, lambda window: Divergence.of_window(scorer, base, window))
+            totals = Totals.of(Divergence.join(parts))
+            result = totals.perplexity
+            facts["kl_against"] = str(base.loaded.path)
+        seconds = time.perf_counter() - start
+    rate = len(windows) * ctx / seconds
+    facts |= {"seconds": round(seconds, 2), "tokens_per_second": round(rate, 1)}
+    if as_json:
+        typer.echo(json.dumps({**facts, **_figures(result, totals)}, indent=2))
+    else:
+        _print(facts, result, totals, scorer)
+
+
+def _each(windows: list[Sequence[int]], job: Callable[[Sequence[int]], Any]) -> list[Any]:
+    results = []
+    with steps_bar("scoring", "windows") as report:
+        for i, window in enumerate(windows):
+            results.append(job(window))
+            if report is not None:
+                report(i + 1, len(windows))
+    return results
+
+
+def _read(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name} is not UTF-8 (byte {error.start}): give a text file") from None
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read ({error.strerror or error}): give a text file") from None
+    return text.removesuffix("\n")  # as llama.cpp reads it
+
+
+def _figures(result: Estimate, totals: Totals | None) -> dict[str, Any]:
+    if totals is None:
+        return {"perplexity": result.mean, "error": result.error}
+    figures = asdict(totals)
+    del figures["perplexity"]
+    return {"perplexity": result.mean, "error": result.error, **figures}
+
+
+def _print(facts: dict[str, Any], result: Estimate, totals: Totals | None, scorer: Scorer) -> None:
+    typer.echo(f"perplexity  {result.mean:.4f} ± {result.error:.4f}")
+    if totals is not None:
+        for name, value in (
+            ("of the other", f"{totals.base_perplexity.mean:.4f} ± {totals.base_perplexity.error:.4f}"),
+            ("ratio", f"{totals.ratio.mean:.5f} ± {totals.ratio.error:.5f}"),
+            ("KL divergence", f"{totals.kl.mean:.6f} ± {totals.kl.error:.6f} nats"),
+            ("  median, 99 %, most", f"{totals.kl_median:.6f}, {totals.kl_99:.6f}, {totals.kl_max:.6f}"),
+            ("same likeliest token", f"{totals.same_top.mean:.2%} ± {totals.same_top.error:.2%}"),
+            ("change of probability", f"{totals.probability_rms:.2%} (root mean square)"),
+        ):
+            typer.echo(f"{name:<22}{value}")
+    typer.echo(
+        f"{facts['chunks']} windows of {facts['ctx']} tokens in {duration(facts['seconds'])}, "
+        f"{facts['tokens_per_second']:.0f} tokens/s",
+        err=True,
+    )

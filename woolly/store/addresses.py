@@ -1,0 +1,38 @@
+"""Models by their address: `pull https://...`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from woolly.errors import StoreError
+from woolly.store.download import Remote, download
+from woolly.store.folder import models_folder
+
+__all__ = ["is_address", "place_of", "pull_address"]
+
+
+def is_address(spec: str) -> bool:
+    """Whether this is an address rather than a name or a path."""
+    return re.match(r"https?://\S+$", spec) is not None
+
+
+def place_of(url: str) -> Path:
+    """Where the file of an address is kept: under its own name in the models folder."""
+    name = PurePosixPath(unquote(urlsplit(url).path)).name
+    if not name.lower().endswith(".gguf") or name.startswith("."):
+        raise StoreError(f"{url} names no GGUF file: give the address of the file itself, which ends with .gguf")
+    return models_folder() / name
+
+
+def pull_address(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Bring a file here, unless it was brought before; with a checksum, a file that is here is checked too."""
+    target = place_of(url)
+    if target.exists() and sha256 is not None:
+        from woolly.store.checksum import hash_of
+
+        if hash_of(target) != sha256.lower():
+            raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
+    return target if target.exists() else download(Remote(url, url, sha256), target, progress)

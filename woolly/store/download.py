@@ -1,0 +1,193 @@
+"""Fetching one file over HTTP, so that what a cut connection or a killed process left is not fetched again."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from woolly.errors import StoreError
+from woolly.store.alone import alone
+from woolly.store.checksum import CHUNK
+
+__all__ = ["Remote", "download", "open_url"]
+
+Progress = Callable[[int, int], None]
+
+_TIMEOUT = 30  # seconds without a byte
+_ATTEMPTS = 5  # in a row that bring nothing
+_PAUSE = 0.5  # seconds before the second attempt, doubled each time
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file somewhere else, and what is known of it."""
+
+    url: str
+    name: str  # what a person calls it: in messages, and after `woolly pull`
+    sha256: str | None = None
+    n_bytes: int | None = None
+    token: str | None = None  # sent to the url's own host alone
+
+
+def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: str = "GET") -> Any:
+    """An open response; StoreError in a sentence where the server refuses."""
+    request = urllib.request.Request(remote.url, headers={"User-Agent": "woolly", **(headers or {})}, method=method)
+    if remote.token:
+        # Not sent again after a redirect, which mostly leads to another company's servers.
+        request.add_unredirected_header("Authorization", f"Bearer {remote.token}")
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _refusal(remote, error) from None
+    if remote.url.startswith("https://") and not response.url.startswith("https://"):
+        response.close()
+        raise StoreError(
+            f"{remote.url} leads to {urlsplit(response.url).netloc} without encryption, so it is not taken"
+        )
+    return response
+
+
+def download(remote: Remote, target: Path, progress: Progress | None = None) -> Path:
+    """Bring a file to `target`: nothing is there before it is whole and, where a checksum is known, right.
+
+    What has come lies in `NAME.partial` beside it, and the next call goes on from there. Ctrl-C is passed on.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial")
+
+    def waiting() -> None:
+        if progress is not None and remote.n_bytes and partial.exists():
+            progress(partial.stat().st_size, remote.n_bytes)
+
+    with alone(target.with_name(f".{target.name}.lock"), waiting):
+        if target.exists():  # another process may have brought it while this one waited
+            return target
+        _fetch(remote, partial, progress)
+        _check(remote, partial)
+        partial.replace(target)
+        _note(partial).unlink(missing_ok=True)
+    return target
+
+
+def _fetch(remote: Remote, partial: Path, progress: Progress | None) -> None:
+    failures = 0
+    while True:
+        before = partial.stat().st_size if partial.exists() else 0
+        try:
+            _fetch_once(remote, partial, progress)
+            return
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                raise
+            after = partial.stat().st_size if partial.exists() else 0
+            failures = 1 if after > before else failures + 1
+            if failures >= _ATTEMPTS:
+                raise StoreError(_unreachable(remote, error, after)) from error
+            time.sleep(_PAUSE * 2 ** (failures - 1))
+
+
+def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> None:
+    """One connection; it may end early, which is an error that the next one makes good."""
+    start, tag = _resumable(remote, partial)
+    headers = {"Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if tag:
+            headers["If-Range"] = tag
+    with open_url(remote, headers) as response:
+        if response.status != 206:
+            start = 0  # the server sends it all: the file has changed, or it cannot do otherwise
+        length = response.headers.get("Content-Length")
+        total = remote.n_bytes or (start + int(length) if length else 0)
+        _check_room(remote, partial, total - start)
+        tag = response.headers.get("ETag") or ""
+        _note(partial).write_text(json.dumps({"url": remote.url, "etag": "" if tag.startswith("W/") else tag}))
+        with partial.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            file.truncate()
+            done = start
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, max(total, done))
+    if total and done < total:
+        raise http.client.IncompleteRead(b"", total - done)
+
+
+def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
+    """How much of this very file is there, and the tag to ask the rest by."""
+    try:
+        note = json.loads(_note(partial).read_text())
+        start = partial.stat().st_size
+    except (OSError, ValueError):
+        return 0, ""
+    whole = remote.n_bytes is not None and start >= remote.n_bytes
+    # Without a tag or a checksum, no one could tell whether the rest belongs to the same file.
+    known = bool(note.get("etag")) or remote.sha256 is not None
+    return (start, note.get("etag", "")) if note.get("url") == remote.url and known and not whole else (0, "")
+
+
+def _check(remote: Remote, partial: Path) -> None:
+    with partial.open("rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        digest = hashlib.sha256()
+        while remote.sha256 is not None and (chunk := file.read(CHUNK)):
+            digest.update(chunk)
+    problem = None
+    if remote.sha256 is not None and digest.hexdigest() != remote.sha256.lower():
+        problem = f"its checksum is {digest.hexdigest()}, not the expected {remote.sha256.lower()}"
+    elif magic != b"GGUF":
+        problem = "it is no GGUF file"
+    if problem is not None:
+        partial.unlink()
+        _note(partial).unlink(missing_ok=True)
+        raise StoreError(f"what came from {remote.url} was removed, for {problem}: check the address, or pull it again")
+
+
+def _note(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.json")
+
+
+def _check_room(remote: Remote, partial: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(partial.parent).free
+    if n_bytes > free:
+        raise StoreError(
+            f"{remote.name} needs another {-(-n_bytes // 10**6)} MB, but the disk of {partial.parent} has "
+            f"{free // 10**6} MB left: make room, or set WOOLLY_HOME to a folder on another disk"
+        )
+
+
+def _refusal(remote: Remote, error: urllib.error.HTTPError) -> Exception:
+    if error.code in (408, 425, 429, 500, 502, 503, 504):
+        return ConnectionError(f"the server answers {error.code} {error.reason}")
+    if error.code == 416:  # there is no such rest: the file has changed
+        return ConnectionResetError("the file has changed meanwhile")
+    if error.code in (401, 403):
+        return StoreError(
+            f"{remote.url} may not be read ({error.code} {error.reason}): where it is private or gated, accept its "
+            f"terms and set HF_TOKEN to a token that may read it"
+        )
+    return StoreError(f"there is no {remote.url} ({error.code} {error.reason}): check the name")
+
+
+def _unreachable(remote: Remote, error: BaseException, n_bytes: int) -> str:
+    reason: Any = getattr(error, "reason", None) or error
+    reason = getattr(reason, "strerror", None) or reason
+    if isinstance(error, http.client.IncompleteRead):
+        reason = "the connection was cut"
+    kept = f"; {n_bytes // 10**6} MB are kept, and `woolly pull {remote.name}` goes on from there" if n_bytes else ""
+    return f"could not fetch {remote.name} from {urlsplit(remote.url).netloc} ({reason}): check the network{kept}"

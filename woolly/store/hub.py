@@ -1,0 +1,192 @@
+"""Models on the Hugging Face hub: `hf:org/repo`, `hf:org/repo:QUANT`, `hf:org/repo/file.gguf`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import StoreError
+from woolly.store.download import Remote, download
+from woolly.store.folder import models_folder
+
+__all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
+
+# What is taken where nothing was asked for: the usual choice first.
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|T?Q[0-9]_[0-9]|MXFP4\w*|BF16|F16|F32))(?=[-./]|$)", re.IGNORECASE
+)
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+_NOT_MODELS = ("mmproj", "imatrix", "lora")
+
+
+@dataclass(frozen=True)
+class HubName:
+    """What stands after `hf:`."""
+
+    repo: str  # org/name
+    quant: str | None = None
+    file: str | None = None
+
+    @classmethod
+    def parse(cls, spec: str) -> HubName:
+        """StoreError where it is none."""
+        found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/([\w./-]+\.gguf))?", spec, re.IGNORECASE)
+        if found is None or ".." in spec:
+            raise StoreError(
+                f"{spec} is no name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
+            )
+        return cls(found[1], found[2], found[3])
+
+    def __str__(self) -> str:
+        tail = f":{self.quant}" if self.quant else f"/{self.file}" if self.file else ""
+        return f"hf:{self.repo}{tail}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are kept."""
+        return models_folder() / "hf" / self.repo
+
+
+def quant_of(name: str) -> str | None:
+    """The type that a file's name ends with, such as Q4_K_M."""
+    found = _QUANT.findall(_SHARD.sub(".gguf", name).removesuffix(".gguf"))
+    return found[-1].upper() if found else None
+
+
+def choose_file(names: Iterable[str], wanted: HubName) -> str:
+    """The one file, or first shard, that is meant; StoreError with those that there are."""
+    models = []
+    for name in sorted(names):
+        shard = _SHARD.search(name)
+        is_model = name.lower().endswith(".gguf") and not any(part in name.lower() for part in _NOT_MODELS)
+        if is_model and (shard is None or int(shard[1]) == 1):
+            models.append(name)
+    if not models:
+        raise StoreError(f"{wanted.repo} holds no GGUF file: look for a repository whose name ends with -GGUF")
+    if wanted.file is not None:
+        if wanted.file in models:
+            return wanted.file
+        raise StoreError(f"{wanted.repo} holds no {wanted.file}: it has {_listed(models)}")
+    quants = {quant: name for name in reversed(models) if (quant := quant_of(name)) is not None}
+    if wanted.quant is not None:
+        for quant, name in quants.items():
+            if quant.removeprefix("UD-") == wanted.quant.upper().removeprefix("UD-"):
+                return name
+        raise StoreError(f"{wanted.repo} has no {wanted.quant}: it has {_listed(list(quants) or models)}")
+    for quant in _PREFERRED:
+        if quant in quants:
+            return quants[quant]
+    if len(models) == 1:
+        return models[0]
+    raise StoreError(
+        f"say which file of {wanted.repo} is meant, as in {wanted}:QUANT: it has {_listed(list(quants) or models)}"
+    )
+
+
+def shards_of(name: str) -> list[str]:
+    """All shards of a model whose first is given; a whole file alone."""
+    found = _SHARD.search(name)
+    if found is None:
+        return [name]
+    stem, count = name[: found.start()], int(found[2])
+    return [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def hub_remotes(wanted: HubName) -> list[Remote]:
+    """The files of a model, with sizes and checksums, as the hub tells them. HF_ENDPOINT and HF_TOKEN hold."""
+    import huggingface_hub as hub
+    from huggingface_hub import constants, errors
+
+    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
+    try:
+        info = hub.HfApi(endpoint=endpoint).model_info(wanted.repo, files_metadata=True, timeout=30)
+    except errors.GatedRepoError:
+        raise StoreError(
+            f"{wanted.repo} is gated: accept its terms on the hub, then set HF_TOKEN to a token of yours"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise StoreError(
+            f"there is no repository {wanted.repo} on the hub, or it is private: check the name, or set HF_TOKEN"
+        ) from None
+    except Exception as error:  # whatever its HTTP library raises: names and bases differ between versions
+        raise StoreError(f"the hub at {endpoint} cannot be asked ({_reason(error)}): check the network") from error
+    files: dict[str, Any] = {file.rfilename: file for file in info.siblings or []}
+    token = hub.get_token()
+    remotes = []
+    for name in shards_of(choose_file(files, wanted)):
+        if name not in files:
+            raise StoreError(f"{wanted.repo} lacks {name}, a shard of this model: choose another file")
+        file = files[name]
+        url = hub.hf_hub_url(wanted.repo, name, revision=info.sha, endpoint=endpoint)
+        remotes.append(Remote(url, str(wanted), file.lfs.sha256 if file.lfs else None, file.size, token))
+    return remotes
+
+
+def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Bring a model's files here, unless they are here or in the hub's own cache; gives the first."""
+    here = find_here(wanted)
+    if here is not None and (wanted.quant or wanted.file):
+        return here
+    remotes = hub_remotes(wanted)
+    total = sum(remote.n_bytes or 0 for remote in remotes)
+    done = 0
+    first: Path | None = None
+    for remote in remotes:
+        name = remote.url.split("/resolve/", 1)[1].split("/", 1)[1]
+        exact = HubName(wanted.repo, file=name)
+        path = find_here(exact)
+        if path is None:
+            start = done
+
+            def report(n_bytes: int, _: int, start: int = start) -> None:
+                assert progress is not None
+                progress(start + n_bytes, total)
+
+            path = download(remote, wanted.folder / name, None if progress is None else report)
+        done += remote.n_bytes or 0
+        first = first or path
+    assert first is not None
+    return first
+
+
+def find_here(wanted: HubName) -> Path | None:
+    """The file of a model that was pulled, or that the hub's own cache holds; None where there is none."""
+    for folder in (wanted.folder, *_snapshots(wanted.repo)):
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")] if folder.is_dir() else []
+        if not names:
+            continue
+        try:
+            name = choose_file(names, wanted)
+        except StoreError:
+            continue
+        if all((folder / shard).is_file() for shard in shards_of(name)):
+            return folder / name
+    return None
+
+
+def hub_cache() -> Path:
+    """The folder that Hugging Face's tools keep models in."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _snapshots(repo: str) -> Sequence[Path]:
+    folder = hub_cache() / f"models--{repo.replace('/', '--')}" / "snapshots"
+    return sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime) if folder.is_dir() else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _reason(error: BaseException) -> str:
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

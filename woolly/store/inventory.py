@@ -1,0 +1,94 @@
+"""Which models lie on this machine, and taking one of them away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from woolly.errors import StoreError
+from woolly.store import catalogue
+from woolly.store.catalogue import lookup
+from woolly.store.elsewhere import hub_models, lm_studio_models, ollama_models
+from woolly.store.folder import models_folder
+from woolly.store.hub import HubName, quant_of, shards_of
+from woolly.store.stored import Stored, describe, is_later_shard
+
+__all__ = ["find_stored", "list_models", "own_models", "remove_model"]
+
+_BESIDE = ("{}", "{}.verified", "{}.partial", "{}.partial.json", ".{}.lock")
+
+
+def list_models() -> list[Stored]:
+    """All models that are found: Woolly's own first, then other programs'."""
+    found = list(own_models())
+    for others in (hub_models, ollama_models, lm_studio_models):
+        with contextlib.suppress(OSError, RuntimeError):  # a store that may not be read, or no home
+            found += others()
+    return found
+
+
+def own_models() -> Iterator[Stored]:
+    """What was pulled: catalogue names, `hf:` names, and file names of what came from elsewhere."""
+    folder = models_folder()
+    files = {model.file_name: model.name for model in catalogue.CATALOGUE.values()}
+    for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
+        if is_later_shard(path):
+            continue
+        parts = path.relative_to(folder).parts
+        if parts[0] == "hf" and len(parts) > 3:
+            name = f"hf:{parts[1]}/{parts[2]}/{'/'.join(parts[3:])}"
+        else:
+            name = files.get("/".join(parts), "/".join(parts))
+        if found := describe(name, path, "woolly"):
+            yield found
+
+
+def find_stored(name: str) -> Stored | None:
+    """The model with this name as `list_models` gives it; `.gguf` may be left out, and `:latest` of Ollama's."""
+    wanted = {name.lower(), f"{name.lower()}.gguf", f"{name.lower()}:latest"}
+    return next((model for model in list_models() if model.name.lower() in wanted), None)
+
+
+def remove_model(name: str) -> Stored:
+    """Take away a model of Woolly's own, with all its shards; gives what it was. Others' are left alone."""
+    found = _own(name)
+    if found is None:
+        other = find_stored(name)
+        if other is not None:
+            raise StoreError(f"{other.name} belongs to {other.owner}: remove it there ({other.path})")
+        if Path(name).is_file():
+            raise StoreError(f"{name} is a file of yours, not a model that was pulled: remove it as any file")
+        raise StoreError(f"no model named {name!r} was pulled: `woolly list` tells those that were")
+    try:
+        for shard in shards_of(found.path.name):
+            for pattern in _BESIDE:
+                (found.path.parent / pattern.format(shard)).unlink(missing_ok=True)
+        folder = found.path.parent
+        while folder != models_folder() and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
+    except OSError as error:
+        raise StoreError(f"{found.path} cannot be removed ({error.strerror or error})") from error
+    return found
+
+
+def _own(name: str) -> Stored | None:
+    model = lookup(name)
+    wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
+    by_name = {own.name.lower(): own for own in own_models()}
+    for key in wanted:
+        if key in by_name:
+            return by_name[key]
+    if name.lower().startswith("hf:"):
+        hub = HubName.parse(name)
+        return next((own for own in own_models() if _is_meant(own, hub)), None)
+    with contextlib.suppress(OSError):
+        return next((own for own in own_models() if Path(name).exists() and own.path.samefile(name)), None)
+    return None
+
+
+def _is_meant(own: Stored, hub: HubName) -> bool:
+    if not own.name.lower().startswith(f"hf:{hub.repo.lower()}/"):
+        return False
+    return hub.quant is None or quant_of(own.path.name) == hub.quant.upper()
