@@ -1,10 +1,11 @@
 """Throughput and time to the first token at 1, 8 and 16 clients: library, server and a llama.cpp server, in turn.
 
-    python benchmarks/serving.py MODEL.gguf --peer-python peer/bin/python
+    python benchmarks/serving.py MODEL.gguf --llama-server build/bin/llama-server
 
 The three are loaded at once and asked one after the other in every round, so that a machine that is busy is busy for
-all; the medians of the rounds are given. The peer is `python -m llama_cpp.server`; without --peer-python it is left
-out. The library is AsyncLLM in this process: what the server adds to it is HTTP.
+all; the medians of the rounds are given. The peer is llama-server, with a slot for each client, or by --peer-python
+`python -m llama_cpp.server`, which answers one request at a time; with neither it is left out. The library is AsyncLLM
+in this process: what the server adds to it is HTTP.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import statistics
 import subprocess
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -32,23 +34,31 @@ PROMPT = "{} is the number of this task: write a function in Python that sorts a
 Ask = Callable[[int], Awaitable[tuple[float, int]]]
 
 
+def peer_command(options: argparse.Namespace, port: int) -> list[str]:
+    """How the peer is started on a port."""
+    model, ctx, threads = options.model, options.ctx, str(options.threads)
+    if options.llama_server is not None:
+        slots = max(options.clients)
+        flags = ["-m", model, "--port", str(port), "-t", threads, "-c", str(ctx * slots), "-np", str(slots)]
+        return [options.llama_server, *flags, "--no-webui"]
+    flags = ["--model", model, "--port", str(port), "--n_ctx", str(ctx), "--n_threads", threads, "--verbose", "false"]
+    # By default it breaks an answer off when another request comes.
+    return [options.peer_python, "-m", "llama_cpp.server", *flags, "--interrupt_requests", "false"]
+
+
 @contextlib.contextmanager
-def peer_serving(python: str, model: str, ctx: int, threads: int) -> Iterator[int]:
-    """llama-cpp-python's server; gives its port."""
+def peer_serving(options: argparse.Namespace) -> Iterator[int]:
+    """A llama.cpp server; gives its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = ["--model", model, "--port", str(port), "--n_ctx", str(ctx), "--n_threads", str(threads)]
-    # By default it breaks an answer off when another request comes.
-    command = [python, "-m", "llama_cpp.server", *flags, "--verbose", "false", "--interrupt_requests", "false"]
+    command = peer_command(options, port)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(1200):
             if process.poll() is not None:
-                raise SystemExit(
-                    f"serving: {python} -m llama_cpp.server did not start; it needs llama-cpp-python[server]"
-                )
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                raise SystemExit(f"serving: the peer did not start: {' '.join(command)}")
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5):
                 break
             time.sleep(0.1)
         yield port
@@ -128,11 +138,9 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         port, _ = stack.enter_context(serving(options.model, *flags))
         async with AsyncLLM(options.model, ctx=options.ctx, threads=options.threads) as llm:
             asks = {"library": of_library(llm, options.tokens), "server": of_server(port, options.tokens, True)}
-            if options.peer_python is not None:
-                peer = stack.enter_context(
-                    peer_serving(options.peer_python, options.model, options.ctx, options.threads)
-                )
-                asks["peer"] = of_server(peer, options.tokens, False)
+            if options.peer_python is not None or options.llama_server is not None:
+                peer = stack.enter_context(peer_serving(options))
+                asks["peer"] = of_server(peer, options.tokens, options.llama_server is not None)
             for ask in asks.values():  # warm: pages, tables, connections
                 await measure(ask, 1, 10**6)
             return await compare(asks, options.rounds, options.clients)
@@ -141,6 +149,7 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="path of a GGUF file")
+    parser.add_argument("--llama-server", help="path of llama.cpp's server")
     parser.add_argument("--peer-python", help="Python that has llama-cpp-python[server]")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--rounds", type=int, default=5)
