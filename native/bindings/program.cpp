@@ -36,9 +36,9 @@ KvType kv_type(const std::string& name) {
 
 Op op_of(const std::string& name) {
     const std::pair<const char*, Op> ops[] = {
-        {"embed", Op::embed}, {"rms_norm", Op::rms_norm}, {"linears", Op::linears},
-        {"store", Op::store}, {"attend", Op::attend},     {"swiglu", Op::swiglu},
-        {"add", Op::add},     {"scale", Op::scale},       {"output_rows", Op::output_rows}};
+        {"embed", Op::embed}, {"rms_norm", Op::rms_norm},      {"linears", Op::linears}, {"moe", Op::moe},
+        {"store", Op::store}, {"attend", Op::attend},          {"swiglu", Op::swiglu},   {"add", Op::add},
+        {"scale", Op::scale}, {"output_rows", Op::output_rows}};
     for (const auto& [text, op] : ops)
         if (name == text) return op;
     throw std::invalid_argument("op '" + name + "' has no native form");
@@ -142,7 +142,8 @@ void bind_program(nb::module_& m) {
             [](Program& p, const std::string& op, const std::vector<int>& inputs, const std::vector<int>& outputs,
                const std::vector<int>& matrices, const std::vector<int>& biases, int norm, int k_norm,
                const std::string& epilogue, bool barrier_before, bool adjacent, float eps, float factor, float softcap,
-               int layer, int head_dim, int n_rot, int window) {
+               int layer, int head_dim, int n_rot, int window, int n_experts, int n_used, bool sigmoid, bool normalize,
+               float weights_scale) {
                 Step s;
                 s.op = op_of(op);
                 s.epilogue = epilogue == "swiglu"     ? Epilogue::swiglu
@@ -163,13 +164,20 @@ void bind_program(nb::module_& m) {
                 s.head_dim = head_dim;
                 s.n_rot = n_rot;
                 s.window = window;
+                s.n_experts = n_experts;
+                s.n_used = n_used;
+                s.sigmoid = sigmoid;
+                s.normalize = normalize;
+                s.weights_scale = weights_scale;
                 p.add_step(std::move(s));
             },
             nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::kw_only(),
             nb::arg("matrices") = std::vector<int>(), nb::arg("biases") = std::vector<int>(), nb::arg("norm") = -1,
             nb::arg("k_norm") = -1, nb::arg("epilogue") = "none", nb::arg("barrier_before") = true,
             nb::arg("adjacent") = false, nb::arg("eps") = 0.0f, nb::arg("factor") = 1.0f, nb::arg("softcap") = 0.0f,
-            nb::arg("layer") = 0, nb::arg("head_dim") = 0, nb::arg("n_rot") = 0, nb::arg("window") = 0)
+            nb::arg("layer") = 0, nb::arg("head_dim") = 0, nb::arg("n_rot") = 0, nb::arg("window") = 0,
+            nb::arg("n_experts") = 0, nb::arg("n_used") = 0, nb::arg("sigmoid") = false, nb::arg("normalize") = false,
+            nb::arg("weights_scale") = 1.0f)
         .def("finish", &Program::finish)
         .def(
             "set_packed",

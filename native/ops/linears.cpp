@@ -8,14 +8,7 @@
 
 namespace woolly {
 
-namespace {
-
-size_t aligned(size_t n) { return (n + 63) & ~size_t{63}; }
-
-}  // namespace
-
-// Bytes of one prepared row: f32, or quants, then scales, then sums (and what minima need of them).
-static size_t activation_row_bytes(Activation kind, int64_t columns) {
+size_t activation_row_bytes(Activation kind, int64_t columns) {
     const size_t n = size_t(columns);
     if (kind == Activation::f32) return aligned(n * 4);
     if (kind == Activation::q8_32) return aligned(n) + 3 * aligned(n / 32 * 4);
@@ -30,7 +23,7 @@ void Program::finish() {
     }
     activation_bytes_ = 0;
     for (const Step& step : steps_) {
-        if (step.op != Op::linears) continue;
+        if (step.op != Op::linears && step.op != Op::moe) continue;
         size_t sum = 0;
         for (const Activation kind : {Activation::f32, Activation::q8_32, Activation::q8_256})
             sum += activation_row_bytes(kind, matrices_[size_t(step.matrices[0])].columns);
@@ -60,7 +53,7 @@ void Program::finish() {
     partial_bytes_ = group;
     partials_ = Memory(group * splits * size_t(4 * pool_.size()));
     finished_ = std::make_unique<std::atomic<int32_t>[]>(size_t(4 * pool_.size()) * size_t(heads + 1));
-    next_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
+    next_ = std::make_unique<std::atomic<int64_t>[]>(2 * steps_.size());
     times_.assign(steps_.size(), 0);
     for (Matrix& m : matrices_) {
         const Wide& wide = kernels_.wide[m.type];
@@ -74,18 +67,23 @@ void Program::finish() {
     for (int i = 0; i < pool_.size(); ++i)
         own_.emplace_back(own_bytes_ + std::max((attend_numbers_ + tile) * 4,
                                                 open_bytes_ + 2 * size_t(kernels_.row_block) * kPanel * 4));
+    finish_moe();
 }
 
 void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t* memory, float* normed,
                          ActivationRow* to) {
     const int64_t columns = p.matrices_[size_t(step.matrices[0])].columns;
     const float* x = in(step, 0) + row * columns;
-    const size_t n = size_t(columns);
     if (step.norm >= 0) {
         float* y = kind == Activation::f32 ? reinterpret_cast<float*>(memory) : normed;
         p.kernels_.rms_norm(x, p.vectors_[size_t(step.norm)].data, step.eps, columns, y);
         x = y;
     }
+    quantize_row(kind, x, columns, memory, to);
+}
+
+void Worker::quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to) {
+    const size_t n = size_t(columns);
     *to = {x, nullptr, nullptr, nullptr, nullptr, nullptr};
     if (kind == Activation::f32) return;
     int8_t* q = reinterpret_cast<int8_t*>(memory);
@@ -174,25 +172,32 @@ void Worker::dot(const Matrix& matrix, const uint8_t* weights, const ActivationR
 void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t first,
                    int64_t last) {
     Matrix& matrix = p.matrices_[size_t(step.matrices[m])];
+    if (step.epilogue == Epilogue::swiglu) {
+        gated(matrix, p.matrices_[size_t(step.matrices[1])], panel, prepared, first, last, step.biases[0],
+              step.biases[1], out(step));
+        return;
+    }
     const ActivationRow* rows = prepared[int(matrix.info.activation)];
     const int64_t column = panel * kPanel, block = p.kernels_.row_block;
     const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
     const uint8_t* weights = packed(matrix, panel, 0);
-    float* tile = reinterpret_cast<float*>(p.own_[size_t(id)].data() + p.own_bytes_ + p.open_bytes_);
-    if (step.epilogue != Epilogue::swiglu) {
-        for (int64_t r = first; r < last; r += block) {
-            const int n = int(std::min(block, last - r));
-            dot(matrix, weights, rows + r, n, tile);
-            finish_tile(step, m, tile, r, n, column, n_columns);
-        }
-        return;
+    for (int64_t r = first; r < last; r += block) {
+        const int n = int(std::min(block, last - r));
+        dot(matrix, weights, rows + r, n, tile());
+        finish_tile(step, m, tile(), r, n, column, n_columns);
     }
-    // Gate and up: the same panel of both, then silu(gate) * up. Up may be of another type, with other activations.
-    Matrix& second = p.matrices_[size_t(step.matrices[1])];
-    const uint8_t* second_weights = packed(second, panel, 1);
-    const ActivationRow* second_rows = prepared[int(second.info.activation)];
-    float* up = tile + block * kPanel;
-    const int64_t width = p.value_width(step.outputs[0]);
+}
+
+// Gate and up: the same panel of both, then silu(gate) * up. Up may be of another type, with other activations.
+void Worker::gated(Matrix& gate, Matrix& up, int64_t panel, const ActivationRow* const* prepared, int64_t first,
+                   int64_t last, int gate_bias, int up_bias, float* to) {
+    const ActivationRow* gate_rows = prepared[int(gate.info.activation)];
+    const ActivationRow* up_rows = prepared[int(up.info.activation)];
+    const int64_t column = panel * kPanel, block = p.kernels_.row_block;
+    const int64_t n_columns = std::min<int64_t>(kPanel, gate.rows - column);
+    const uint8_t* gate_weights = packed(gate, panel, 0);
+    const uint8_t* up_weights = packed(up, panel, 1);
+    float *y = tile(), *second = y + block * kPanel;
     const auto add_bias = [&](float* t, int n, int bias) {
         if (bias < 0) return;
         for (int i = 0; i < n; ++i)
@@ -200,21 +205,20 @@ void Worker::panel(const Step& step, size_t m, int64_t panel, const ActivationRo
     };
     for (int64_t r = first; r < last; r += block) {
         const int n = int(std::min(block, last - r));
-        dot(matrix, weights, rows + r, n, tile);
-        dot(second, second_weights, second_rows + r, n, up);
-        add_bias(tile, n, step.biases[0]);
-        add_bias(up, n, step.biases[1]);
-        p.kernels_.swiglu(tile, up, n * kPanel, tile);
+        dot(gate, gate_weights, gate_rows + r, n, y);
+        dot(up, up_weights, up_rows + r, n, second);
+        add_bias(y, n, gate_bias);
+        add_bias(second, n, up_bias);
+        p.kernels_.swiglu(y, second, n * kPanel, y);
         for (int i = 0; i < n; ++i)
-            std::memcpy(out(step) + (r + i) * width + column, tile + i * kPanel, size_t(n_columns) * 4);
+            std::memcpy(to + (r + i) * gate.rows + column, y + i * kPanel, size_t(n_columns) * 4);
     }
 }
 
 // Tasks are panels by blocks of rows: few enough rows that their activations stay in the cache from panel to panel, and
 // enough tasks for all threads. All rows at once where panels have still to be packed, each by one thread.
-int64_t Worker::rows_per_task(const Step& step, int64_t n_panels, int64_t n_rows) const {
-    for (const int m : step.matrices)
-        if (!p.matrices_[size_t(m)].whole) return n_rows;
+int64_t Worker::rows_per_task(bool whole, int64_t n_panels, int64_t n_rows) const {
+    if (!whole) return n_rows;
     int64_t each = p.kernels_.row_block;
     while (each > 16 && n_panels * ((n_rows + each - 1) / each) < 8 * p.pool_.size()) each /= 2;
     return std::min(each, n_rows);
@@ -234,8 +238,10 @@ void Worker::linears(const Step& step, int index) {
     if (!own) p.pool_.barrier();
 
     int64_t n_panels = 0;
+    bool whole = true;
+    for (const int m : step.matrices) whole = whole && p.matrices_[size_t(m)].whole;
     for (size_t m = 0; m < n_matrices; ++m) n_panels += p.matrices_[size_t(step.matrices[m])].n_panels();
-    const int64_t rows_each = rows_per_task(step, n_panels, n_rows);
+    const int64_t rows_each = rows_per_task(whole, n_panels, n_rows);
     const int64_t n_tasks = n_panels * ((n_rows + rows_each - 1) / rows_each);
     const auto one = [&](int64_t task) {
         const int64_t first = task / n_panels * rows_each;
@@ -245,16 +251,7 @@ void Worker::linears(const Step& step, int index) {
             task -= p.matrices_[size_t(step.matrices[m++])].n_panels();
         panel(step, m, task, prepared, first, std::min(first + rows_each, n_rows));
     };
-    // Three quarters in one run for each worker, the rest taken in small pieces by whoever is free.
-    const int64_t fixed = n_tasks * 3 / 4;
-    const Range range = share(fixed);
-    for (int64_t task = range.first; task < range.last; ++task) one(task);
-    const int64_t piece = std::max<int64_t>(1, (n_tasks - fixed) / (8 * p.pool_.size()));
-    for (;;) {
-        const int64_t task = fixed + p.next_[size_t(index)].fetch_add(piece, std::memory_order_relaxed);
-        if (task >= n_tasks) break;
-        for (int64_t t = task; t < std::min(task + piece, n_tasks); ++t) one(t);
-    }
+    take(p.next_[size_t(index)], n_tasks * 3 / 4, n_tasks, one);
 }
 
 }  // namespace woolly

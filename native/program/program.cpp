@@ -41,7 +41,14 @@ int Program::add_value(size_t offset, int64_t width, bool output_rows) {
     return int(values_.size()) - 1;
 }
 
-void Program::add_step(Step step) { steps_.push_back(std::move(step)); }
+void Program::add_step(Step step) {
+    if (step.op == Op::moe && (step.n_used < 1 || step.n_used > step.n_experts ||
+                               step.matrices.size() != 1 + 3 * size_t(step.n_experts) || step.biases.size() != 1))
+        throw std::invalid_argument("a moe step of " + std::to_string(step.n_experts) + " experts cannot use " +
+                                    std::to_string(step.n_used) + " of " + std::to_string(step.matrices.size()) +
+                                    " matrices");
+    steps_.push_back(std::move(step));
+}
 
 void Program::check(const BatchView& b, const Cache& cache, int first, int last) const {
     const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
@@ -94,7 +101,8 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     for (int64_t s = 0; s < batch.n_sequences; ++s)
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; r += kAttendRows) row_blocks_.push_back(r);
     row_blocks_.push_back(batch.n_rows);
-    for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);
+    for (int i = first; i < last; ++i)
+        for (const int at : {i, n_steps() + i}) next_[size_t(at)].store(0, std::memory_order_relaxed);
     batch_ = &batch;
     cache_ = &cache;
     first_ = first;
@@ -134,6 +142,8 @@ void Worker::run(const Step& step, int index) {
             return rms_norm(step);
         case Op::linears:
             return linears(step, index);
+        case Op::moe:
+            return moe(step, index);
         case Op::store:
             return store(step);
         case Op::attend:

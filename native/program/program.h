@@ -48,7 +48,7 @@ struct ValueSlot {
     bool output_rows = false;  // one row per wanted logits instead of one per token
 };
 
-enum class Op : uint8_t { embed, rms_norm, linears, store, attend, swiglu, add, scale, output_rows };
+enum class Op : uint8_t { embed, rms_norm, linears, moe, store, attend, swiglu, add, scale, output_rows };
 enum class Epilogue : uint8_t { none, swiglu, residual };
 
 struct Step {
@@ -57,12 +57,28 @@ struct Step {
     bool barrier_before = false;
     bool adjacent = false;             // rotary pairs side by side
     std::vector<int> inputs, outputs;  // values
-    std::vector<int> matrices;         // linears, embed
+    std::vector<int> matrices;         // linears, embed; of moe the router, then gate, up and down of all experts
     std::vector<int> biases;           // a vector for each matrix, -1 for none
     int norm = -1, k_norm = -1;        // vectors
     float eps = 0, factor = 1, softcap = 0;
     int layer = 0, head_dim = 0, n_rot = 0, window = 0;
+    int n_experts = 0, n_used = 0;
+    bool sigmoid = false, normalize = false;
+    float weights_scale = 1;
     std::string name;  // for error messages
+};
+
+// Where the rows of a moe step go, as each worker has it for itself. A slot is a row in one of its experts; slots lie
+// by expert, and within an expert by row.
+struct Routes {
+    std::vector<int32_t> chosen;                  // [n_used], of a single row
+    std::vector<float> shares;                    // [n_used], of a single row
+    std::vector<int32_t> first;                   // [n_experts + 1]: an expert's first slot
+    std::vector<int32_t> active;                  // experts that have slots, ascending
+    std::vector<int32_t> row;                     // [slots]
+    std::vector<float> weight;                    // [slots]
+    std::vector<ActivationRow> input[3], hidden;  // [n_used], of a single row
+    Memory memory;                                // of `hidden`
 };
 
 // One step's inputs, as Batch in Python has them, and cos and sin of each row's position.
@@ -122,6 +138,7 @@ class Program {
     void check(const BatchView& batch, const Cache& cache, int first, int last) const;
     void work(int worker);
     void pack(Matrix& matrix, int64_t panel, uint8_t* to);
+    void finish_moe();
 
     const KernelTable& kernels_;
     Pool pool_;
@@ -139,10 +156,19 @@ class Program {
     Memory activations_, partials_;
     std::vector<Memory> own_;
     std::vector<ActivationRow> activation_rows_[3];
-    std::unique_ptr<std::atomic<int64_t>[]> next_;      // [n_steps]: the next task to take
+    std::unique_ptr<std::atomic<int64_t>[]> next_;      // [2][n_steps]: the next task to take, and of a second round
     std::unique_ptr<std::atomic<int32_t>[]> finished_;  // attention splits that are done, per row and KV head
     std::vector<int32_t> row_sequence_;
     std::vector<int64_t> row_blocks_;  // where blocks of at most kAttendRows rows of one sequence begin, and their end
+
+    // Of one moe step. Prepared inputs of slots make room for prepared hidden rows.
+    size_t slot_bytes_ = 0;
+    std::vector<Routes> routes_;                             // of each worker
+    std::vector<float> logits_;                              // [rows, n_experts]
+    std::vector<int32_t> chosen_;                            // [rows, n_used], ascending within a row
+    std::vector<float> shares_;                              // [rows, n_used]
+    Memory slots_, hidden_;                                  // [slots, slot_bytes_], f32 [slots, ffn]
+    std::vector<ActivationRow> slot_rows_[3], hidden_rows_;  // [slots]
 
     std::thread preparing_;
     std::atomic<bool> stop_preparing_{false};

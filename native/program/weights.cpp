@@ -50,7 +50,7 @@ void Program::prepare() {
     stop_preparing_.store(false, std::memory_order_relaxed);
     preparing_ = std::thread([this] {
         for (const Step& step : steps_) {
-            if (step.op != Op::linears) continue;
+            if (step.op != Op::linears && step.op != Op::moe) continue;
             for (const int index : step.matrices) {
                 Matrix& m = matrices_[size_t(index)];
                 if (m.packed == nullptr) continue;

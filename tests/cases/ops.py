@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from tests.cases.arithmetic import SLACK, linear_bound, rounded_to_cache
+from tests.cases.moe import MOES, moe_bound
 from tests.cases.weights import BLOCKS_32, BLOCKS_256, FLOATS, TYPES, Raw, random_vector, random_weight
 from woolly.gguf import GGMLType, GGUFFile, GGUFWriter, open_gguf
 from woolly.plan import Handle, Plan, Rope, Step, Tracer
@@ -37,8 +38,8 @@ ROWS: tuple[Run, ...] = tuple(((n, 0, (0,)),) for n in (1, 2, 3, 4, 5, 9))
 class CaseTracer(Tracer):
     """Takes widths from the tensors: cases have no metadata."""
 
-    def embed(self, table: str) -> Handle:
-        return super().embed(table, width=self._matrix(table).shape[1])
+    def embed(self, table: str, *, width: int | None = None) -> Handle:
+        return super().embed(table, width=self._matrix(table).shape[1] if width is None else width)
 
     def linear(self, x: Handle, name: str) -> Handle:
         return super().linear(x, name, width=self.rows(name))
@@ -52,7 +53,7 @@ class Case:
     op: str  # of the fused plan
     make: Make  # the file's tensors
     build: Callable[[CaseTracer], Handle]
-    check: Literal["exact", "close", "linears", "attend"]
+    check: Literal["exact", "close", "linears", "moe", "attend"]
     runs: tuple[Run, ...] = ROWS
     kv_type: str = "f32"
 
@@ -108,6 +109,9 @@ def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
             bounds.append(_attend_bound(plan.steps[-1], queries, state, value))
         elif case.check == "linears":
             bounds.append(_linears_bound(plan, case.tensors(), batch, value))
+        elif case.check == "moe":
+            x, *residual = (_input(plan, case.tensors(), batch, v) for v in plan.steps[-1].inputs)
+            bounds.append(moe_bound(plan.steps[-1], case.tensors(), x, residual[0] if residual else None))
         elif case.op == "swiglu":
             # exp is right to 2e-7, and stops at exp(88).
             gate, up = (_input(plan, case.tensors(), batch, v).astype(np.float64) for v in plan.steps[-1].inputs)
@@ -276,6 +280,13 @@ def _fused_linears() -> Iterator[Case]:
             yield Case(f"linears-mixed-swiglu-{name}-{gate.name}", "linears", make, norm_swiglu, "linears")
 
 
+def _moes() -> Iterator[Case]:
+    for name, experts in MOES.items():
+        # And so many rows that those of an expert open its panels.
+        runs = (*ROWS, ((90, 0, (0, 1, 2)),))
+        yield Case(f"moe-{name}", "moe", lambda rng, e=experts: e.make(rng, N_TOKENS), experts.build, "moe", runs)
+
+
 # Contexts that cross pages of 32 and splits of 128, in few rows and in many.
 _SHORT: tuple[Run, ...] = (((5, 0, (3,)),), ((1, 5, (3,)),), ((1, 6, (3,)),))
 _PAGES: tuple[Run, ...] = (((31, 0, (7, 2)),), ((2, 31, (7, 2)),), ((14, 33, (7, 2)),))
@@ -356,5 +367,7 @@ def _attentions() -> Iterator[Case]:
 
 
 CASES = {
-    case.name: case for cases in (_embeds, _simple, _plain_linears, _fused_linears, _attentions) for case in cases()
+    case.name: case
+    for cases in (_embeds, _simple, _plain_linears, _fused_linears, _moes, _attentions)
+    for case in cases()
 }

@@ -118,12 +118,14 @@ def test_equal_models_give_equal_plans():
 
 
 def test_every_plain_op_of_the_table_can_be_traced():
-    p = tracer(up__weight=(8, 8), norm__weight=(4,))
+    experts = {"gate__weight": (2, 6, 8), "down__weight": (2, 8, 6), "router__weight": (2, 8)}
+    p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts)
     x = p.embed("token_embd", width=8)
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)
     x = x + p.attention(q, q, h, layer=0, head_dim=4, scale=0.5)
     x = p.swiglu(x, x) * 0.5
+    x = p.moe(x, "router", "gate", "gate", "down", n_experts=2, ffn=6, n_used=1)
     p.output(p.output_rows(x))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}

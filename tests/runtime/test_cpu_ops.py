@@ -82,7 +82,9 @@ def test_quantized_linears_are_whole_number_dots_and_one_fma_per_block(name, lev
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.op == "linears" or "norms" in name])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.op in ("linears", "moe") or "norms" in name]
+)
 def test_fused_steps_give_the_bits_of_the_plain_ones(name, level, files, monkeypatch):
     case = CASES[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import sys
@@ -224,8 +225,9 @@ class Bench:
 
     def _macs(self, step: Step, work: Work) -> int:
         """Products that a step adds up in all runs of a work: those of matrices, and of attention."""
-        if step.op == "linears":
-            return self._rows(step, work) * sum(w.shape[0] * w.shape[1] for w in step.by_role("weight"))
+        if step.matrices:
+            each = sum(math.prod(w.shape) * step.used_share(w) for w in step.matrices)
+            return self._rows(step, work) * round(each)
         if step.op == "attend":
             width, window = self.program.fused.values[step.inputs[0]].width, step.integer("window")
             seen = sum(min(p + 1, window) if window else p + 1 for p in range(work.depth, work.last))
@@ -245,6 +247,9 @@ class Bench:
             return round(self._cache_bytes * share * seen * work.n_sequences)
         # Of a prompt, logits are computed in its last run alone.
         last_alone = work.kind == "prompt" and self.program.fused.values[step.outputs[-1]].rows == "output"
+        if step.op == "moe":
+            rows = [work.n_sequences] if last_alone else [n * work.n_sequences for _, n in runs]
+            return sum(_moe_bytes(step, n) for n in rows)
         return self.program.step_bytes(step) * (1 if last_alone else len(runs))
 
 
@@ -267,10 +272,19 @@ def _runs(work: Work, max_rows: int) -> Iterator[tuple[int, int]]:
         yield first, min(step, work.last - first)
 
 
+def _moe_bytes(step: Step, n_rows: int) -> int:
+    """Bytes that a moe step reads for so many rows, if each row's experts are any, whatever those of the others."""
+    total = 0.0
+    for weight in step.weights:
+        n_bytes = weight.type.row_bytes(weight.shape[-1]) * math.prod(weight.shape[:-1])
+        total += n_bytes * (1 - (1 - step.used_share(weight)) ** n_rows)
+    return round(total)
+
+
 def _kind(step: Step) -> str:
-    """What the times of steps are summed by: the op, and of linears the roles and types of their matrices."""
-    if step.op != "linears":
+    """What the times of steps are summed by: the op, and of linears and moe the roles and types of their matrices."""
+    matrices = step.matrices
+    if not matrices:
         return step.op
-    matrices = step.by_role("weight")
     names = [weight.name.removesuffix(".weight").rpartition(".")[2] for weight in matrices]
     return f"{' '.join(names)} ({' '.join(dict.fromkeys(weight.type.name for weight in matrices))})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,21 +48,24 @@ class Bounds:
             if cost.step.op == "attend":
                 n_bytes += cost.n_bytes
                 arithmetic += cost.macs / self.float_rate
-            elif cost.step.op == "linears":
+            elif cost.step.matrices:
                 rows = min(n_rows, max(1, cost.n_rows // n_runs))
-                for weight in cost.step.by_role("weight"):
-                    n, columns = weight.shape[0] * weight.shape[1], weight.shape[1]
+                for weight in cost.step.matrices:
+                    n, columns, share = math.prod(weight.shape), weight.shape[-1], cost.step.used_share(weight)
                     type, bits = weight.type, _bits(weight.type)
                     if self.smaller:
                         type, bits = _smaller(weight.name, weight.type, columns)
                     n_bytes += n * bits / 8 * self._reads(cost)
-                    arithmetic += n * cost.n_rows / self.probe.linear_rate(type, columns, rows)
+                    # Rows that go to one expert are computed together.
+                    rate = self.probe.linear_rate(type, columns, max(1, round(rows * share)))
+                    arithmetic += n * share * cost.n_rows / rate
         return Limits(n_bytes / n_runs / self.bandwidth, arithmetic / n_runs)
 
     def _reads(self, cost: StepCost) -> float:
         """How often a step reads its weights in all runs."""
-        whole = sum(w.shape[0] * w.type.row_bytes(w.shape[1]) for w in cost.step.by_role("weight"))
-        return max(1.0, cost.n_bytes // whole)
+        whole = sum(math.prod(w.shape[:-1]) * w.type.row_bytes(w.shape[-1]) for w in cost.step.matrices)
+        # Of experts only a part may be read.
+        return cost.n_bytes / whole if cost.step.op == "moe" else max(1.0, cost.n_bytes // whole)
 
 
 def target_bits(file: GGUFFile) -> float:

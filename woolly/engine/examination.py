@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -160,10 +161,9 @@ class _Examiner:
 
     def _matrices(self) -> list[_Matrix]:
         return [
-            _Matrix(w.name, w.type, w.shape[0], w.shape[1])
+            _Matrix(w.name, w.type, math.prod(w.shape[:-1]), w.shape[-1])
             for step in self.program.fused.steps
-            if step.op == "linears"
-            for w in step.by_role("weight")
+            for w in step.matrices
         ]
 
     def _probe(self, threads: int, level: str) -> Probe:

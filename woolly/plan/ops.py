@@ -15,7 +15,7 @@ class Op:
     """One row of the table."""
 
     name: str
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # a name that ends in "?" is given by passes alone
     weights: tuple[str, ...]  # a name that ends in "?" may be absent
     attributes: tuple[str, ...]
     meaning: str
@@ -41,6 +41,14 @@ _TABLE = (
         "k and v stored in the cache, then causal softmax attention of q over it",
     ),
     Op("swiglu", ("gate", "up"), (), (), "silu(gate) times up"),
+    Op(
+        "moe",
+        ("x", "residual?"),
+        ("norm?", "router", "bias?", "gate", "up", "down"),
+        ("roles", "n_used", "scoring", "normalize", "weights_scale", "eps", "scale", "epilogue"),
+        "x to the n_used experts that its router scores highest, their down(swiglu(gate, up)) summed by weight;"
+        " passes give it a norm, a scale and a residual as they do linears",
+    ),
     Op("add", ("a", "b"), (), (), "a plus b"),
     Op("scale", ("x",), (), ("factor",), "x times a constant"),
     Op("output_rows", ("x",), (), (), "only the rows whose logits are wanted"),

@@ -30,7 +30,7 @@ class Weight:
 
     name: str
     type: GGMLType
-    shape: tuple[int, ...]  # (rows, columns) of a matrix, (n,) of a vector
+    shape: tuple[int, ...]  # (rows, columns) of a matrix, (n,) of a vector, (experts, rows, columns)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,18 @@ class Step:
     def by_role(self, role: str) -> list[Weight]:
         """Weights of a fused step that play the given role, in order."""
         return [w for w, r in zip(self.weights, self.text("roles").split(), strict=True) if r == role]
+
+    @property
+    def matrices(self) -> list[Weight]:
+        """Weights that a linears or moe step multiplies with, in order; of other steps none."""
+        if self.op not in ("linears", "moe"):
+            return []
+        roles = self.text("roles").split()
+        return [w for w, role in zip(self.weights, roles, strict=True) if role not in ("norm", "bias")]
+
+    def used_share(self, weight: Weight) -> float:
+        """The part of a matrix that one row is multiplied with: of a tensor of experts those that it goes to."""
+        return self.integer("n_used") / weight.shape[0] if len(weight.shape) == 3 else 1.0
 
 
 @dataclass(frozen=True)

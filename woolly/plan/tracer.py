@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from woolly.errors import ModelError, PlanError
 from woolly.gguf import GGMLType
@@ -104,13 +104,7 @@ class Tracer:
             self._fail(f"{weight.name} has {rows} rows, but the metadata says {width}")
         if columns != x.width:
             self._fail(f"{weight.name} has {columns} columns, but its input is {x.width} wide")
-        weights = [weight]
-        if self._full(name, "bias") in self._tensors:
-            bias = self._vector(name, "bias")
-            if bias.shape != (rows,):
-                self._fail(f"{bias.name} has {bias.shape[0]} elements, but {weight.name} has {rows} rows")
-            weights.append(bias)
-        return self._step("linear", (x,), x.value.rows, rows, tuple(weights))
+        return self._step("linear", (x,), x.value.rows, rows, (weight, *self._bias(name, weight)))
 
     def rope(self, x: Handle, rope: Rope) -> Handle:
         """Each head turned by its token's position; Llama 3's divisors are used where the file has them."""
@@ -167,6 +161,55 @@ class Tracer:
         self._same_shape("swiglu", gate, up)
         return self._step("swiglu", (gate, up), gate.value.rows, gate.width)
 
+    def moe(
+        self,
+        x: Handle,
+        router: str,
+        gate: str,
+        up: str,
+        down: str,
+        *,
+        n_experts: int,
+        ffn: int,
+        n_used: int,
+        scoring: Literal["softmax", "sigmoid"] = "softmax",
+        normalize: bool = False,
+        weights_scale: float = 1.0,
+    ) -> Handle:
+        """Each row through the `n_used` experts that its router scores highest, the lower index where scores are equal.
+
+        An expert gives down(silu(gate x) * up x). Its weight is its score, softmax or sigmoid over all experts,
+        divided by the sum over the chosen ones with `normalize`, then times `weights_scale`.
+        """
+        if not 1 <= n_used <= n_experts:
+            self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
+        if scoring not in ("softmax", "sigmoid"):
+            self._fail(f"moe got scoring {scoring!r}; softmax or sigmoid was expected")
+        weight = self._matrix(router)
+        if weight.shape != (n_experts, x.width):
+            self._fail(f"{weight.name} has shape {weight.shape}, expected ({n_experts}, {x.width})")
+        bias = self._bias(router, weight)
+        experts = [self._weight(self._full(name, "weight")) for name in (gate, up, down)]
+        inner, outer = (n_experts, ffn, x.width), (n_experts, x.width, ffn)
+        for expert, shape in zip(experts, (inner, inner, outer), strict=True):
+            if expert.shape != shape:
+                self._fail(f"{expert.name} has shape {expert.shape}, expected {shape}: experts, rows, columns")
+        return self._step(
+            "moe",
+            (x,),
+            x.value.rows,
+            x.width,
+            (weight, *bias, *experts),
+            roles=" ".join(("router", *("bias" for _ in bias), "gate", "up", "down")),
+            n_used=n_used,
+            scoring=scoring,
+            normalize=bool(normalize),
+            weights_scale=float(weights_scale),
+            eps=0.0,
+            scale=1.0,
+            epilogue="none",
+        )
+
     def add(self, a: Handle, b: Handle) -> Handle:
         """A + b."""
         self._same_shape("add", a, b)
@@ -212,7 +255,8 @@ class Tracer:
         weights: tuple[Weight, ...] = (),
         **attributes: Attribute,
     ) -> Handle:
-        if set(attributes) != set(OPS[op].attributes) or len(inputs) != len(OPS[op].inputs):
+        n_inputs = sum(not name.endswith("?") for name in OPS[op].inputs)
+        if set(attributes) != set(OPS[op].attributes) or len(inputs) != n_inputs:
             self._fail(f"{op} was built with other inputs or attributes than the op table gives it")
         value = Value(len(self._values), width, rows)
         self._values.append(value)
@@ -242,6 +286,15 @@ class Tracer:
         if len(weight.shape) != 1:
             self._fail(f"{weight.name} has shape {weight.shape}, a vector was expected")
         return weight
+
+    def _bias(self, name: str, weight: Weight) -> tuple[Weight, ...]:
+        """`name.bias`, where the file has one for the matrix."""
+        if self._full(name, "bias") not in self._tensors:
+            return ()
+        bias = self._vector(name, "bias")
+        if bias.shape != weight.shape[:1]:
+            self._fail(f"{bias.name} has {bias.shape[0]} elements, but {weight.name} has {weight.shape[0]} rows")
+        return (bias,)
 
     def _same_shape(self, op: str, a: Handle, b: Handle) -> None:
         if (a.width, a.value.rows) != (b.width, b.value.rows):

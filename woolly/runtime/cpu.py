@@ -74,6 +74,7 @@ class CpuProgram:
         self.arena_bytes = placement.n_bytes
         self._native = _native.Program(self.level, self.threads, options.max_rows, placement.n_bytes, _MAX_CONTEXT)
         self._matrices: dict[str, int] = {}
+        self._experts: dict[str, list[int]] = {}  # a matrix for each expert
         self._vectors: dict[str, int] = {}
         self._kept: list[object] = []  # arrays that native code points into
         self._values: dict[int, int] = {}
@@ -85,7 +86,7 @@ class CpuProgram:
         self._native.finish()
         self._rope, self._divisors = self._find_rope()
         self._cosines = self._sines = np.zeros((0, 1), np.float32)
-        self._packed = PackedWeights(self._native, tensors, self._matrices_of_linears(), options.weight_memory)
+        self._packed = PackedWeights(self._native, tensors, self._uses(), options.weight_memory)
 
     def new_state(self, n_pages: int) -> CpuState:
         """An empty cache of so many pages."""
@@ -156,6 +157,8 @@ class CpuProgram:
             options |= {"norm": self._vector(step.weights[0].name), "eps": step.number("eps")}
         elif step.op == "linears":
             options |= self._linears(step)
+        elif step.op == "moe":
+            options |= self._moe(step)
         elif step.op == "store":
             options |= self._store(step)
         elif step.op == "attend":
@@ -190,6 +193,23 @@ class CpuProgram:
             "epilogue": step.text("epilogue"),
         }
 
+    def _moe(self, step: Step) -> dict[str, object]:
+        roles = dict(zip(step.text("roles").split(), step.weights, strict=True))
+        experts = [index for role in ("gate", "up", "down") for index in self._matrices_of(roles[role].name)]
+        return {
+            "matrices": [self._matrix(roles["router"].name), *experts],
+            "biases": [self._vector(roles["bias"].name) if "bias" in roles else -1],
+            "norm": self._vector(roles["norm"].name) if "norm" in roles else -1,
+            "eps": step.number("eps"),
+            "factor": step.number("scale"),
+            "epilogue": step.text("epilogue"),
+            "n_experts": roles["router"].shape[0],
+            "n_used": step.integer("n_used"),
+            "sigmoid": step.text("scoring") == "sigmoid",
+            "normalize": bool(step.integer("normalize")),
+            "weights_scale": step.number("weights_scale"),
+        }
+
     def _store(self, step: Step) -> dict[str, object]:
         head_dim, rope = step.integer("head_dim"), step.rope()
         block = 32 if self._kv_type == "q8_0" else 16
@@ -211,18 +231,30 @@ class CpuProgram:
 
     def _matrix(self, name: str) -> int:
         if name not in self._matrices:
-            tensor = self._tensors[name]
-            rows, columns = tensor.shape
-            source = tensor.data.reshape(-1)
-            self._kept.append(source)
-            try:
-                index = self._native.add_matrix(int(tensor.type), rows, columns, source, isinstance(tensor, Tensor))
-            except ValueError as error:
-                raise UnsupportedError(
-                    f"tensor {name!r} is {tensor.type.name}, which is not supported yet: {error}"
-                ) from None
-            self._matrices[name] = index
+            self._matrices[name] = self._add_matrix(name, self._tensors[name].data)
         return self._matrices[name]
+
+    def _matrices_of(self, name: str) -> list[int]:
+        """The matrices of a tensor of experts.
+
+        Each is one of its own: panels then never span two, whatever their rows, and pages of the file are given back
+        expert by expert, where one that no row goes to would keep those of all.
+        """
+        if name not in self._experts:
+            self._experts[name] = [self._add_matrix(name, data) for data in self._tensors[name].data]
+        return self._experts[name]
+
+    def _add_matrix(self, name: str, data: npt.NDArray[np.uint8]) -> int:
+        tensor = self._tensors[name]
+        rows, columns = tensor.shape[-2:]
+        source = data.reshape(-1)
+        self._kept.append(source)
+        try:
+            return self._native.add_matrix(int(tensor.type), rows, columns, source, isinstance(tensor, Tensor))
+        except ValueError as error:
+            raise UnsupportedError(
+                f"tensor {name!r} is {tensor.type.name}, which is not supported yet: {error}"
+            ) from None
 
     def _vector(self, name: str) -> int:
         if name not in self._vectors:
@@ -231,13 +263,12 @@ class CpuProgram:
             self._vectors[name] = self._native.add_vector(array)
         return self._vectors[name]
 
-    def _matrices_of_linears(self) -> list[tuple[int, str, int]]:
-        """(step, tensor, matrix) of every weight that a linears step reads, in order of use."""
+    def _uses(self) -> list[tuple[int, str, list[int]]]:
+        """(step, tensor, its matrices) of every weight that is computed with in panels, in order of use."""
         return [
-            (index, weight.name, self._matrices[weight.name])
+            (index, weight.name, self._experts.get(weight.name) or [self._matrices[weight.name]])
             for index, step in enumerate(self.fused.steps)
-            if step.op == "linears"
-            for weight in step.by_role("weight")
+            for weight in step.matrices
         ]
 
     def _find_rope(self) -> tuple[Rope | None, Float32 | None]:

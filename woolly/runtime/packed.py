@@ -7,6 +7,7 @@ their place for good (every read a hit), and the rest is packed anew from the ma
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Mapping, Sequence
 
@@ -29,19 +30,20 @@ class PackedWeights:
         self,
         program: _native.Program,
         tensors: Mapping[str, Tensor],
-        uses: Sequence[tuple[int, str, int]],  # (step, tensor, matrix) in order of use
+        uses: Sequence[tuple[int, str, Sequence[int]]],  # (step, tensor, its matrices) in order of use
         budget: int | None,
     ) -> None:
         self._uses = uses
         self._resident: dict[str, npt.NDArray[np.uint8]] = {}
         self._hits = self._misses = 0
         left = budget
-        for _, name, matrix in uses:
+        for _, name, matrices in uses:
             n_bytes = _packed_bytes(tensors[name])
             if name in self._resident or (left is not None and n_bytes > left):
                 continue
             memory = _anonymous(n_bytes)
-            program.set_packed(matrix, memory)
+            for matrix, part in zip(matrices, np.split(memory, len(matrices)), strict=True):
+                program.set_packed(matrix, part)
             self._resident[name] = memory
             left = None if left is None else left - n_bytes
 
@@ -60,8 +62,8 @@ class PackedWeights:
 
 
 def _packed_bytes(tensor: Tensor) -> int:
-    rows, columns = tensor.shape
-    return -(-rows // _PANEL) * _PANEL * tensor.type.row_bytes(columns)
+    *experts, rows, columns = tensor.shape
+    return math.prod(experts) * -(-rows // _PANEL) * _PANEL * tensor.type.row_bytes(columns)
 
 
 def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:

@@ -16,6 +16,7 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.cancelled import CancelledRun
 from woolly.runtime.options import Options
 from woolly.runtime.reference_fused import FUSED_OPS
+from woolly.runtime.reference_moe import apply_moe
 from woolly.runtime.reference_ops import PLAIN_OPS, Context
 from woolly.runtime.state import State
 from woolly.runtime.weights import WeightStats, WeightStore
@@ -24,7 +25,7 @@ __all__ = ["REFERENCE_OPS", "ReferenceBackend", "ReferenceProgram"]
 
 Float32 = npt.NDArray[np.float32]
 
-REFERENCE_OPS = {**PLAIN_OPS, **FUSED_OPS}
+REFERENCE_OPS = {**PLAIN_OPS, "moe": apply_moe, **FUSED_OPS}
 
 
 class ReferenceProgram:

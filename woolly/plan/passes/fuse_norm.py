@@ -1,4 +1,4 @@
-"""A norm that only linears read moves into them: it is computed where its input is quantized."""
+"""A norm that one linears or moe step reads moves into it: it is computed where its input is quantized."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["fuse_norm"]
 
 
 def fuse_norm(plan: Plan) -> Plan:
-    """rms_norm over whole rows, read by one `linears` step -> that step's prologue."""
+    """rms_norm over whole rows, read by one `linears` or `moe` step -> that step's prologue."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, norm in enumerate(plan.steps):
@@ -20,10 +20,10 @@ def fuse_norm(plan: Plan) -> Plan:
         if len(readers[norm.output]) != 1:
             continue
         at = readers[norm.output][0]
-        linears = plan.steps[at]
-        if linears.op != "linears" or linears.by_role("norm"):
+        reader = plan.steps[at]
+        if reader.op not in ("linears", "moe") or reader.by_role("norm"):
             continue
-        fused = changed(linears, roles=f"norm {linears.text('roles')}", eps=norm.number("eps"))
+        fused = changed(reader, roles=f"norm {reader.text('roles')}", eps=norm.number("eps"))
         replaced[index] = ()
-        replaced[at] = (replace(fused, inputs=norm.inputs, weights=(*norm.weights, *linears.weights)),)
+        replaced[at] = (replace(fused, inputs=norm.inputs, weights=(*norm.weights, *reader.weights)),)
     return rebuilt(plan, replaced)

@@ -1,4 +1,4 @@
-"""A linear whose result is only scaled or added to the residual does so where it is stored."""
+"""A linear or moe whose result is only scaled or added to the residual does so where it is stored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["fuse_residual"]
 
 
 def fuse_residual(plan: Plan) -> Plan:
-    """`linears` of one output, then scale, then add -> the scale and the epilogue of the linears."""
+    """`linears` of one output or `moe`, then scale, then add -> the scale and the epilogue of that step."""
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, step in enumerate(plan.steps):
-        if step.op != "linears" or step.text("epilogue") != "none" or len(step.outputs) != 1:
+        if step.op not in ("linears", "moe") or step.text("epilogue") != "none" or len(step.outputs) != 1:
             continue
         fused = step
 
@@ -28,12 +28,13 @@ def fuse_residual(plan: Plan) -> Plan:
             fused = replace(changed(fused, scale=after.number("factor")), outputs=after.outputs)
             replaced[at] = ()
             at, after = reader(fused)
-        if after is not None and after.op == "add" and after.inputs[0] != after.inputs[1]:
+        # An add of two such steps goes to the first; the second makes its residual.
+        if after is not None and after.op == "add" and after.inputs[0] != after.inputs[1] and at not in replaced:
             (residual,) = (value for value in after.inputs if value != fused.output)
             fused = replace(
                 changed(fused, epilogue="residual"), inputs=(fused.inputs[0], residual), outputs=after.outputs
             )
-            # The sum is made where the add stood: the residual may be computed only after the linears.
+            # The sum is made where the add stood: the residual may be computed only after this step.
             replaced[index] = ()
             replaced[at] = (fused,)
         else:

@@ -88,6 +88,8 @@ def barriers(plan: Plan, placement: Placement) -> tuple[bool, ...]:
 def _resources(step: Step) -> tuple[set[str], set[str]]:
     if step.op == "linears":
         return set(), {"activations"}
+    if step.op == "moe":
+        return set(), {"activations", "routes"}
     if step.op == "store":
         return set(), {f"cache {step.integer('layer')}"}
     if step.op == "attend":
