@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -215,8 +216,12 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
     const int64_t share = std::max<int64_t>(1, (1 << 14) / columns);  // rows taken at a time
     std::atomic<int64_t> next{0};
     std::vector<QuantizeResult> results(size_t(threads), {Fault::none, n_rows});
-    auto work = [&](QuantizeResult& result) {
-        std::vector<float> x(static_cast<size_t>(columns));
+    // All memory is taken here, where a lack of it can still be told.
+    std::vector<std::vector<float>> rows(static_cast<size_t>(threads),
+                                         std::vector<float>(static_cast<size_t>(columns)));
+    auto work = [&](size_t worker) {
+        QuantizeResult& result = results[worker];
+        std::vector<float>& x = rows[worker];
         for (int64_t first; result.fault == Fault::none && (first = next.fetch_add(share)) < n_rows;) {
             for (int64_t row = first; row < std::min(first + share, n_rows); ++row) {
                 read_row(source_type, source + size_t(row) * source_bytes, columns, x.data());
@@ -229,8 +234,13 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
         }
     };
     std::vector<std::thread> others;
-    for (int i = 1; i < threads && i * share < n_rows; ++i) others.emplace_back([&, i] { work(results[size_t(i)]); });
-    work(results[0]);
+    others.reserve(size_t(threads));
+    try {
+        for (int i = 1; i < threads && i * share < n_rows; ++i) others.emplace_back(work, size_t(i));
+    } catch (const std::system_error&) {
+        // The system gives no more threads: those that are there do the work.
+    }
+    work(0);
     for (std::thread& other : others) other.join();
     QuantizeResult first = results[0];
     for (const QuantizeResult& result : results) {

@@ -26,8 +26,9 @@ constexpr Nearest kNearest = [] {
     return table;
 }();
 
+// In this order of arguments a NaN, of a row that is refused afterwards, counts as the least.
 int nearest_index(float scaled) {
-    return kNearest.index[int(std::min(std::max(2 * scaled, -float(kReach)), float(kReach)) + float(kReach))];
+    return kNearest.index[int(std::min(std::max(-float(kReach), 2 * scaled), float(kReach)) + float(kReach))];
 }
 
 // Scale of 32 numbers, weighted by their squares: the best of 15.
@@ -76,7 +77,7 @@ void quantize_block_iq4xs(const float* x, uint8_t* out) {
     std::fill_n(out, 8, uint8_t(0));
     for (int g = 0; g < 8; ++g) {
         const float ratio = step != 0 ? scales[g] / step : 0;
-        const int scale = int(nearest(std::min(std::max(ratio, -32.0f), 31.0f)));
+        const int scale = int(nearest(std::min(std::max(-32.0f, ratio), 31.0f)));
         pack_32(x + 32 * g, step * float(scale), out + 8 + 16 * g);
         const int stored = scale + 32;
         out[4 + g / 2] = uint8_t(out[4 + g / 2] | ((stored & 15) << (4 * (g % 2))));
