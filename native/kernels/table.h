@@ -59,17 +59,23 @@ using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const Activatio
 
 // Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that
 // is computed with, once for all rows. Null where a type or level has none.
+struct Ahead;
 struct Wide {
     void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
     // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. The rows
     // lie in memory at equal distances. Called
     // with the blocks in order, on sums that began as zeros, it gives what PanelDot gives, to the bit.
-    void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows,
-                float* acc);
+    void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
+                Ahead& ahead);
     int block, bytes;  // columns of a block, and the bytes of it packed ...
     int open_bytes;    // ... and opened
 };
 constexpr int64_t kWideColumns = 1024;
+// Packed weights that are opened next: fetched line by line while the present ones are computed with.
+struct Ahead {
+    const uint8_t* at;
+    const uint8_t* end;
+};
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
 

@@ -165,7 +165,10 @@ void Worker::dot(const Matrix& matrix, const uint8_t* weights, const ActivationR
     for (int64_t c = 0; c < matrix.columns; c += kWideColumns) {
         const int64_t first = c / wide.block, blocks = std::min(kWideColumns, matrix.columns - c) / wide.block;
         wide.open(weights + first * wide.bytes, blocks, open);
-        wide.dot(open, blocks, rows, first, n, tile);
+        // What comes next in memory is what is opened next: the rest of this panel, or the next one.
+        const uint8_t* next = weights + (first + blocks) * wide.bytes;
+        Ahead ahead{next, next + kWideColumns / wide.block * wide.bytes};
+        wide.dot(open, blocks, rows, first, n, tile, ahead);
     }
 }
 

@@ -84,7 +84,8 @@ bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
     for (int64_t c = 0; c < columns; c += kWideColumns) {
         const int64_t first = c / wide.block, blocks = std::min(kWideColumns, columns - c) / wide.block;
         wide.open(panel.data() + first * wide.bytes, blocks, open);
-        wide.dot(open, blocks, rows.rows.data(), first, n, many.data());
+        Ahead ahead{panel.data(), panel.data() + panel.size()};
+        wide.dot(open, blocks, rows.rows.data(), first, n, many.data(), ahead);
     }
     std::free(open);
     // Also by groups of rows in the kernel for few.

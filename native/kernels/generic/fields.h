@@ -14,6 +14,13 @@ template <int n, int i = 0, class F>
     }
 }
 
+// Some lines at a time, as many as a core waits for at once.
+[[gnu::always_inline]] inline void fetch(Ahead& ahead) {
+    if (ahead.at >= ahead.end) return;
+    for (int line = 0; line < 8; ++line) prefetch(ahead.at + 64 * line);
+    ahead.at += 512;
+}
+
 // Nibbles: one vector -> 2, `apart` vectors from each other.
 template <int v, int apart, class Use>
 [[gnu::always_inline]] inline void four_bits(const uint8_t* p, const Use& use) {

@@ -48,16 +48,17 @@ void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows,
 }
 
 template <class Open>
-void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc) {
+void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
+              Ahead& ahead) {
     int m = 0;
     for (; m + kWideRows <= n_rows; m += kWideRows)
-        Open::template dot<kWideRows>(open, n_blocks, rows + m, first, acc + 16 * m);
+        Open::template dot<kWideRows>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
     if constexpr (kWideRows > 4)
-        for (; m + 4 <= n_rows; m += 4) Open::template dot<4>(open, n_blocks, rows + m, first, acc + 16 * m);
+        for (; m + 4 <= n_rows; m += 4) Open::template dot<4>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
     if constexpr (kWideRows > 2)
-        for (; m + 2 <= n_rows; m += 2) Open::template dot<2>(open, n_blocks, rows + m, first, acc + 16 * m);
+        for (; m + 2 <= n_rows; m += 2) Open::template dot<2>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
     if constexpr (kWideRows > 1)
-        for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m);
+        for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
 }
 
 template <class Type>

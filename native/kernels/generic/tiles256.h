@@ -58,11 +58,12 @@ struct Tiles256 {
     // n_rows <= 32, at equal distances.
     template <bool two>
     static void dot_rows(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows,
-                         float* acc) {
+                         float* acc, Ahead& ahead) {
         alignas(64) int32_t sums[4][16 * 16];
         const int64_t stride = n_rows > 1 ? rows[1].q - rows[0].q : 64;
         const uint8_t* p = open;
         for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
+            fetch(ahead);
             tile_zero<0>(), tile_zero<1>();
             if constexpr (two) tile_zero<2>(), tile_zero<3>();
             for (int k = 0; k < 4; ++k) {
@@ -87,16 +88,16 @@ struct Tiles256 {
     }
 
     static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows,
-                    float* acc) {
+                    float* acc, Ahead& ahead) {
         int shape = -1;
         for (int m = 0; m < n_rows; m += 32) {
             const int count = n_rows - m < 32 ? n_rows - m : 32;
             if (count != shape) tiles_begin(count < 16 ? count : 16, count > 16 ? count - 16 : 0);
             shape = count;
             if (count > 16) {
-                dot_rows<true>(open, n_blocks, rows + m, first, count, acc + 16 * m);
+                dot_rows<true>(open, n_blocks, rows + m, first, count, acc + 16 * m, ahead);
             } else {
-                dot_rows<false>(open, n_blocks, rows + m, first, count, acc + 16 * m);
+                dot_rows<false>(open, n_blocks, rows + m, first, count, acc + 16 * m, ahead);
             }
         }
         tiles_end();

@@ -67,11 +67,13 @@ struct Open256 {
     }
 
     template <int M>
-    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc) {
+    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc,
+                    Ahead& ahead) {
         constexpr int width = 256 / n;
         for (int lane = 0; lane < 16; lane += kStrip) {
             const uint8_t* p = open + 4 * lane;
             for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
+                fetch(ahead);
                 StripI total[M];
                 for (int m = 0; m < M; ++m) {
                     total[m] = strip_zero();

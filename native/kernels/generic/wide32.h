@@ -25,12 +25,14 @@ struct Open32 {
     }
 
     template <int M>
-    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc) {
+    static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc,
+                    Ahead& ahead) {
         for (int lane = 0; lane < 16; lane += kStrip) {
             const uint8_t* p = open + 4 * lane;
             StripF sum[M];
             for (int m = 0; m < M; ++m) sum[m] = strip_load(acc + 16 * m + lane);
             for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
+                if (b % 8 == 0) fetch(ahead);
                 StripI dots[M];
                 for (int m = 0; m < M; ++m)
                     if constexpr (offset != 0) {

@@ -85,12 +85,13 @@ struct Mmla32 {
 
     template <int G>
     static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* const* rows, int64_t first,
-                    float* const* acc) {
+                    float* const* acc, Ahead& ahead) {
         for (int lane = 0; lane < 16; lane += 8) {
             const uint8_t* p = open;
             PairF sum[G];
             for (int g = 0; g < G; ++g) sum[g] = load_pair(acc[2 * g] + lane, acc[2 * g + 1] + lane);
             for (int64_t b = first; b < first + n_blocks; ++b, p += Open::bytes) {
+                if (b % 8 == 0) fetch(ahead);
                 PairI dots[G];
                 for (int g = 0; g < G; ++g) dots[g] = pair_izero();
                 for (int c = 0; c < 32; c += 8)
@@ -141,11 +142,12 @@ struct Mmla256 {
 
     template <int G>
     static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* const* rows, int64_t first,
-                    float* const* acc) {
+                    float* const* acc, Ahead& ahead) {
         constexpr int width = 256 / Open::n;
         for (int lane = 0; lane < 16; lane += 8) {
             const uint8_t* p = open;
             for (int64_t b = first; b < first + n_blocks; ++b, p += Open::bytes) {
+                fetch(ahead);
                 PairI total[G];
                 for (int g = 0; g < G; ++g) total[g] = pair_izero();
                 for (int k = 0; k < Open::n; ++k) {
@@ -183,7 +185,8 @@ struct Mmla256 {
 #undef WOOLLY_PAIRS
 
 template <class Kernel>
-void dot_mmla(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc) {
+void dot_mmla(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
+              Ahead& ahead) {
     for (int m = 0; m < n_rows; m += 4) {
         const ActivationRow* four[4];
         float* sums[4];
@@ -195,9 +198,9 @@ void dot_mmla(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, 
             sums[i] = acc + 16 * at;
         }
         if (n > 2) {
-            Kernel::template dot<2>(open, n_blocks, four, first, sums);
+            Kernel::template dot<2>(open, n_blocks, four, first, sums, ahead);
         } else {
-            Kernel::template dot<1>(open, n_blocks, four, first, sums);
+            Kernel::template dot<1>(open, n_blocks, four, first, sums, ahead);
         }
     }
 }
