@@ -1,5 +1,6 @@
 """`woolly chat`: a conversation, its commands, and what Ctrl-C does."""
 
+import io
 import json
 import os
 import pty
@@ -7,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from woolly.cli.answer import _split, visible
 from woolly.cli.chat import Chat
 from woolly.cli.conversation import Conversation
 from woolly.cli.slash import COMMANDS
+from woolly.cli.typing_in import Keyboard
 from woolly.errors import RequestError
 
 
@@ -244,3 +247,70 @@ def test_a_file_that_is_no_conversation_is_refused(tmp_path):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(RequestError, match=r"holds no conversation|is no JSON"):
             conversation.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("text", ["5", "true", '{"a": 1}', "[1, 2]", "[" * 100_000])
+def test_a_stop_that_is_no_text_is_refused_or_taken_as_it_is(text):
+    conversation = Conversation(SamplingParams())
+    if text[-1] == "[":
+        conversation.set("stop", text)
+        assert conversation.params.stop == (text,)
+        return
+    with pytest.raises(RequestError, match="stop is "):
+        conversation.set("stop", text)
+    assert conversation.params == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"messages": [], "settings": null}', "the settings in .* are null; expected"),
+        ('{"messages": [], "settings": [1]}', r"the settings in .* are \[1\]; expected"),
+        ('{"messages": [], "settings": {"stop": 5}}', "stop is 5"),
+        ('{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400), "cannot be set"),
+        ('{"messages": [], "system": 5}', "the system prompt in .* is 5; a text was expected"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_file_with_a_wrong_part_leaves_the_conversation_as_it_was(tmp_path, text, expected):
+    conversation = Conversation(SamplingParams(), "s", [{"role": "user", "content": "u"}])
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(RequestError, match=expected):
+        conversation.load(tmp_path / "x.json")
+    assert conversation == Conversation(SamplingParams(), "s", [{"role": "user", "content": "u"}])
+
+
+def test_what_is_no_utf_8_is_saved_too(tmp_path):
+    conversation = Conversation(SamplingParams(), None, [{"role": "user", "content": "ü\udcff"}])
+    conversation.save(tmp_path / "x.json")
+    other = Conversation(SamplingParams())
+    other.load(tmp_path / "x.json")
+    assert other == conversation
+
+
+def test_a_path_that_cannot_be_is_one_sentence():
+    conversation = Conversation(SamplingParams())
+    for path in ("a\0b", "~no-such-person-here/x"):
+        with pytest.raises(RequestError, match="cannot be written"):
+            conversation.save(Path(path))
+        with pytest.raises(RequestError, match=r"cannot be read|is no JSON"):
+            conversation.load(Path(path))
+
+
+def test_regen_keeps_question_and_answer_where_none_can_begin(chat, capsys):
+    chat.take("hello")
+    before = contents(chat)
+    chat.take("/system " + "x" * 2000)
+    chat.take("/regen")
+    assert "context" in capsys.readouterr().err
+    assert contents(chat) == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "messages"),
+    [('"""a\nb', ["a\nb"]), ("a\\\n", ["a"]), ("a\\\nb\\\n", ["a\nb"]), ("x\n", ["x"]), ("", [])],
+)
+def test_the_end_of_input_ends_a_message_of_several_lines(monkeypatch, typed, messages):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    keyboard = Keyboard(None)
+    assert list(iter(lambda: keyboard.read("> ", ". "), None)) == messages

@@ -10,6 +10,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.store.hub import Hub
+from woolly.cli import remote
 from woolly.cli.options import structure
 from woolly.cli.reference import reference
 from woolly.errors import GGUFError, RequestError, StoreError, WoollyError
@@ -26,7 +27,7 @@ def model(tmp_path_factory):
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "woolly"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "WOOLLY_API_KEY", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -110,6 +111,41 @@ def test_ps_asks_a_server(home, monkeypatch):
         woolly("ps", "--url", url)
     with pytest.raises(RequestError, match="--url is"):
         woolly("ps", "--url", "localhost")
+
+
+def test_ps_does_not_carry_the_key_to_another_host(home):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.headers["Host"].split(":")[0], self.headers.get("Authorization")))
+            self.send_response(302 if asked[-1][0] == "127.0.0.1" else 401)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        with pytest.raises(RequestError, match="asks for a key"):
+            woolly("ps", "--url", f"http://127.0.0.1:{server.server_address[1]}", "--api-key", "secret")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert asked == [("127.0.0.1", "Bearer secret"), ("localhost", None)]
+
+
+def test_show_reads_the_whole_header_of_a_file_that_is_called_shard(home, model, monkeypatch):
+    hub = Hub()
+    monkeypatch.setattr(remote, "_FIRST", 1000)
+    try:
+        hub.repos["a/b"] = {"my-shard.gguf": model.read_bytes()}
+        facts = json.loads(woolly("show", f"{hub.url}/cdn/a/b/my-shard.gguf", "--json"))
+        assert facts["tensors"] == json.loads(woolly("show", model, "--json"))["tensors"]
+    finally:
+        hub.close()
 
 
 def test_show_reads_the_header_of_a_file_that_is_elsewhere(home, model, monkeypatch):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 COMMIT = "a" * 40
 
@@ -16,6 +17,7 @@ class Hub:
         self.cuts = 0  # so many downloads end half-way
         self.token = None  # what repositories ask for
         self.ranges = True
+        self.shift = 0  # so far behind what was asked for do parts begin
         self.changed = False  # whether the file has another tag than before
         self.log = []  # (path, Range, Authorization) of each GET
         hub = self
@@ -52,7 +54,7 @@ class Hub:
         self.log.append((path, request.headers.get("Range"), authorization))
         if path.startswith("cdn/"):
             _, org, name, file = path.split("/", 3)
-            self.file(request, self.repos[f"{org}/{name}"][file])
+            self.file(request, self.repos[f"{org}/{name}"][unquote(file)])
             return
         if self.token is not None and authorization != f"Bearer {self.token}":
             self.json(request, {"error": "no"}, 401, {"X-Error-Code": "GatedRepo"})
@@ -97,6 +99,13 @@ class Hub:
         if wanted and self.ranges and asked in (None, tag):
             start, _, stop = wanted.removeprefix("bytes=").partition("-")
             first, last = int(start), min(int(stop or last), last)
+            if first >= len(data):
+                request.send_response(416)
+                request.send_header("Content-Range", f"bytes */{len(data)}")
+                request.send_header("Content-Length", "0")
+                request.end_headers()
+                return
+            first += self.shift
             request.send_response(206)
             request.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         else:

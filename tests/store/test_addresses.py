@@ -1,6 +1,7 @@
 """Pulling from an address."""
 
 import hashlib
+import json
 
 import pytest
 
@@ -73,3 +74,77 @@ def test_a_path_is_used_in_place(site, tmp_path):
 def test_a_server_that_is_not_there_is_one_sentence(site):
     with pytest.raises(StoreError, match=r"could not fetch .* from 127\.0\.0\.1:9 \(Connection refused\): check"):
         pull("http://127.0.0.1:9/own.gguf")
+
+
+def test_a_file_of_the_same_name_from_elsewhere_is_not_taken_for_it(site, tmp_path):
+    site.repos["other/where"] = {"own.gguf": DATA + b"other"}
+    first, second = (f"{site.url}/cdn/{owner}/where/own.gguf" for owner in ("some", "other"))
+    path = pull(first)
+    for ask in (pull, resolve):
+        with pytest.raises(StoreError, match=rf"is there already, from {first}: `woolly rm own.gguf` makes room"):
+            ask(second)
+    with pytest.raises(StoreError, match="is there already, from"):
+        download.download(download.Remote(second, second), path, keep_source=True)  # as one that waited for the lock
+    assert pull(second, sha256=hashlib.sha256(DATA).hexdigest()) == path  # the bytes that were asked for
+    remove_model("own.gguf")
+    assert pull(second).read_bytes() == DATA + b"other"
+    assert resolve(second) == path
+
+
+def test_names_that_differ_in_case_alone_are_told_apart(tmp_path, site):
+    folder = tmp_path / "home" / "models"
+    folder.mkdir(parents=True)
+    for name in ("Own.gguf", "own.gguf"):
+        (folder / name).write_bytes(DATA)
+    if len(list(folder.iterdir())) < 2:
+        pytest.skip("this disk does not tell them apart")
+    with pytest.raises(StoreError, match=r"OWN may mean Own\.gguf or own\.gguf: say which"):
+        remove_model("OWN")
+    assert remove_model("Own.gguf").path == folder / "Own.gguf"
+    assert remove_model("OWN").path == folder / "own.gguf"
+
+
+def left_over(site, tmp_path, data):
+    """What a process that was killed left of own.gguf."""
+    url, folder = f"{site.url}/cdn/some/where/own.gguf", tmp_path / "home" / "models"
+    folder.mkdir(parents=True)
+    (folder / "own.gguf.partial").write_bytes(data)
+    tag = f'"{hashlib.md5(DATA).hexdigest()}False"'
+    (folder / "own.gguf.partial.json").write_text(json.dumps({"url": url, "etag": tag}))
+    return url
+
+
+def test_a_download_that_only_lacked_its_check_is_used(site, tmp_path):
+    url = left_over(site, tmp_path, DATA)
+    assert pull(url).read_bytes() == DATA
+    assert [wanted for _, wanted, _ in site.log] == [f"bytes={len(DATA)}-"]
+    assert not list((tmp_path / "home" / "models").glob("*.partial*"))
+
+
+def test_a_rest_longer_than_the_file_is_fetched_from_the_start(site, tmp_path):
+    url = left_over(site, tmp_path, DATA + b"more")
+    assert pull(url).read_bytes() == DATA
+    assert [wanted for _, wanted, _ in site.log] == [f"bytes={len(DATA) + 4}-", None]
+
+
+def test_another_part_than_was_asked_for_is_not_put_into_the_file(site, tmp_path):
+    url = left_over(site, tmp_path, DATA[:1000])
+    site.shift = 4
+    assert pull(url).read_bytes() == DATA
+    assert [wanted for _, wanted, _ in site.log] == ["bytes=1000-", None]
+
+
+def test_a_server_that_sends_more_than_there_should_be_is_stopped(site, tmp_path):
+    url = f"{site.url}/cdn/some/where/own.gguf"
+    with pytest.raises(StoreError, match="sends more than the 1000 bytes"):
+        download.download(download.Remote(url, url, n_bytes=1000), tmp_path / "own.gguf")
+    assert [path.name for path in tmp_path.glob("*own.gguf*")] == [".own.gguf.lock"]
+
+
+def test_what_lies_beside_a_model_goes_with_it_but_for_the_lock(site, tmp_path):
+    path = pull(f"{site.url}/cdn/some/where/own.gguf")
+    partial = path.with_name("own.gguf.partial")
+    partial.mkdir()
+    (partial / "pip.log").touch()
+    remove_model("own.gguf")
+    assert [left.name for left in path.parent.iterdir()] == [".own.gguf.lock"]

@@ -204,3 +204,55 @@ def test_a_choice_that_is_open_is_asked_back():
         choose_file(["x-Q2_K.gguf", "x-Q3_K_S.gguf"], wanted)
     with pytest.raises(StoreError, match="holds no GGUF file"):
         choose_file(["model.safetensors"], wanted)
+
+
+@pytest.mark.parametrize("name", ["../../../../x-Q4_0.gguf", "/ABS/x-Q4_0.gguf", "a/../x-Q4_0.gguf", ".x-Q4_0.gguf",
+    "a\\x-Q4_0.gguf", "a\0x-Q4_0.gguf", "a/./x-Q4_0.gguf"])  # fmt: skip
+def test_a_mirror_cannot_write_outside_of_the_repositorys_folder(hub, tmp_path, name):
+    name = name.replace("ABS", str(tmp_path)[1:])
+    hub.repos["sheep/evil"] = {name: DATA}
+    with pytest.raises(StoreError, match="could lie outside of its folder"):
+        pull("hf:sheep/evil:Q4_0")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_files_keep_their_names_whatever_those_or_the_repository_hold(hub, tmp_path):
+    hub.repos["sheep/resolve"] = {"with space-Q4_0.gguf": DATA}
+    path = pull("hf:sheep/resolve:Q4_0")
+    assert path == tmp_path / "home" / "models" / "hf" / "sheep" / "resolve" / "with space-Q4_0.gguf"
+    assert path.read_bytes() == DATA
+
+
+def test_a_download_of_known_length_that_only_lacked_its_check_is_not_fetched_again(hub, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "_check", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pull(f"hf:{REPO}")
+    hub.log.clear()
+    assert pull(f"hf:{REPO}").read_bytes() == DATA
+    assert hub.sent("cdn/") == []
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(hub, tmp_path, monkeypatch):
+    named = []
+    monkeypatch.setattr(download.os, "fsync", lambda _: named.append(place(tmp_path).exists()))
+    pull(f"hf:{REPO}")
+    assert named == [False]
+
+
+def test_only_what_is_plainly_meant_is_removed(hub, tmp_path):
+    pull(f"hf:{REPO}:Q8_0")
+    with pytest.raises(StoreError, match=r"no model named .* was pulled"):
+        remove_model(f"hf:{REPO}/nosuch-Q8_0.gguf")
+    with pytest.raises(StoreError, match=r"no model named .* was pulled"):
+        remove_model(f"hf:{REPO}:Q4_K_M")
+    pull(f"hf:{REPO}:Q4_K_M")
+    with pytest.raises(StoreError, match=r"may mean hf:\S+Q4_K_M.gguf or hf:\S+Q8_0.gguf: say which"):
+        remove_model(f"hf:{REPO}")
+    assert place(tmp_path).exists()
+    assert place(tmp_path, "wool-Q8_0.gguf").exists()
+    assert remove_model(f"hf:{REPO}:q8_0").path == place(tmp_path, "wool-Q8_0.gguf")
+    assert remove_model(f"hf:{REPO}").path == place(tmp_path)

@@ -45,28 +45,38 @@ class Conversation:
         value: Any = text
         try:
             value = json.loads(text.lower() if text in ("None", "True", "False") else text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = {"none": None, "off": None}.get(text.lower(), text)
         if name == "max_tokens" and value == -1:
             value = None
         if name == "stop":
+            if value is not None and not isinstance(value, (str, list)):
+                raise RequestError(
+                    f"stop is {text}; a text or a list of texts was expected, such as {json.dumps(text)}"
+                )
             value = (value,) if isinstance(value, str) else tuple(value or ())
-        self.params = replace(self.params, **{name: value})
+        self.params = _changed(self.params, {name: value})
 
     def save(self, path: Path) -> None:
         """As JSON, which `load` reads."""
         data = {"system": self.system, "messages": self.messages, "settings": changed_settings(self.params)}
         try:
-            path.expanduser().write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RequestError(f"{path} cannot be written ({error.strerror or error})") from None
+            text = (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+        except UnicodeEncodeError:  # what was typed was no UTF-8; JSON can escape such halves of characters
+            text = (json.dumps(data, indent=2) + "\n").encode()
+        try:
+            path.expanduser().write_bytes(text)
+        except (OSError, ValueError, RuntimeError) as error:  # the latter: a NUL in the path, ~ of no one
+            raise RequestError(f"{path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
 
     def load(self, path: Path) -> None:
         """Replace all by what `save` wrote; a bare list of messages is taken too."""
         try:
             data = json.loads(path.expanduser().read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RequestError(f"{path} cannot be read ({error.strerror or error})") from None
+        except RecursionError:
+            raise RequestError(f"{path} is nested too deeply to be a conversation") from None
+        except (OSError, RuntimeError) as error:  # the latter: ~ of no one
+            raise RequestError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
         except ValueError as error:
             raise RequestError(f"{path} is no JSON ({error})") from None
         data = {"messages": data} if isinstance(data, list) else data
@@ -75,11 +85,30 @@ class Conversation:
             raise RequestError(
                 f'{path} holds no conversation: expected {{"messages": [{{"role": ..., "content": ...}}]}}'
             )
-        params = replace(self.params, **{k: v for k, v in data.get("settings", {}).items() if k in setting_names()})
-        system = data.get("system")
+        settings, system = data.get("settings", {}), data.get("system")
+        if not isinstance(settings, dict):
+            raise RequestError(f'the settings in {path} are {_short(settings)}; expected {{"temperature": ...}}')
+        if system is not None and not isinstance(system, str):
+            raise RequestError(f"the system prompt in {path} is {_short(system)}; a text was expected")
+        params = _changed(self.params, {k: v for k, v in settings.items() if k in setting_names()})
         if messages and messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
         self.params, self.system, self.messages = params, system, messages
+
+
+def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams:
+    try:
+        return replace(params, **settings)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # such as a number of 400 digits
+        raise RequestError(f"{_short(settings)} cannot be set ({error})") from None
+
+
+def _short(value: Any) -> str:
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested too deeply"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_message(message: Any) -> bool:

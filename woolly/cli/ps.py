@@ -47,10 +47,12 @@ def ps(
 def _ask(url: str, key: str | None) -> Any:
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"--url is {url!r}; expected an address such as http://127.0.0.1:8080")
-    headers = {"User-Agent": "woolly", **({"Authorization": f"Bearer {key}"} if key else {})}
     where = url.split("/api/")[0]
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
+        request = urllib.request.Request(url, headers={"User-Agent": "woolly"})
+        if key:
+            request.add_unredirected_header("Authorization", f"Bearer {key}")  # a redirect may lead to another host
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         error.close()

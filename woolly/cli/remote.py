@@ -34,7 +34,8 @@ def remote_header(spec: str) -> Iterator[GGUFFile]:
     else:
         remotes = hub_remotes(HubName.parse(spec))
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, unquote(urlsplit(remote.url).path).rsplit("/", 1)[1]) for remote in remotes]
+        places = [remote.file or unquote(urlsplit(remote.url).path) for remote in remotes]
+        paths = [Path(folder, place.rsplit("/", 1)[-1]) for place in places]
         for remote, path in zip(remotes, paths, strict=True):
             _fetch(remote, path)
         with open_gguf(paths[0]) as file:
@@ -55,7 +56,8 @@ def _fetch(remote: Remote, path: Path) -> None:
                     return
         except GGUFError as error:
             is_header = path.stat().st_size and _has_magic(path)
-            if "shard" in str(error):  # the others are not here yet: this one was read
+            # The others are not here yet: this one was read. A file's own name may say anything.
+            if re.search(r": this (?:is )?shard (?:\d+ )?of ", str(error).replace(str(path), "")):
                 return
             if not is_header or have >= min(n_bytes, _MOST):
                 text = str(error).replace(str(path), remote.url)

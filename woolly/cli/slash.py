@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from woolly.cli.conversation import changed_settings, setting_names
-from woolly.errors import RequestError
+from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:
     from woolly.cli.chat import Chat
@@ -67,10 +67,16 @@ def _clear(chat: Chat, _: str) -> str:
 
 
 def _regen(chat: Chat, _: str) -> None:
+    before = list(chat.conversation.messages)
     question = chat.conversation.take_question()
     if question is None:
+        chat.conversation.messages[:] = before
         raise RequestError("there is no question to answer again")
-    chat.ask(question)
+    try:
+        chat.ask(question)
+    except WoollyError:
+        chat.conversation.messages[:] = before
+        raise
 
 
 def _save(chat: Chat, name: str) -> str:

@@ -29,9 +29,10 @@ class Keyboard:
             self._readline.set_history_length(1000)
 
     def read(self, prompt: str, more: str) -> str | None:
-        """The next message; None at the end of input. Ctrl-C is passed on."""
+        """The next message; None at the end of input, which also ends a message. Ctrl-C is passed on."""
+        lines: list[str] = []
         try:
-            lines = [self._line(prompt)]
+            lines.append(self._line(prompt))
             text = lines[0].lstrip()
             if text.startswith(_QUOTES):
                 lines[0] = text[len(_QUOTES) :]
@@ -42,9 +43,10 @@ class Keyboard:
             while lines[-1].endswith("\\"):
                 lines[-1] = lines[-1][:-1]
                 lines.append(self._line(more))
-            return "\n".join(lines)
         except EOFError:
-            return None
+            if not lines:
+                return None
+        return "\n".join(lines)
 
     def close(self) -> None:
         """Keep the history, readable by its owner alone."""

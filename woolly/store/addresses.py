@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from woolly.errors import StoreError
-from woolly.store.download import Remote, download
+from woolly.store.download import Remote, check_source, download
 from woolly.store.folder import models_folder
 
-__all__ = ["is_address", "place_of", "pull_address"]
+__all__ = ["find_address", "is_address", "place_of", "pull_address"]
 
 
 def is_address(spec: str) -> bool:
@@ -27,6 +27,15 @@ def place_of(url: str) -> Path:
     return models_folder() / name
 
 
+def find_address(url: str) -> Path | None:
+    """The file that came from this address; StoreError where one of the same name came from elsewhere."""
+    target = place_of(url)
+    if not target.is_file():
+        return None
+    check_source(url, target)
+    return target
+
+
 def pull_address(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
     """Bring a file here, unless it was brought before; with a checksum, a file that is here is checked too."""
     target = place_of(url)
@@ -35,4 +44,5 @@ def pull_address(url: str, *, sha256: str | None = None, progress: Callable[[int
 
         if hash_of(target) != sha256.lower():
             raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
-    return target if target.exists() else download(Remote(url, url, sha256), target, progress)
+        return target  # the very bytes that were asked for, wherever they came from
+    return find_address(url) or download(Remote(url, url, sha256), target, progress, keep_source=True)

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import http.client
 import json
+import os
+import re
 import shutil
 import time
 import urllib.error
@@ -20,7 +22,7 @@ from woolly.errors import StoreError
 from woolly.store.alone import alone
 from woolly.store.checksum import CHUNK
 
-__all__ = ["Remote", "download", "open_url"]
+__all__ = ["Remote", "check_source", "download", "open_url", "source_note"]
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +40,15 @@ class Remote:
     sha256: str | None = None
     n_bytes: int | None = None
     token: str | None = None  # sent to the url's own host alone
+    file: str | None = None  # its path in a repository of the hub
+
+
+class _NoSuchRestError(ConnectionError):
+    """The server has no bytes from there on; `n_bytes` is the length that it told, -1 where it told none."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__("the file has changed meanwhile")
+        self.n_bytes = n_bytes
 
 
 def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: str = "GET") -> Any:
@@ -59,10 +70,11 @@ def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: s
     return response
 
 
-def download(remote: Remote, target: Path, progress: Progress | None = None) -> Path:
+def download(remote: Remote, target: Path, progress: Progress | None = None, *, keep_source: bool = False) -> Path:
     """Bring a file to `target`: nothing is there before it is whole and, where a checksum is known, right.
 
     What has come lies in `NAME.partial` beside it, and the next call goes on from there. Ctrl-C is passed on.
+    With `keep_source` a note beside the file tells its address, and a file of another one is a StoreError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
@@ -73,12 +85,31 @@ def download(remote: Remote, target: Path, progress: Progress | None = None) -> 
 
     with alone(target.with_name(f".{target.name}.lock"), waiting):
         if target.exists():  # another process may have brought it while this one waited
+            if keep_source:
+                check_source(remote.url, target)
             return target
         _fetch(remote, partial, progress)
         _check(remote, partial)
+        with partial.open("r+b") as file:
+            os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
+        if keep_source:
+            source_note(target).write_text(json.dumps({"url": remote.url}))
         partial.replace(target)
         _note(partial).unlink(missing_ok=True)
     return target
+
+
+def check_source(url: str, target: Path) -> None:
+    """StoreError where a file did not come from this address: two may end with the same name."""
+    source = _read_note(source_note(target)).get("url")
+    if source != url:
+        origin = f"from {source}" if source else "and not from this address"
+        raise StoreError(f"{target} is there already, {origin}: `woolly rm {target.name}` makes room for {url}")
+
+
+def source_note(target: Path) -> Path:
+    """The note that tells which address a file came from."""
+    return target.with_name(f"{target.name}.source.json")
 
 
 def _fetch(remote: Remote, partial: Path, progress: Progress | None) -> None:
@@ -106,11 +137,23 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
         headers["Range"] = f"bytes={start}-"
         if tag:
             headers["If-Range"] = tag
-    with open_url(remote, headers) as response:
+    if start and start == remote.n_bytes:
+        return  # all is here: a process was killed before it had been checked
+    try:
+        response = open_url(remote, headers)
+    except _NoSuchRestError as error:
+        if start and error.n_bytes == start:
+            return
+        _forget(partial)
+        raise
+    with response:
         if response.status != 206:
             start = 0  # the server sends it all: the file has changed, or it cannot do otherwise
-        length = response.headers.get("Content-Length")
-        total = remote.n_bytes or (start + int(length) if length else 0)
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            _forget(partial)
+            raise ConnectionError("the server sends another part than it was asked for")
+        length = response.headers.get("Content-Length") or ""
+        total = remote.n_bytes or (start + int(length) if length.isdecimal() else 0)
         _check_room(remote, partial, total - start)
         tag = response.headers.get("ETag") or ""
         _note(partial).write_text(json.dumps({"url": remote.url, "etag": "" if tag.startswith("W/") else tag}))
@@ -119,8 +162,13 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
             file.truncate()
             done = start
             while chunk := response.read(CHUNK):
-                file.write(chunk)
                 done += len(chunk)
+                if done > total > 0:
+                    _forget(partial)
+                    raise StoreError(
+                        f"{remote.url} sends more than the {total} bytes that it should have: pull it again"
+                    )
+                file.write(chunk)
                 if progress is not None:
                     progress(done, max(total, done))
     if total and done < total:
@@ -129,15 +177,12 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
 
 def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
     """How much of this very file is there, and the tag to ask the rest by."""
-    try:
-        note = json.loads(_note(partial).read_text())
-        start = partial.stat().st_size
-    except (OSError, ValueError):
-        return 0, ""
-    whole = remote.n_bytes is not None and start >= remote.n_bytes
+    note = _read_note(_note(partial))
+    start = partial.stat().st_size if partial.exists() else 0
+    too_long = remote.n_bytes is not None and start > remote.n_bytes
     # Without a tag or a checksum, no one could tell whether the rest belongs to the same file.
     known = bool(note.get("etag")) or remote.sha256 is not None
-    return (start, note.get("etag", "")) if note.get("url") == remote.url and known and not whole else (0, "")
+    return (start, note.get("etag", "")) if note.get("url") == remote.url and known and not too_long else (0, "")
 
 
 def _check(remote: Remote, partial: Path) -> None:
@@ -153,13 +198,26 @@ def _check(remote: Remote, partial: Path) -> None:
     elif magic != b"GGUF":
         problem = "it is no GGUF file"
     if problem is not None:
-        partial.unlink()
-        _note(partial).unlink(missing_ok=True)
+        _forget(partial)
         raise StoreError(f"what came from {remote.url} was removed, for {problem}: check the address, or pull it again")
 
 
 def _note(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}.json")
+
+
+def _read_note(note: Path) -> dict[str, str]:
+    """What a note holds; nothing where it is missing or damaged."""
+    try:
+        facts = json.loads(note.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {k: v for k, v in facts.items() if isinstance(v, str)} if isinstance(facts, dict) else {}
+
+
+def _forget(partial: Path) -> None:
+    partial.unlink(missing_ok=True)
+    _note(partial).unlink(missing_ok=True)
 
 
 def _check_room(remote: Remote, partial: Path, n_bytes: int) -> None:
@@ -174,8 +232,9 @@ def _check_room(remote: Remote, partial: Path, n_bytes: int) -> None:
 def _refusal(remote: Remote, error: urllib.error.HTTPError) -> Exception:
     if error.code in (408, 425, 429, 500, 502, 503, 504):
         return ConnectionError(f"the server answers {error.code} {error.reason}")
-    if error.code == 416:  # there is no such rest: the file has changed
-        return ConnectionResetError("the file has changed meanwhile")
+    if error.code == 416:
+        found = re.fullmatch(r"bytes \*/(\d{1,18})", error.headers.get("Content-Range", ""))
+        return _NoSuchRestError(int(found[1]) if found else -1)
     if error.code in (401, 403):
         return StoreError(
             f"{remote.url} may not be read ({error.code} {error.reason}): where it is private or gated, accept its "

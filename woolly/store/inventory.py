@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from woolly.store.stored import Stored, describe, is_later_shard
 
 __all__ = ["find_stored", "list_models", "own_models", "remove_model"]
 
-_BESIDE = ("{}", "{}.verified", "{}.partial", "{}.partial.json", ".{}.lock")
+# What lies beside a model for its sake. The lock stays: to remove it would race with whoever waits for it.
+_BESIDE = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
 def list_models() -> list[Stored]:
@@ -61,10 +63,15 @@ def remove_model(name: str) -> Stored:
             raise StoreError(f"{name} is a file of yours, not a model that was pulled: remove it as any file")
         raise StoreError(f"no model named {name!r} was pulled: `woolly list` tells those that were")
     try:
-        for shard in shards_of(found.path.name):
-            for pattern in _BESIDE:
-                (found.path.parent / pattern.format(shard)).unlink(missing_ok=True)
         folder = found.path.parent
+        shards = shards_of(found.path.name)
+        for beside in (folder / pattern.format(shard) for shard in shards for pattern in _BESIDE):
+            if beside.is_dir() and not beside.is_symlink():
+                shutil.rmtree(beside)
+            else:
+                beside.unlink(missing_ok=True)
+        for shard in reversed(shards):  # the first at last: what fails half-way can be removed again by its name
+            (folder / shard).unlink(missing_ok=True)
         while folder != models_folder() and not any(folder.iterdir()):
             folder.rmdir()
             folder = folder.parent
@@ -74,21 +81,26 @@ def remove_model(name: str) -> Stored:
 
 
 def _own(name: str) -> Stored | None:
+    """The one model that a name means; StoreError where it may mean several."""
     model = lookup(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
-    by_name = {own.name.lower(): own for own in own_models()}
-    for key in wanted:
-        if key in by_name:
-            return by_name[key]
-    if name.lower().startswith("hf:"):
+    models = list(own_models())
+    meant = [own for own in models if own.name == name] or [own for own in models if own.name.lower() in wanted]
+    if not meant and name.lower().startswith("hf:"):
         hub = HubName.parse(name)
-        return next((own for own in own_models() if _is_meant(own, hub)), None)
-    with contextlib.suppress(OSError):
-        return next((own for own in own_models() if Path(name).exists() and own.path.samefile(name)), None)
-    return None
+        meant = [own for own in models if _is_meant(own, hub)]
+    elif not meant:
+        with contextlib.suppress(OSError, ValueError):  # the latter: a NUL in the name
+            meant = [own for own in models if Path(name).exists() and own.path.samefile(name)][:1]
+    if len(meant) > 1:
+        raise StoreError(f"{name} may mean {' or '.join(own.name for own in meant)}: say which one to remove")
+    return meant[0] if meant else None
 
 
 def _is_meant(own: Stored, hub: HubName) -> bool:
-    if not own.name.lower().startswith(f"hf:{hub.repo.lower()}/"):
+    """Whether a repository, or a type in it, covers this model; a file is meant only by its exact name."""
+    start = f"hf:{hub.repo.lower()}/"
+    if hub.file is not None or not own.name.lower().startswith(start):
         return False
-    return hub.quant is None or quant_of(own.path.name) == hub.quant.upper()
+    quant = quant_of(own.name[len(start) :]) or ""
+    return hub.quant is None or quant.removeprefix("UD-") == hub.quant.upper().removeprefix("UD-")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.store import catalogue
-from woolly.store.addresses import is_address, place_of
+from woolly.store.addresses import find_address, is_address
 from woolly.store.catalogue import lookup
 from woolly.store.checksum import is_intact
 from woolly.store.folder import models_folder
@@ -37,7 +37,7 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
         if text.lower().startswith("hf:"):
             found = find_here(HubName.parse(text))
         elif is_address(text):
-            found = place_of(text) if place_of(text).is_file() else None
+            found = find_address(text)
         else:
             stored = find_stored(text) if text else None
             found = None if stored is None else stored.path
