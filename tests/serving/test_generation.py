@@ -6,6 +6,7 @@ import time
 import pytest
 
 from woolly import SamplingParams
+from woolly.errors import RequestError
 from woolly.serving import Generation, Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.metrics import Stats
@@ -134,6 +135,36 @@ def test_unloading_waits_for_answers_and_then_cancels_them(tiny_model):
                     pass
 
     with_generator(tiny_model, story, grace=0.01)
+
+
+def test_a_model_that_is_freed_while_a_prompt_is_laid_out_is_a_503_with_a_time(tiny_model, monkeypatch):
+    async def story(generator, models):
+        loop = asyncio.get_running_loop()
+        prepare = generator._prepare
+
+        def free_first(llm, generation):
+            asyncio.run_coroutine_threadsafe(models.unload(models.main), loop).result(20)
+            return prepare(llm, generation)
+
+        monkeypatch.setattr(generator, "_prepare", free_first)
+        async with models.use(None) as slot:
+            for _ in range(2):  # the second finds it gone before anything is laid out
+                with pytest.raises(ApiError) as caught:
+                    async with generator.open(Generation(LONG, prompt="sheep"), slot=slot):
+                        pass
+                assert (caught.value.status, caught.value.code) == (503, "answer_cancelled")
+                assert caught.value.headers["Retry-After"] == "5"
+
+    with_generator(tiny_model, story, grace=0.01)
+
+
+def test_what_is_wrong_with_a_request_is_told_while_its_model_is_loaded(tiny_model):
+    async def story(generator, models):
+        with pytest.raises(RequestError, match="token"):
+            async with generator.open(Generation(LONG, prompt=(10**6,))):
+                pass
+
+    with_generator(tiny_model, story)
 
 
 def test_defaults_of_the_server_hold_where_a_request_says_nothing():

@@ -27,6 +27,19 @@ def test_ready_tells_what_was_looked_at_and_live_for_how_long(server, prefix):
     assert live["status"] == "alive" and live["uptime_seconds"] > 0
 
 
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+def test_where_keys_are_set_ready_names_no_model_and_no_number(app_with, prefix):
+    with app_with(api_key=("secret-key-1",)) as client:
+        asked = {"prompt": "hi", "max_tokens": 1}
+        client.app.state.health.set("ready")
+        assert client.post("/v1/completions", json=asked, headers={"x-api-key": "secret-key-1"}).status_code == 200
+        reply = client.get(f"{prefix}/health/ready")
+    checks = reply.json()["checks"]
+    assert reply.status_code == 200 and checks["models"]["status"] == checks["queue"]["status"] == "ok"
+    assert "tiny" not in reply.text
+    assert not re.search("[0-9]", checks["models"]["message"] + checks["queue"]["message"])
+
+
 def metric(text, name):
     return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
 

@@ -250,6 +250,50 @@ def test_a_model_can_be_loaded_again_with_settings_of_its_own(folder):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    ("config", "status"),
+    [
+        ({"threads": 100_000}, 422),
+        ({"kv_tokens": 10**15}, 503),
+        ({"ctx_size": 100_000}, 422),
+        ({"chat_template": "{% if %}"}, 422),
+    ],
+)
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_settings_that_are_refused_cost_nobody_the_model_that_is_loaded(folder, name, config, status):
+    async def story():
+        models = manager(folder)
+        await models.load("one")
+        (slot,) = models.all_loaded
+        with pytest.raises(ApiError) as caught:
+            await models.load(name, config=config)
+        assert caught.value.status == status
+        assert models.all_loaded == (slot,) and slot.state == "ready"
+        await models.close()
+
+    asyncio.run(story())
+
+
+def test_files_of_one_name_are_not_taken_for_each_other(folder):
+    for at in ("a", "b"):
+        (folder / at).mkdir()
+        for file in ("one.gguf", "three.gguf"):
+            write_tiny(TINY["qwen3"], folder / at / file)
+
+    async def story():
+        models = manager(folder)
+        assert (await models.load("one", path="one.gguf")).architecture == "llama"
+        assert (await models.load("three", path="a/three.gguf")).loaded
+        assert (await models.load("three", path="a/three.gguf")).loaded
+        for name, path in (("one", "a/one.gguf"), ("three", "b/three.gguf")):
+            with pytest.raises(ApiError, match=f"the name '{name}' belongs to a file at another path") as caught:
+                await models.load(name, path=path)
+            assert caught.value.status == 409
+        await models.close()
+
+    asyncio.run(story())
+
+
 def test_without_a_name_the_only_model_answers_and_of_several_none(folder):
     async def story():
         models = manager(folder)

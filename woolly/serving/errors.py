@@ -6,7 +6,7 @@ from typing import Any
 
 from woolly.errors import RequestError, TemplateError, TokenizerError, UnsupportedError, WoollyError
 
-__all__ = ["ApiError", "error_body", "of_exception"]
+__all__ = ["ApiError", "answer_cancelled", "error_body", "of_exception"]
 
 # OpenAI's `type` by status; others are its invalid_request_error below 500 and server_error from there on.
 _TYPES = {
@@ -56,6 +56,11 @@ class ApiError(WoollyError):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
+
+
+def answer_cancelled() -> ApiError:
+    """What is told where a model is freed under a request."""
+    return ApiError(503, "answer_cancelled", "the server stopped or unloaded the model before the end", retry_after=5)
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.engine import SamplingParams
 from woolly.engine import Sequence as Request
+from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.serving.admission import Admission, Place
-from woolly.serving.errors import ApiError
+from woolly.serving.errors import ApiError, answer_cancelled
+from woolly.serving.holding import run_held
 from woolly.serving.logs import log
 from woolly.serving.metrics import Stats
-from woolly.serving.models import ModelManager
+from woolly.serving.models import Loaded, ModelManager
 from woolly.serving.running import Mailroom, Running
 from woolly.serving.settings import Settings
 from woolly.serving.tools import MarkDetokenizer
@@ -24,6 +26,8 @@ __all__ = ["Generation", "Generator", "Running"]
 
 # No text has so many characters per token: a longer prompt cannot fit, and is not tokenized to find out.
 _CHARACTERS_PER_TOKEN = 256
+
+_TEXTS = 2  # requests for text or tokens alone that are worked on at once; they take no place among the answers
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Generator:
         self._running: set[Running] = set()
         self.defaults = settings.defaults()  # what a request gets that does not say otherwise
         self.admission = Admission(settings.parallel, settings.max_queue)
+        self.texts = asyncio.Semaphore(_TEXTS)  # held by those who only tokenize or lay out
 
     @property
     def running(self) -> tuple[Running, ...]:
@@ -73,31 +78,48 @@ class Generator:
         return self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts)
 
     @asynccontextmanager
-    async def open(self, generation: Generation, place: Place | None = None) -> AsyncIterator[Running]:
+    async def open(
+        self, generation: Generation, place: Place | None = None, slot: Loaded | None = None
+    ) -> AsyncIterator[Running]:
         """Runs a request for as long as the block does; what has not finished then is cancelled.
 
-        `place` is one that the caller holds until then; without it, one is taken here. ApiError 400 for what cannot be
-        served.
+        `place` and `slot` are those that the caller holds until then; without them, they are taken here. Who opens
+        several needs one slot for all: a model that is to be unloaded waits for the first, and the second for that.
+        ApiError 400 for what cannot be served.
         """
         async with AsyncExitStack() as held:
             if place is None:
                 place = held.enter_context(self.place(generation.params.n))
-            slot = await held.enter_async_context(self._models.use(generation.model))
-            assert slot.llm is not None
-            llm = slot.llm.llm
-            requests = await asyncio.to_thread(self._prepare, llm, generation)
+            if slot is None:
+                slot = await held.enter_async_context(self._models.use(generation.model))
+            llm = slot.model
+            with _told_if_closed(llm):
+                requests = await run_held(self._prepare, llm, generation)
             if self._mailroom is None:
                 self._mailroom = Mailroom()
             running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, place.arrived)
             self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
             self._running.add(running)
             try:
-                running.start()
+                with _told_if_closed(llm):
+                    running.start()
                 yield running
             finally:
                 self._running.discard(running)
                 running.cancel()
                 self._settle(generation, running)
+
+    def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
+        """ApiError 400 where the texts among values of JSON are too long for any prompt, before work is done for them.
+
+        Those may be tokenized that are too long by a little, so as to learn by how much.
+        """
+        n = _n_characters(values)
+        _check_length(f"has {n} characters", n // _CHARACTERS_PER_TOKEN, self._most(llm))
+
+    def _most(self, llm: LLM) -> int:
+        """Tokens that a prompt may have."""
+        return min(self._settings.max_prompt or llm.ctx, llm.ctx)
 
     def _settle(self, generation: Generation, running: Running) -> None:
         usage, timings = running.usage(), running.timings()
@@ -125,7 +147,7 @@ class Generator:
     def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
         """Templates, tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
         timeout = self._settings.request_timeout or None
-        most = min(self._settings.max_prompt or llm.ctx, llm.ctx)
+        most = self._most(llm)
         params = generation.params
         if generation.messages is not None:
             _check_chat(llm, generation, most)
@@ -152,6 +174,19 @@ class Generator:
             for request in requests:
                 request.detokenizer = MarkDetokenizer(llm.tokenizer, generation.shown)
         return requests
+
+
+@contextmanager
+def _told_if_closed(llm: LLM) -> Iterator[None]:
+    """A model may be freed under a request, by the end of grace or of the server: no fault of the request."""
+    try:
+        yield
+    except RequestError:
+        try:
+            _ = llm.engine
+        except RequestError:
+            raise answer_cancelled() from None
+        raise
 
 
 def _check_chat(llm: LLM, generation: Generation, most: int) -> None:

@@ -61,21 +61,30 @@ async def ole_health(request: Request) -> dict[str, Any]:
 @router.get("/health/ready")
 @router.get("/api/v1/health/ready")
 async def ready(request: Request, response: Response) -> dict[str, Any]:
-    """Whether requests are taken, with what was looked at; 503 where not."""
+    """Whether requests are taken, with what was looked at; 503 where not.
+
+    No key is asked for here, so that where keys are set, neither names nor numbers are told.
+    """
     state: Health = request.app.state.health
     models = request.app.state.models.all_loaded
     admission = request.app.state.generator.admission
-    names = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
+    has_room = admission.n_open < admission.n_most
+    if request.app.state.authority.is_open:
+        loaded = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
+        places = f"{admission.n_open} of {admission.n_most} places are taken"
+    else:
+        loaded = "loaded" if models else ""
+        places = "there is room" if has_room else "all places are taken"
     if not state.is_ready:
         response.status_code = 503
     return {
         **_head("ready" if state.is_ready else "not_ready"),
         "checks": {
             "server": {"status": "ok" if state.is_ready else "error", "message": state.reason or "serving"},
-            "models": {"status": "ok", "message": names or "none is loaded; one is at the first request"},
+            "models": {"status": "ok", "message": loaded or "none is loaded; one is at the first request"},
             "queue": {
-                "status": "ok" if admission.n_open < admission.n_most else "error",
-                "message": f"{admission.n_open} of {admission.n_most} places are taken",
+                "status": "ok" if has_room else "error",
+                "message": places,
             },
         },
     }

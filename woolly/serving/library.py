@@ -17,7 +17,7 @@ from woolly.serving.errors import ApiError
 from woolly.serving.logs import log
 from woolly.store import CATALOGUE, resolve
 
-__all__ = ["Library", "ModelInfo"]
+__all__ = ["Library", "ModelInfo", "name_taken", "same_file"]
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _FIRST_SHARD = re.compile(r"-00001-of-[0-9]{5}$")
@@ -90,7 +90,10 @@ class Library:
         return self._checked(key, paths[key])
 
     def at(self, path: str) -> ModelInfo:
-        """A model by its path within the folder. ApiError 403 for a path that leads out of it."""
+        """A model by its path within the folder. ApiError 403 for a path that leads out of it.
+
+        ApiError 409 for a file whose name is that of another model, which it would be taken for.
+        """
         inside = not Path(path).is_absolute() and ".." not in Path(path).parts and "\0" not in path
         if not inside or not self._is_confined(self._folder / path):
             raise ApiError(
@@ -102,8 +105,12 @@ class Library:
         file = self._folder / path
         if file.suffix != ".gguf" or not _is_file(file):
             raise ApiError(404, "model_not_found", "there is no GGUF file at this path of the folder", param="path")
-        is_main = self._main_path is not None and _same(file, self._main_path)
-        return self._checked(self.main if is_main and self.main else _name_of(file), file)
+        is_main = self._main_path is not None and same_file(file, self._main_path)
+        name = self.main if is_main and self.main else _name_of(file)
+        known = self._paths().get(name)
+        if known is not None and not same_file(known, file):
+            raise name_taken(name)
+        return self._checked(name, file)
 
     def _checked(self, name: str, path: Path) -> ModelInfo:
         try:
@@ -124,7 +131,7 @@ class Library:
         for file in files:
             if _LATER_SHARD.search(file.stem) or not self._is_confined(file) or not _is_file(file):
                 continue
-            if self._main_path is None or not _same(file, self._main_path):
+            if self._main_path is None or not same_file(file, self._main_path):
                 paths.setdefault(_name_of(file), file)
         return paths
 
@@ -152,6 +159,16 @@ class Library:
             with self._lock:
                 self._cache[key] = info
         return replace(info, name=name, aliases=_aliases(name, path))
+
+
+def name_taken(name: str) -> ApiError:
+    """What is told of a file that would be known by another's name."""
+    return ApiError(
+        409,
+        "name_taken",
+        f"the name {name!r} belongs to a file at another path; rename one of the two files",
+        param="path",
+    )
 
 
 def _read_header(path: Path, created: int) -> ModelInfo:
@@ -211,7 +228,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _same(a: Path, b: Path) -> bool:
+def same_file(a: Path, b: Path) -> bool:
+    """Whether two paths lead to one file."""
     try:
         return a.samefile(b)
     except OSError:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from woolly.serving.errors import ApiError
+from woolly.serving.holding import run_held
 
 __all__ = ["BodyBudget", "RateLimiter", "check_json", "read_body"]
 
@@ -121,7 +122,7 @@ async def read_body(
 async def check_json(body: bytes) -> None:
     """ApiError 400 for what JSON does not know, 413 for more than an honest request holds."""
     if len(body) > _LARGE:
-        await asyncio.to_thread(_check_json, body)
+        await run_held(_check_json, body)
     else:
         _check_json(body)
 

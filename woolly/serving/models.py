@@ -11,12 +11,13 @@ from typing import Any
 
 from woolly.async_llm import AsyncLLM
 from woolly.errors import RequestError, WoollyError
+from woolly.llm import LLM
 from woolly.serving.configuration import checked_value
-from woolly.serving.errors import ApiError
-from woolly.serving.library import Library, ModelInfo
+from woolly.serving.errors import ApiError, answer_cancelled
+from woolly.serving.library import Library, ModelInfo, name_taken, same_file
 from woolly.serving.logs import log
-from woolly.serving.memory import Estimate, check_memory, estimate
-from woolly.serving.opening import open_model
+from woolly.serving.memory import Estimate, check_memory
+from woolly.serving.opening import examine, open_model
 from woolly.serving.settings import Settings
 
 __all__ = ["Loaded", "ModelInfo", "ModelManager"]
@@ -44,6 +45,13 @@ class Loaded:
     users: int = 0
     last_used: float = field(default_factory=time.monotonic)
     task: asyncio.Task[None] | None = None  # what loads or unloads it, whoever waits for that
+
+    @property
+    def model(self) -> LLM:
+        """The model itself. ApiError 503 where it was freed, as after the grace period."""
+        if self.llm is None:
+            raise answer_cancelled()
+        return self.llm.llm
 
 
 class ModelManager:
@@ -79,14 +87,17 @@ class ModelManager:
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Loads a model, unless it is. `path` is within the folder; `config` holds settings of one model by name.
 
-        A model that is loaded with other settings is loaded again.
+        A model that is loaded with other settings is loaded again; settings that are refused leave it as it is.
         """
         info = await self._find(name) if path is None else await asyncio.to_thread(self._library.at, path)
         if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
         settings = self._configured(config or {})
         slot = self._loaded.get(info.name)
+        if slot is not None and not same_file(slot.info.path, info.path):
+            raise name_taken(info.name)
         if slot is not None and config and slot.settings != settings:
+            await self._check_exchange(slot, settings)
             await self.unload(info.name)
         slot = await self._ready(info, settings)
         return self._with_state(slot.info)
@@ -221,7 +232,7 @@ class ModelManager:
         started = time.monotonic()
         try:
             async with self._loading:
-                slot.needs = await asyncio.to_thread(estimate, slot.info.path, slot.settings)
+                slot.needs = await asyncio.to_thread(examine, slot.info.path, slot.settings)
                 await self._make_room(slot)
                 slot.llm = await asyncio.to_thread(open_model, slot.info.path, slot.settings)
             slot.state = "ready"
@@ -233,13 +244,26 @@ class ModelManager:
             if isinstance(error, ApiError) or not isinstance(error, Exception):
                 raise
             if isinstance(error, WoollyError):
-                message = str(error).replace(str(slot.info.path), slot.info.path.name)
-                raise ApiError(422, "model_not_loadable", message, param="model") from error
+                raise _not_loadable(slot.info, error) from error
             if isinstance(error, MemoryError):
                 raise ApiError(503, "insufficient_memory", f"{name} does not fit into memory") from error
             raise ApiError(500, "internal_error", f"{name} could not be loaded; the log has the reason") from error
         finally:
             self._notify()
+
+    async def _check_exchange(self, slot: Loaded, settings: Settings) -> None:
+        """ApiError where a model could not be loaded with other settings, for which it is not given up then."""
+        try:
+            needs = await asyncio.to_thread(examine, slot.info.path, settings)
+        except WoollyError as error:
+            raise _not_loadable(slot.info, error) from error
+        freed = (
+            other.needs.total
+            for other in self.all_loaded
+            if other.needs is not None
+            and (other is slot or other.state == "unloading" or (other.state == "ready" and not other.users))
+        )
+        check_memory(slot.info.name, needs, sum(freed))
 
     async def _make_room(self, slot: Loaded) -> None:
         """Unloads what was not used for longest, after it is sure that this is enough.
@@ -297,6 +321,11 @@ class ModelManager:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _not_loadable(info: ModelInfo, error: WoollyError) -> ApiError:
+    message = str(error).replace(str(info.path), info.path.name)
+    return ApiError(422, "model_not_loadable", message, param="model")
 
 
 def _observe(task: asyncio.Task[None]) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from woolly.engine import Chunk, Completion, Driver
 from woolly.engine import Sequence as Request
-from woolly.serving.errors import ApiError
+from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.library import ModelInfo
 from woolly.text import Tokenizer
 
@@ -166,4 +166,4 @@ def _why_cancelled(chunk: Chunk) -> ApiError:
             "the answer took longer than this server allows; ask for fewer tokens",
             param="max_tokens",
         )
-    return ApiError(503, "answer_cancelled", "the server stopped or unloaded the model before the end", retry_after=5)
+    return answer_cancelled()

@@ -17,13 +17,16 @@ from woolly.serving.admission import Place
 from woolly.serving.errors import ApiError
 from woolly.serving.events import event, stream_of
 from woolly.serving.generation import Generation, Generator, Running
+from woolly.serving.holding import run_held
 from woolly.serving.llama.parameters import CompletionBody, generation_settings, prompts_of
-from woolly.serving.models import ModelManager
+from woolly.serving.models import Loaded, ModelManager
 from woolly.text import Tokenizer
 
 __all__ = ["answer", "complete", "router"]
 
 router = APIRouter()
+
+_TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # what a prompt may be laid out from
 
 
 @router.post("/completion", summary="Continue a prompt, as llama-server does")
@@ -38,6 +41,7 @@ async def answer(
 ) -> Response:
     """What /completion replies; `laid_out` makes the prompt's ids, where it is none of the body's own."""
     generator: Generator = request.app.state.generator
+    models: ModelManager = request.app.state.models
     params = body.to_params(generator.defaults)
     prompts, many = prompts_of(body) if laid_out is None else ([laid_out], False)
     if body.stream and many:
@@ -46,11 +50,12 @@ async def answer(
         )
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place(params.n, n_prompts=len(prompts)))
-        generations = [await _generation(prompt, body, params, request) for prompt in prompts]
+        slot = await held.enter_async_context(models.use(body.model))
+        generations = [await _generation(prompt, body, params, request, slot) for prompt in prompts]
         if body.stream:
-            running = await held.enter_async_context(generator.open(generations[0], place))
+            running = await held.enter_async_context(generator.open(generations[0], place, slot))
             return stream_of(request, _events(running, body, params, request), held.pop_all())
-        replies = await _gather(request, generations, place, body, params)
+        replies = await _gather(request, generations, (place, slot), body, params)
     return JSONResponse(replies if many or params.n > 1 else replies[0])
 
 
@@ -59,6 +64,7 @@ async def _generation(
     body: CompletionBody,
     params: SamplingParams,
     request: Request,
+    slot: Loaded,
 ) -> Generation:
     """Of a mixed prompt the texts are made ids; only the first of them may get BOS."""
     whole: str | tuple[int, ...]
@@ -67,10 +73,11 @@ async def _generation(
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:
-        models: ModelManager = request.app.state.models
+        generator: Generator = request.app.state.generator
         make = prompt if callable(prompt) else partial(_ids, prompt)
-        async with models.acquire(body.model) as llm:
-            whole = tuple(await asyncio.to_thread(make, llm.llm.tokenizer))
+        llm = slot.model
+        generator.check_characters(llm, body.model_dump(include=_TEXTS).values() if callable(prompt) else prompt)
+        whole = tuple(await run_held(make, llm.tokenizer))
     return Generation(
         model=body.model,
         prompt=whole,
@@ -88,13 +95,17 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 async def _gather(
-    request: Request, generations: Sequence[Generation], place: Place, body: CompletionBody, params: SamplingParams
+    request: Request,
+    generations: Sequence[Generation],
+    held: tuple[Place, Loaded],
+    body: CompletionBody,
+    params: SamplingParams,
 ) -> list[dict[str, Any]]:
     """All at once; the first that fails ends the others."""
     generator: Generator = request.app.state.generator
 
     async def one(index: int, generation: Generation) -> list[dict[str, Any]]:
-        async with generator.open(generation, place) as running:
+        async with generator.open(generation, *held) as running:
             completion = await running.completion()
             n_ctx = await _context(request, running)
             return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.llm import LLM
 from woolly.serving.errors import ApiError
+from woolly.serving.generation import Generator
+from woolly.serving.holding import run_held
 from woolly.serving.models import ModelManager
 from woolly.serving.openai.messages import Message, template_messages
 from woolly.serving.parameters import Items
@@ -65,24 +66,30 @@ class Template(BaseModel):
 async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
     """Text -> token ids."""
     models: ModelManager = request.app.state.models
-    async with models.acquire(body.model) as llm:
-        return await asyncio.to_thread(_tokens, llm.llm, body)
+    generator: Generator = request.app.state.generator
+    async with models.use(body.model) as slot, generator.texts:
+        generator.check_characters(slot.model, [body.content])
+        return await run_held(_tokens, slot.model, body)
 
 
 @router.post("/detokenize")
 async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
     """Token ids -> text."""
     models: ModelManager = request.app.state.models
-    async with models.acquire(body.model) as llm:
-        return {"content": await asyncio.to_thread(llm.llm.detokenize, body.tokens)}
+    generator: Generator = request.app.state.generator
+    async with models.use(body.model) as slot, generator.texts:
+        return {"content": await run_held(slot.model.detokenize, body.tokens)}
 
 
 @router.post("/apply-template")
 async def apply_template(body: Template, request: Request) -> dict[str, str]:
     """The prompt that the model's chat template makes of a conversation."""
     models: ModelManager = request.app.state.models
-    async with models.acquire(body.model) as llm:
-        return {"prompt": await asyncio.to_thread(_prompt, llm.llm, body)}
+    generator: Generator = request.app.state.generator
+    async with models.use(body.model) as slot, generator.texts:
+        given = body.model_dump(include={"messages", "tools", "documents", "chat_template_kwargs"})
+        generator.check_characters(slot.model, given.values())
+        return {"prompt": await run_held(_prompt, slot.model, body)}
 
 
 def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:

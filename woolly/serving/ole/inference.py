@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
 from woolly.errors import RequestError
+from woolly.serving.holding import run_held
 from woolly.serving.ole.bodies import InferenceBody
 from woolly.serving.ole.client import client_of
 from woolly.serving.ole.conversation import conversation
@@ -73,7 +73,7 @@ async def open_reply(connection: HTTPConnection, body: InferenceBody, sent: list
         chat = body.as_chat(talk.messages, body.model or talk.model)
         # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
         async with state.models.acquire(chat.model) as llm:
-            layout = await asyncio.to_thread(lay_out, chat, llm.llm, state.generator.defaults)
+            layout = await run_held(lay_out, chat, llm.llm, state.generator.defaults)
         generation = replace(layout.generation, client=client_of(connection))
         try:
             running = await stack.enter_async_context(state.generator.open(generation, place))

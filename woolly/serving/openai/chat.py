@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,6 +11,7 @@ from fastapi.responses import Response
 
 from woolly.errors import RequestError
 from woolly.serving.generation import Running
+from woolly.serving.holding import run_held
 from woolly.serving.openai.answer import Answer
 from woolly.serving.openai.envelope import Envelope, timings_of, usage_of
 from woolly.serving.openai.layout import lay_out
@@ -33,7 +33,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         place = held.enter_context(state.generator.place(body.n or 1))
         # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
         async with state.models.acquire(body.model) as llm:
-            layout = await asyncio.to_thread(lay_out, body, llm.llm, state.generator.defaults, client_of(request))
+            layout = await run_held(lay_out, body, llm.llm, state.generator.defaults, client_of(request))
         try:
             running: Running = await held.enter_async_context(state.generator.open(layout.generation, place))
         except RequestError as error:

@@ -31,7 +31,8 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     async with AsyncExitStack() as held:
         generations = _generations(body, generator.defaults, client_of(request))
         place = held.enter_context(generator.place(body.n or 1, n_prompts=len(generations)))
-        runnings = [await held.enter_async_context(generator.open(one, place)) for one in generations]
+        slot = await held.enter_async_context(request.app.state.models.use(body.model))
+        runnings = [await held.enter_async_context(generator.open(one, place, slot)) for one in generations]
         if body.stream:
             return sse(request, _chunks(body, runnings), held.pop_all())
         return json_reply(await _reply(body, runnings))
