@@ -22,7 +22,8 @@ class AsyncLLM:
     """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
 
     >>> async with AsyncLLM("smollm2") as llm:
-    ...     async for chunk in llm.stream_chat([{"role": "user", "content": "Why is the sky blue?"}]):
+    ...     question = [{"role": "user", "content": "Why is the sky blue?"}]
+    ...     async for chunk in llm.stream_chat(question, SamplingParams(max_tokens=50)):
     ...         print(chunk.text, end="")
     """
 

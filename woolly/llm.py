@@ -55,8 +55,10 @@ _NOT_VARIABLES = {"messages", "tools", "documents"}  # have arguments of their o
 class LLM:
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
+    `path`, `tokenizer`, `template` and `ctx` tell what was opened.
+
     >>> with LLM("smollm2") as llm:
-    ...     print(llm.chat([{"role": "user", "content": "Why is the sky blue?"}]))
+    ...     print(llm.chat([{"role": "user", "content": "Why is the sky blue?"}], SamplingParams(max_tokens=50)))
     """
 
     def __init__(

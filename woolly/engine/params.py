@@ -69,9 +69,9 @@ class SamplingParams:
     n: int = 1  # answers; the i-th is drawn with seed + i
     seed: int | None = None  # None: another one each time
 
-    temperature: float = 0.8
+    temperature: float = 0.8  # 0 or less: the likeliest token each time
     dynatemp_range: float = 0.0  # 0: off; else the temperature follows the entropy, this much up and down
-    dynatemp_exponent: float = 1.0
+    dynatemp_exponent: float = 1.0  # how the temperature follows it
     top_k: int = 40  # 0 or -1: all
     top_p: float = 0.95  # 1: all
     min_p: float = 0.05  # 0: all
@@ -80,17 +80,17 @@ class SamplingParams:
     xtc_probability: float = 0.0  # 0: never
     xtc_threshold: float = 0.1  # above 0.5: never
     min_keep: int = 0  # candidates that each narrowing leaves at least
-    samplers: tuple[str, ...] = SAMPLERS
+    samplers: tuple[str, ...] = SAMPLERS  # which of the chain run, in this order
 
     repeat_penalty: float = 1.0  # 1: off
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0  # lowers tokens that were used at all
+    frequency_penalty: float = 0.0  # lowers tokens by how often they were used
     repeat_last_n: int = 64  # tokens that the three penalties look back on; 0: none, -1: all
     dry_multiplier: float = 0.0  # 0: off
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
+    dry_base: float = 1.75  # grows the penalty with each further token that repeats
+    dry_allowed_length: int = 2  # repeats so long are free
     dry_penalty_last_n: int = -1  # tokens that dry looks back on; 0: none, -1: all
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")  # no repeat reaches over them
 
     mirostat: int = 0  # 0: off, 1 or 2: the version
     mirostat_tau: float = 5.0  # the surprise to hold, in bits
@@ -100,20 +100,20 @@ class SamplingParams:
         default_factory=dict, hash=False
     )  # False or -inf: never; text: each of its tokens
     ignore_eos: bool = False  # the model's own end tokens are never chosen
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # texts that end the answer and are not part of it
+    stop_token_ids: tuple[int, ...] = ()  # tokens that do
 
     logprobs: int | None = None  # how many alternatives beside the chosen token; 0: none of them
-    prompt_logprobs: int | None = None
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
     context_shift: bool = False  # drop old tokens when the context is full, instead of ending
     n_keep: int = 0  # first tokens of the prompt that a shift keeps; -1: all of it
 
-    json_schema: Mapping[str, Any] | str | None = None
-    json_object: bool = False
-    regex: str | None = None
-    choice: tuple[str, ...] = ()
-    lark: str | None = None
-    grammar: str | None = None  # GBNF
+    json_schema: Mapping[str, Any] | str | None = None  # the answer is JSON of this schema
+    json_object: bool = False  # it is a JSON object
+    regex: str | None = None  # it matches this expression as a whole
+    choice: tuple[str, ...] = ()  # it is one of these
+    lark: str | None = None  # it follows this grammar in llguidance's Lark
+    grammar: str | None = None  # it follows this grammar in GBNF
 
     # f(ids so far, logits) may edit the logits in place or give others; f(ids so far, logits) gives the token.
     logits_processors: tuple[

@@ -1,0 +1,134 @@
+"""A machine as a reader of the docs has it: a home with the default model, a folder with a few files, one server."""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.docs.blocks import ROOT, Block
+from woolly.gguf import GGMLType
+
+# Wide, for a machine that does much else; a hang ends here.
+TIMEOUT = 600
+SERVE = "woolly serve -m smollm2\n"  # the one server that all examples over HTTP ask
+
+
+@dataclass
+class Desk:
+    """Where the blocks of one page are run, in order."""
+
+    folder: Path
+    home: Path
+    url: str
+    written: str | None = ""  # by the block before, where it could be run
+    environment: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("WOOLLY_", "XDG_", "HF_"))}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {**keep, "HOME": str(self.home), "PATH": path}
+
+    def here(self, text: str) -> str:
+        """The same commands for the port that is free here."""
+        address = self.url.removeprefix("http://")
+        text = re.sub(r"(127\.0\.0\.1|localhost):8080", address, text)
+        return re.sub(r"^woolly ps\b", f"woolly ps --url {self.url}", text, flags=re.M)
+
+    def shell(self, block: Block) -> None:
+        """Runs it with sh, which stops at the first command that fails."""
+        done = subprocess.run(
+            ["sh", "-eu"],
+            input=self.here(block.text),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        self.written = done.stdout + done.stderr
+        assert (done.returncode != 0) == (block.mark == "fails"), f"ended with {done.returncode}: {self.written}"
+
+    def serve(self, block: Block) -> None:
+        """Starts a server, waits until it is ready and stops it; the one of all examples runs already."""
+        if block.text != SERVE:
+            with serving(block.text, self.folder, self.environment):
+                pass
+
+
+@contextlib.contextmanager
+def serving(command: str, folder: Path, environment: dict[str, str]):
+    """A server on a free port by a command of the docs; it must end with 0 when it is asked to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = folder / f"server-{port}.log"
+    with log.open("wb") as out:
+        line = f"exec {command.rstrip()} --port {port}"
+        process = subprocess.Popen(["sh", "-c", line], cwd=folder, env=environment, stdout=out, stderr=out)
+        try:
+            _wait(f"http://127.0.0.1:{port}/health", process, log)
+            yield f"http://127.0.0.1:{port}"
+            process.terminate()
+            assert process.wait(TIMEOUT) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + TIMEOUT
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=30):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the server was not ready: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def model_home(smollm2, tmp_path_factory):
+    """A home to copy: with the default model where `woolly pull` puts it."""
+    home = tmp_path_factory.mktemp("home")
+    models = home / ".cache" / "woolly" / "models"
+    models.mkdir(parents=True)
+    for file in smollm2.parent.glob(f"{smollm2.name}*"):
+        shutil.copy2(file, models)
+    return home
+
+
+@pytest.fixture(scope="session")
+def docs_server(model_home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serving")
+    desk = Desk(folder, model_home, "http://127.0.0.1:8080")
+    with serving(SERVE, folder, desk.environment) as url:
+        yield url
+
+
+@pytest.fixture
+def desk(model_home, docs_server, tmp_path, monkeypatch):
+    """A folder with what the docs speak of: model.gguf, model-F16.gguf, text.txt."""
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    shutil.copytree(model_home, home, copy_function=os.link)  # so that a page may remove its own
+    folder.mkdir()
+    model = next((home / ".cache" / "woolly" / "models").glob("*.gguf"))
+    os.link(model, folder / "model.gguf")
+    write_tiny(replace(TINY["llama"], type=GGMLType.F16, width=256, ffn=256), folder / "model-F16.gguf")
+    shutil.copy(ROOT / "LICENSE", folder / "text.txt")
+    desk = Desk(folder, home, docs_server)
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name not in desk.environment]:
+        monkeypatch.delenv(name)
+    for name, value in desk.environment.items():
+        monkeypatch.setenv(name, value)
+    return desk

@@ -1,0 +1,86 @@
+"""What the docs say about the code is what the code says."""
+
+import ast
+import re
+from dataclasses import fields
+from inspect import signature
+
+import pytest
+
+from docs.make_api import reference
+from tests.docs.blocks import ROOT
+from woolly import LLM, SamplingParams
+from woolly.models import architectures
+from woolly.quantize import MIXES
+
+README = (ROOT / "README.md").read_text()
+LIBRARY = (ROOT / "docs" / "library.md").read_text()
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
+
+
+def test_the_api_reference_is_that_of_the_code():
+    message = "run `python docs/make_api.py > docs/api.md`"
+    assert (ROOT / "docs" / "api.md").read_text() == reference(), message
+
+
+def test_the_readme_names_every_architecture_and_counts_them():
+    row = next(line for line in README.splitlines() if line.startswith("| architectures | `"))
+    assert set(re.findall(r"`([^`]+)`", row)) == set(architectures())
+    assert f"| architectures | **{len(architectures())}** (below) |" in README
+
+
+def test_the_library_page_has_every_option_of_an_llm():
+    section = LIBRARY.partition("## Opening a model")[2].partition("## Asking")[0]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
+    assert set(named) == set(signature(LLM).parameters) - {"model"}
+
+
+def test_what_the_library_page_says_of_sampling_exists():
+    section = LIBRARY.partition("## Asking")[2].partition("Names, defaults")[0]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", section, flags=re.M)))
+    assert set(named) <= {field.name for field in fields(SamplingParams)} | {"SamplingParams"}
+
+
+def test_the_types_of_the_speed_page_can_be_written():
+    page = (ROOT / "docs" / "speed.md").read_text().partition("## Quantization")[2].partition("## ")[0]
+    named = re.findall(r"^\| ((?:[A-Z0-9_]+(?:, )?)+) \|", page, flags=re.M)
+    types = {name for row in named for name in row.split(", ")}
+    assert types and types <= {*MIXES, "F16", "BF16", "Q8_0"}
+
+
+def sentences():
+    """The texts of the package and its scripts, with … for what is filled in."""
+    for path in sorted((ROOT / "woolly").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.JoinedStr, ast.Constant)):
+                yield _text(node)
+    script = (ROOT / "scripts" / "setup.sh").read_text()
+    yield re.sub(r"\$\w+", "…", script)
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
+
+
+MESSAGES = [
+    message
+    for line in re.findall(r"^\*\*`.+", TROUBLESHOOTING, flags=re.M)
+    for message in re.findall(r"\*\*`(.+?)`\*\*", line)
+]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return "\n".join(sentences())
+
+
+def test_troubleshooting_explains_many_messages():
+    assert len(MESSAGES) > 40
+    assert len(set(MESSAGES)) == len(MESSAGES)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
+def test_a_message_that_is_explained_is_one_that_the_code_has(message, texts):
+    assert message.removesuffix(" …") in texts
