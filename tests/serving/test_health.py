@@ -90,6 +90,11 @@ def test_no_origin_is_let_in_unless_it_is_configured(server):
 def test_the_description_names_errors_as_they_are_told(server):
     with server.client() as client:
         schema = client.get("/openapi.json").json()
-        assert client.get("/docs").status_code == 200
+        docs = client.get("/docs")
+    assert docs.status_code == 200
+    # All routes and their fields, and nothing that a browser would fetch from elsewhere.
+    assert all(f"{path}</h2>" in docs.text for path in schema["paths"])
+    assert "<code>top_n_sigma</code>" in docs.text
+    assert not re.search(r"<script|<link|src=|href=.?http", docs.text)
     assert "HTTPValidationError" not in str(schema)
     assert {"400", "429", "503"} <= set(schema["paths"]["/v1/completions"]["post"]["responses"])

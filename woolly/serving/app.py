@@ -24,6 +24,7 @@ from woolly.serving.limits import BodyBudget, RateLimiter
 from woolly.serving.metrics import Stats
 from woolly.serving.models import ModelManager
 from woolly.serving.openapi import describe
+from woolly.serving.reference import add_reference
 from woolly.serving.settings import Settings
 
 __all__ = ["create_app"]
@@ -43,7 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.generator.stop()
         await app.state.models.close()
 
-    app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.settings = settings
     app.state.stats = stats = Stats()
     app.state.authority = Authority(settings.keys, settings.token_secret, settings.token_lifetime)
@@ -65,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(dialect.router)
     app.include_router(web.create_router(has_page=settings.webui))
     describe(app)
+    add_reference(app)
 
     # The last one added is the first that a request meets.
     app.add_middleware(
