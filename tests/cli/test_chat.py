@@ -179,7 +179,9 @@ def test_a_question_that_cannot_be_answered_is_not_kept(chat, capsys):
 def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
     ours, theirs = pty.openpty()
     # The first terminal that the leader of a session opens is the one that its Ctrl-C comes from.
-    own = "import os; os.setsid(); tty = os.open(os.environ['TTY'], os.O_RDWR); [os.dup2(tty, i) for i in range(3)]"
+    # A shell that starts the tests in the background has them ignore Ctrl-C, and so would the child.
+    own = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.setsid()"
+    own += "; tty = os.open(os.environ['TTY'], os.O_RDWR); [os.dup2(tty, i) for i in range(3)]"
     command = [sys.executable, "-c", f"{own}; from woolly.cli import main; main()"]
     command += ["chat", str(model), "-n", "4", "-t", "1", "--seed", "1"]
     environment = {**os.environ, "WOOLLY_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}

@@ -99,7 +99,7 @@ def _facts(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool)
         "tensors": _types(recipe),
     }
     if summary is not None:
-        facts |= {"file_bytes": summary.n_bytes, "seconds": round(summary.seconds, 2)}
+        facts |= {"file_bytes": summary.n_bytes, "seconds": round(summary.seconds, 6)}
     if dry_run:
         facts["tensor_list"] = {
             change.tensor.name: {"from": change.tensor.type.name, "to": change.type.name, "bytes": change.n_bytes}
