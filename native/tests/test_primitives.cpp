@@ -236,7 +236,8 @@ void test_byte(Group& group, const Bytes& a) {
 }
 
 void test_bytes() {
-    Group group{"load_bytes, low_bits, shifts, insert_right, byte, signed_byte, minus, flip_sign, either, lookup"};
+    Group group{
+        "load_bytes, low_bits, shifts, insert_right, byte, signed_byte, minus, flip_sign, either, lookup, store"};
     for (int first = 0; first < 256; ++first) {
         uint8_t in[65];
         Bytes a;
@@ -245,6 +246,18 @@ void test_bytes() {
         test_shift<7>(group, a);
         test_byte<3>(group, a);
         group.bytes("minus", as<Bytes>(s::minus<32>(as<s::U8>(a))), as<Bytes>(t::minus<32>(as<t::U8>(a))), a);
+        group.bytes("flip_sign", as<Bytes>(s::flip_sign(as<s::U8>(a))), as<Bytes>(t::flip_sign(as<t::U8>(a))), a);
+        uint8_t stored[65];
+        t::store_bytes(stored + 1, as<t::U8>(a));
+        Bytes back;
+        std::memcpy(back.v, stored + 1, 64);
+        group.bytes("store_bytes", a, back, a);
+        int32_t ints[17];
+        std::memcpy(ints + 1, a.v, 64);
+        group.bits("load_ints", as<Bits>(a), as<Bits>(t::load_ints(ints + 1)), as<Bits>(a));
+        t::store(ints + 1, as<t::I32>(a));
+        std::memcpy(back.v, ints + 1, 64);
+        group.bytes("store of integers", a, back, a);
         for (int mask = 0; mask < 256; ++mask)
             group.bytes("low_bits", as<Bytes>(s::low_bits(as<s::U8>(a), uint8_t(mask))),
                         as<Bytes>(t::low_bits(as<t::U8>(a), uint8_t(mask))), a);

@@ -100,7 +100,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "TINY", "x", "--backend", "gpu"), 1, "backend 'gpu' is unknown"),
         (("run", "TINY", "x", "--threads", "0"), 1, "--threads is 0"),
         (("run", "one", "two", "three"), 2, "quotes"),
-        (("run", "TINY", "x", "--raw", "-s", "y"), 2, "--system needs a chat template"),
+        (("run", "TINY", "x", "--raw", "-sys", "y"), 2, "--system needs a chat template"),
         (("run", "TINY", ""), 2, "the prompt is empty"),
         (("run", "TINY", "  "), 2, "the prompt is empty"),
         (("run", "TINY"), 2, "the prompt is empty"),

@@ -50,7 +50,7 @@ WeightMemory = Annotated[
 ]
 Backend = Annotated[str, typer.Option("--backend", help="auto, cpu or reference.")]
 
-System = Annotated[str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)]
+System = Annotated[str | None, typer.Option("--system", "-sys", help="System prompt.", show_default=False)]
 MaxTokens = Annotated[
     int | None,
     typer.Option(
@@ -61,7 +61,10 @@ Temperature = Annotated[float, typer.Option("--temperature", "--temp", help="0 t
 TopK = Annotated[int, typer.Option("--top-k", help="Draw from so many likeliest tokens; 0 for all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Draw from the likeliest tokens that add up to this share.")]
 MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens less likely than this share of the likeliest.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same answer.", show_default="random")]
+# -s is the seed here as it is in `serve` and in llama.cpp.
+Seed = Annotated[
+    int | None, typer.Option("--seed", "-s", help="The same seed gives the same answer.", show_default="random")
+]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", help="End the answer before this text; may be repeated.", show_default=False),
