@@ -58,6 +58,21 @@ template <int n_groups, bool is_signed>
     return sum;
 }
 
+// The sub-scale of group g.
+template <class Type, int g>
+[[gnu::always_inline]] inline I32 sub_scale(const U8* scales) {
+    return Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+}
+
+// For panels that are opened: f32 minima of 16 rows to `low`, sub-minima to `bytes`.
+template <class Type>
+[[gnu::always_inline]] inline void open_minima(const uint8_t* panel, uint8_t* low, uint8_t* bytes) {
+    store(reinterpret_cast<float*>(low), halves(panel + 32));
+    U8 minima[Type::n_groups / 4];
+    Type::minima(panel, minima);
+    for (int k = 0; k < Type::n_groups / 4; ++k) store_bytes(bytes + 64 * k, minima[k]);
+}
+
 template <class Type, int M>
 inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
@@ -93,7 +108,7 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
             });
             const auto scale = [&]<int i>() __attribute__((always_inline)) {
                 constexpr int g = u * n_dots + i;
-                const I32 factor = Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+                const I32 factor = sub_scale<Type, g>(scales);
                 for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
             };
             scale.template operator()<0>();

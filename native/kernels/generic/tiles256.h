@@ -20,16 +20,11 @@ struct Tiles256 {
             store(reinterpret_cast<float*>(to), halves(panel));
             U8 scales[n / 4];
             Type::scales(panel, scales);
-            if constexpr (Type::has_min) {
-                store(reinterpret_cast<float*>(to + low), halves(panel + 32));
-                U8 lows[n / 4];
-                Type::minima(panel, lows);
-                for (int k = 0; k < n / 4; ++k) store_bytes(to + minima + 64 * k, lows[k]);
-            }
+            if constexpr (Type::has_min) open_minima<Type>(panel, to + low, to + minima);
             each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
                 Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
                     constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
-                    const I32 factor = Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+                    const I32 factor = sub_scale<Type, g>(scales);
                     U8 first, second;
                     split_planes<Type::offset, Type::signed_quants>(w, factor, &first, &second);
                     uint8_t* at = to + planes + 16 * Type::unit * u + 64 * v;

@@ -23,17 +23,12 @@ struct Open256 {
             U8 scales[n / 4];
             Type::scales(panel, scales);
             each<n>([&]<int g>() __attribute__((always_inline)) {
-                const I32 factor = Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+                const I32 factor = sub_scale<Type, g>(scales);
                 store(reinterpret_cast<int32_t*>(to + factors + 64 * g), factor);
             });
             if constexpr (offset != 0)
                 for (int k = 0; k < n / 4; ++k) store_bytes(to + packed + 64 * k, scales[k]);
-            if constexpr (Type::has_min) {
-                store(reinterpret_cast<float*>(to + low), halves(panel + 32));
-                U8 lows[n / 4];
-                Type::minima(panel, lows);
-                for (int k = 0; k < n / 4; ++k) store_bytes(to + minima + 64 * k, lows[k]);
-            }
+            if constexpr (Type::has_min) open_minima<Type>(panel, to + low, to + minima);
             each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
                 Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
                     if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
