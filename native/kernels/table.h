@@ -54,7 +54,7 @@ constexpr int kWeightTypes = 40;
 
 constexpr int kDotRows = 4;
 // tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
-// `panel` is packed (quant/pack.h says how), `columns` the matrix's.
+// `panel` is packed (quant/pack.h says how), `columns` the matrix's. F16 weights are numbers, not infinities or NaN.
 using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
 
 // Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that

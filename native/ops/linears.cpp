@@ -154,7 +154,7 @@ void Worker::finish_tile(const Step& step, size_t m, const float* tile, int64_t 
 // tile[i * kPanel + row] = dot(panel row, activation i), for i < n, at most a block of rows.
 void Worker::dot(const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n, float* tile) {
     const Wide& wide = p.kernels_.wide[matrix.type];
-    if (n < matrix.wide_from) {
+    if (n < std::atomic_ref(matrix.wide_from).load(std::memory_order_relaxed)) {
         for (int i = 0; i < n; i += kDotRows)
             p.kernels_.dot[matrix.type](weights, matrix.columns, rows + i, std::min(kDotRows, n - i),
                                         tile + i * kPanel);

@@ -30,7 +30,7 @@ struct Matrix {
     std::unique_ptr<uint8_t[]> done;  // [n_panels], 1 where the panel is packed
     mutable int64_t left = 0;         // panels that are not; read and counted down as an atomic
     bool whole = false;               // all of them were packed when the present run began
-    int wide_from = INT_MAX;          // rows from which its panels are opened (kernels/tune.h)
+    mutable int wide_from = INT_MAX;  // rows from which its panels are opened (kernels/tune.h); read as an atomic
 
     int64_t n_panels() const { return (rows + kPanel - 1) / kPanel; }
     size_t stride() const { return row_bytes(info, columns); }

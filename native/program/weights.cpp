@@ -39,6 +39,9 @@ void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {
     const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
     pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
                matrix.columns, kernels_.pairs, to);
+    // The kernel for few rows may take F16 for granted as numbers; the one for many takes them as they are.
+    if (WeightType(matrix.type) == WeightType::f16 && !finite_halves(to, panel_bytes(matrix.info, matrix.columns)))
+        std::atomic_ref(matrix.wide_from).store(1, std::memory_order_relaxed);
     if (matrix.packed == nullptr) return;
     matrix.done[size_t(panel)] = 1;
     if (std::atomic_ref(matrix.left).fetch_sub(1, std::memory_order_acq_rel) == 1 && matrix.mapped)

@@ -190,4 +190,14 @@ void pack_panel(int ggml_type, const uint8_t* source, size_t stride, int n_rows,
     }
 }
 
+bool finite_halves(const uint8_t* panel, size_t bytes) {
+    uint16_t broken = 0;
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint16_t half;
+        std::memcpy(&half, panel + i, 2);
+        broken |= uint16_t((half & 0x7c00) == 0x7c00);
+    }
+    return broken == 0;
+}
+
 }  // namespace woolly

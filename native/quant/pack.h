@@ -11,6 +11,9 @@ namespace woolly {
 void pack_panel(int ggml_type, const uint8_t* source, size_t stride, int n_rows, int64_t columns, bool pairs,
                 uint8_t* panel);
 
+// Whether no value of an F16 panel is infinite or NaN.
+bool finite_halves(const uint8_t* panel, size_t bytes);
+
 // Writes one row as f32.
 void dequantize_row(int ggml_type, const uint8_t* source, int64_t columns, float* out);
 

@@ -26,6 +26,17 @@ std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
     std::vector<uint8_t> panel(panel_bytes(info, columns));
     for (uint8_t& byte : panel) byte = uint8_t(between(0, 255));
     const WeightType t = WeightType(type);
+    if (t == WeightType::f32)
+        for (size_t i = 0; i < panel.size(); i += 4) {
+            const float value = float(between(-1000, 1000)) * 0.001f;
+            std::memcpy(&panel[i], &value, 4);
+        }
+    if (t == WeightType::f16 || t == WeightType::bf16)
+        for (size_t i = 0; i < panel.size(); i += 2) {
+            const uint16_t half = uint16_t(between(0x2000, 0x3f80) | (between(0, 1) << 15));
+            std::memcpy(&panel[i], &half, 2);
+        }
+    if (info.activation == Activation::f32) return panel;
     const bool minimum = t == WeightType::q4_1 || t == WeightType::q5_1 || t == WeightType::q2_k ||
                          t == WeightType::q4_k || t == WeightType::q5_k;
     for (int64_t b = 0; b < columns / info.block; ++b) {
@@ -41,7 +52,7 @@ std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
     return panel;
 }
 
-// Quantized rows at equal distances.
+// Rows at equal distances, quantized or not.
 struct Rows {
     std::vector<uint8_t> memory;
     std::vector<ActivationRow> rows;
@@ -52,8 +63,13 @@ struct Rows {
         std::vector<float> x(c);
         for (int i = 0; i < n; ++i) {
             for (float& value : x) value = float(between(-1000, 1000)) * 0.01f;
-            if (between(0, 9) == 0) std::fill(x.begin(), x.begin() + 32, 0.0f);
+            if (between(0, 9) == 0) std::fill_n(x.begin(), std::min<size_t>(c, 32), 0.0f);
             uint8_t* at = memory.data() + stride * size_t(i);
+            if (kind == Activation::f32) {
+                std::memcpy(at, x.data(), c * 4);
+                rows[size_t(i)] = {reinterpret_cast<const float*>(at), nullptr, nullptr, nullptr, nullptr, nullptr};
+                continue;
+            }
             int8_t* q = reinterpret_cast<int8_t*>(at);
             float* scale = reinterpret_cast<float*>(at + c);
             int32_t* sums = reinterpret_cast<int32_t*>(at + 2 * c);

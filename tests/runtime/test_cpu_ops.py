@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
 from tests.cases.ops import CASES, N_TOKENS, expected, run
-from tests.cases.weights import QUANTIZED, TYPES, random_weight
+from tests.cases.weights import QUANTIZED, TYPES, Raw, random_weight
 from woolly import _native
 from woolly.gguf import GGMLType
 from woolly.plan import OPS
@@ -152,3 +152,15 @@ def test_activations_next_to_zero_count_as_zeros_and_broken_ones_break_the_resul
     y = linears(level, x, weight)
     assert (y[:3] == 0).all()
     assert np.isnan(y[3:]).all()
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 16])
+@pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_that_are_no_numbers_break_the_results_that_they_belong_to_and_no_other(level, broken, n_rows):
+    values = np.random.default_rng(0).standard_normal((20, 300)).astype(np.float16)
+    for row, column in ((2, 5), (3, 6), (7, 299), (17, 0)):
+        values[row, column] = broken
+    weight = Raw(GGMLType.F16, values.shape, values.view(np.uint8).reshape(-1))
+    y = linears(level, np.ones((n_rows, 300), np.float32), weight)
+    assert (np.isfinite(y).all(axis=0) == np.isfinite(values).all(axis=1)).all()

@@ -41,23 +41,13 @@ inline F32 masked(F32 score, int position, int first, int last) {
     *sum += sum_lanes(load(weights));
 }
 
-// Scores of 16 positions for Q queries: four sums over columns modulo 4, each one in order.
+// Scores of 16 positions for Q queries.
 template <int Q>
 inline void score_block(const float* k, const float* const* q, const AttentionTile& t, float* to) {
     for (int lane = 0; lane < 16; lane += kStrip) {
-        StripF acc[Q][4];
-        for (int j = 0; j < Q; ++j)
-            for (int i = 0; i < 4; ++i) acc[j][i] = strip_fzero();
-        for (int c = 0; c < t.head_dim; c += 4) {
-            Four four[Q];
-            for (int j = 0; j < Q; ++j) four[j] = four_of(q[j] + c);
-            each<4>([&]<int i>() __attribute__((always_inline)) {
-                const StripF column = strip_load(k + 16 * (c + i) + lane);
-                for (int j = 0; j < Q; ++j) acc[j][i] = fma_of<i>(column, four[j], acc[j][i]);
-            });
-        }
-        for (int j = 0; j < Q; ++j)
-            store(to + 16 * j + lane, scaled(add(add(acc[j][0], acc[j][1]), add(acc[j][2], acc[j][3])), t.scale));
+        StripF sum[Q];
+        sum_columns<Q>(k + lane, q, t.head_dim, sum);
+        for (int j = 0; j < Q; ++j) store(to + 16 * j + lane, scaled(sum[j], t.scale));
     }
 }
 
@@ -88,18 +78,6 @@ inline void some_values(const float* v, int head_dim, int position, int first, i
         F32 acc = load(out + c);
         for (int i = from; i < to; ++i) acc = fma(load(v + i * head_dim + c), set1(weights[i]), acc);
         store(out + c, acc);
-    }
-}
-
-// f(Q, from) with the largest Q that fits, until n are done.
-template <int Q, class F>
-[[gnu::always_inline]] inline void in_groups(int n, const F& f) {
-    int from = 0;
-    for (; from + Q <= n; from += Q) f.template operator()<Q>(from);
-    if constexpr (Q > 1) {
-        const int rest = from;
-        in_groups<(Q > 4 ? Q / 2 : Q - 1)>(
-            n - rest, [&]<int R>(int at) __attribute__((always_inline)) { f.template operator()<R>(rest + at); });
     }
 }
 

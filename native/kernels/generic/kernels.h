@@ -6,6 +6,7 @@
 #include "kernels/generic/blocks256.h"
 #include "kernels/generic/wide32.h"
 #include "kernels/generic/wide256.h"
+#include "kernels/generic/sums.h"
 #include "kernels/generic/floats.h"
 #include "kernels/generic/vectors.h"
 #include "kernels/generic/cached.h"
@@ -70,6 +71,11 @@ constexpr Wide wide_256() {
     return {Open256<Type>::open, dot_wide<Open256<Type>>, 256, Type::bytes, Open256<Type>::bytes};
 }
 
+template <class Type>
+constexpr Wide wide_floats() {
+    return {OpenFloats<Type>::open, OpenFloats<Type>::dot, 1, Type::bytes, OpenFloats<Type>::bytes};
+}
+
 constexpr KernelTable make_table(const char* name) {
     KernelTable t{};
     t.name = name;
@@ -92,6 +98,9 @@ constexpr KernelTable make_table(const char* name) {
     set(WeightType::q6_k, dot_any<Blocks256<Q6_K>>);
     set(WeightType::iq4_xs, dot_any<Blocks256<IQ4_XS>>);
     const auto wide = [&](WeightType type, Wide kernels) { t.wide[int(type)] = kernels; };
+    wide(WeightType::f32, wide_floats<LoadF32>());
+    wide(WeightType::f16, wide_floats<LoadF16>());
+    wide(WeightType::bf16, wide_floats<LoadBf16>());
     wide(WeightType::q4_0, wide_32<Q4_0>());
     wide(WeightType::q4_1, wide_32<Q4_1>());
     wide(WeightType::q5_0, wide_32<Q5_0>());

@@ -64,7 +64,13 @@ inline void store_f16(uint16_t* p, F32 a) {
 }
 inline F32 load_bf16(const uint16_t* p) {
     F32 r;
-    WOOLLY_PARTS r.v[i] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16));
+    // Zeros below the halves: unlike a shift, either pipe does it.
+    const uint16x8_t none = vdupq_n_u16(0);
+    for (int i = 0; i < 4; i += 2) {
+        const uint16x8_t w = vld1q_u16(p + 4 * i);
+        r.v[i] = vreinterpretq_f32_u16(vzip1q_u16(none, w));
+        r.v[i + 1] = vreinterpretq_f32_u16(vzip2q_u16(none, w));
+    }
     return r;
 }
 

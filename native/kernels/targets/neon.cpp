@@ -7,6 +7,7 @@
 #include "kernels/isa/neon_strips.h"
 #include "kernels/generic/kernels.h"
 #include "kernels/isa/neon_pairs.h"
+#include "kernels/isa/neon_halves.h"
 // clang-format on
 
 namespace woolly {
@@ -15,6 +16,7 @@ extern const KernelTable k_neon_table;
 constinit const KernelTable k_neon_table = [] {
     KernelTable table = neon::make_table("neon");
     neon::set_pairs(table);
+    neon::set_halves(table);
     return table;
 }();
 

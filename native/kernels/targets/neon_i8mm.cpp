@@ -8,6 +8,7 @@
 #include "kernels/isa/neon_strips.h"
 #include "kernels/generic/kernels.h"
 #include "kernels/isa/neon_pairs.h"
+#include "kernels/isa/neon_halves.h"
 #include "kernels/isa/neon_mmla.h"
 // clang-format on
 
@@ -17,6 +18,7 @@ extern const KernelTable k_neon_i8mm_table;
 constinit const KernelTable k_neon_i8mm_table = [] {
     KernelTable table = neon_i8mm::make_table("neon_i8mm");
     neon_i8mm::set_pairs(table);
+    neon_i8mm::set_halves(table);
     neon_i8mm::set_mmla(table);
     return table;
 }();
