@@ -65,6 +65,10 @@ struct Open256 {
     static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc,
                     Ahead& ahead) {
         constexpr int width = 256 / n;
+        // As in Open32::dot.
+        const int8_t *q[M], *planes[M];
+        const float* scale[M];
+        for (int m = 0; m < M; ++m) q[m] = rows[m].q, planes[m] = rows[m].planes, scale[m] = rows[m].scale;
         for (int lane = 0; lane < 16; lane += kStrip) {
             const uint8_t* p = open + 4 * lane;
             for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
@@ -83,7 +87,7 @@ struct Open256 {
                     for (int m = 0; m < M; ++m) dots[m] = strip_zero();
                     each<width / 16>([&]<int c>() __attribute__((always_inline)) {
                         Columns a[M];
-                        for (int m = 0; m < M; ++m) a[m] = columns(rows[m].q + 256 * b + width * g + 16 * c);
+                        for (int m = 0; m < M; ++m) a[m] = columns(q[m] + 256 * b + width * g + 16 * c);
                         each<4>([&]<int v>() __attribute__((always_inline)) {
                             const StripU w = strip_load(p + weights + 16 * width * g + 64 * (4 * c + v));
                             for (int m = 0; m < M; ++m)
@@ -97,11 +101,11 @@ struct Open256 {
                 const StripF d = strip_load(reinterpret_cast<const float*>(p));
                 for (int m = 0; m < M; ++m) {
                     float* to = acc + 16 * m + lane;
-                    StripF sum = fma(to_float(total[m]), scaled(d, rows[m].scale[b]), strip_load(to));
+                    StripF sum = fma(to_float(total[m]), scaled(d, scale[m][b]), strip_load(to));
                     if constexpr (Type::has_min) {
-                        const StripI lows = dot_minima(p + minima, rows[m].planes + kPlanes * b);
+                        const StripI lows = dot_minima(p + minima, planes[m] + kPlanes * b);
                         const StripF least = strip_load(reinterpret_cast<const float*>(p + low));
-                        sum = fma(unbiased(lows), scaled(least, -rows[m].scale[b]), sum);
+                        sum = fma(unbiased(lows), scaled(least, -scale[m][b]), sum);
                     }
                     store(to, sum);
                 }

@@ -30,7 +30,14 @@ struct Open32 {
         for (int lane = 0; lane < 16; lane += kStrip) {
             const uint8_t* p = open + 4 * lane;
             StripF sum[M];
-            for (int m = 0; m < M; ++m) sum[m] = strip_load(acc + 16 * m + lane);
+            // Copies: memory that a fetch may have changed, as far as the compiler knows, would be read again each
+            // time.
+            const int8_t* q[M];
+            const float *scale[M], *lows[M];
+            for (int m = 0; m < M; ++m) {
+                sum[m] = strip_load(acc + 16 * m + lane);
+                q[m] = rows[m].q, scale[m] = rows[m].scale, lows[m] = rows[m].lows;
+            }
             for (int64_t b = first; b < first + n_blocks; ++b, p += bytes) {
                 if (b % 8 == 0) fetch(ahead);
                 StripI dots[M];
@@ -42,7 +49,7 @@ struct Open32 {
                     }
                 each<2>([&]<int c>() __attribute__((always_inline)) {
                     Columns a[M];
-                    for (int m = 0; m < M; ++m) a[m] = columns(rows[m].q + 32 * b + 16 * c);
+                    for (int m = 0; m < M; ++m) a[m] = columns(q[m] + 32 * b + 16 * c);
                     each<4>([&]<int v>() __attribute__((always_inline)) {
                         const StripU w = strip_load(p + weights + 64 * (4 * c + v));
                         for (int m = 0; m < M; ++m)
@@ -52,9 +59,9 @@ struct Open32 {
                 });
                 const StripF d = strip_load(reinterpret_cast<const float*>(p));
                 for (int m = 0; m < M; ++m) {
-                    sum[m] = fma(unbiased(dots[m]), scaled(d, rows[m].scale[b]), sum[m]);
+                    sum[m] = fma(unbiased(dots[m]), scaled(d, scale[m][b]), sum[m]);
                     if constexpr (Type::has_min)
-                        sum[m] = fma(strip_load(reinterpret_cast<const float*>(p + 64)), rows[m].lows[b], sum[m]);
+                        sum[m] = fma(strip_load(reinterpret_cast<const float*>(p + 64)), lows[m][b], sum[m]);
                 }
             }
             for (int m = 0; m < M; ++m) store(acc + 16 * m + lane, sum[m]);
