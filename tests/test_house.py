@@ -28,6 +28,7 @@ LADDER = (
     ("async_llm",),
     ("serving",),
     ("cli",),
+    ("__main__",),
 )
 RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
 FREE = {"errors", "_native", "__init__"}

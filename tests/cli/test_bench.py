@@ -110,11 +110,11 @@ def test_a_profile_is_in_json_too(tiny):
         (("-p", "0", "-n", "0"), "nothing to measure"),
         (("--batch", "1,0"), "-b is '1,0'"),
         (("--batch", "eight"), "-b is 'eight'"),
-        (("--batch", "1000"), "at most 512 run at once"),
+        (("--batch", "1000"), "-b is 1000, but at most 512 sequences run at once"),
         (("--reps", "0"), "-r is 0"),
         (("-t", "0"), "-t is '0'"),
-        (("-t", "1000000"), "threads is 1000000"),
-        (("--ctk", "f8"), "kv_type is 'f8'"),
+        (("-t", "1000000"), "--threads is 1000000"),
+        (("--ctk", "f8"), "--kv-type is 'f8'"),
         (("-o", "xml"), "-o is 'xml'"),
         (("-o", "csv", "--profile"), "no place in csv"),
         (("-ngl", "99"), "computes on the CPU"),
@@ -123,12 +123,12 @@ def test_a_profile_is_in_json_too(tiny):
         (("-pg", "512,128"), "-pg is not offered"),
         (("-mmp", "0"), "always mapped"),
         (("--numa", "isolate"), "numactl"),
-        (("-m", "x.gguf"), "-m is not needed"),
+        (("-m", "x.gguf"), "two models are given"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(tiny, arguments, message):
     done = bench(tiny, *arguments)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("woolly: error: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from woolly.cli.answer import _split, visible
 from woolly.cli.chat import Chat
 from woolly.cli.conversation import Conversation
 from woolly.cli.slash import COMMANDS
-from woolly.cli.typing_in import Keyboard
+from woolly.cli.typing_in import Keyboard, no_echo
 from woolly.errors import RequestError
 
 
@@ -112,6 +113,9 @@ def test_clear_forgets_messages_and_keeps_the_rest(chat):
         ("top-k 5", "top_k", 5),
         ("max_tokens -1", "max_tokens", None),
         ("seed none", "seed", None),
+        ("seed -1", "seed", None),
+        ("n_predict 3", "max_tokens", 3),
+        ("typical 0.5", "typical_p", 0.5),
         ("ignore_eos true", "ignore_eos", True),
         ("stop END", "stop", ("END",)),
         ('stop ["a", "b"]', "stop", ("a", "b")),
@@ -126,6 +130,12 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
     ("line", "expected"),
     [
         ("/hepl", "did you mean /help?"),
+        ("/temp", "there is no /temp: did you mean /set temperature 0.2?"),
+        ("/temp 0.5", "did you mean /set temperature 0.5?"),
+        ("/top-k", "did you mean /set top_k 40?"),
+        ("/temprature", "did you mean /set temperature 0.2?"),
+        ("/set temprature 1", "there is no setting 'temprature': did you mean temperature?"),
+        ("/set temperature -1", "temperature is -1; a number of at least 0 was expected"),
         ("/xyz", "/help lists"),
         ("/set wool 3", "there is no setting 'wool'"),
         ("/set temperature", "a name and a value"),
@@ -221,6 +231,22 @@ def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
     assert history.stat().st_mode & 0o777 == 0o600
 
 
+def test_keys_are_not_shown_while_an_answer_is_drawn(monkeypatch):
+    ours, theirs = pty.openpty()
+
+    def echoes():
+        return bool(termios.tcgetattr(theirs)[3] & termios.ECHO)
+
+    with os.fdopen(theirs, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert echoes()
+        with pytest.raises(KeyboardInterrupt), no_echo():
+            assert not echoes()
+            raise KeyboardInterrupt
+        assert echoes()
+    os.close(ours)
+
+
 @given(
     st.lists(
         st.sampled_from(["text", "", "- item", "```python", "```", "~~~~", "    code", "# head", "| a |"]), max_size=12
@@ -269,6 +295,7 @@ def test_a_stop_that_is_no_text_is_refused_or_taken_as_it_is(text):
         ('{"messages": [], "settings": null}', "the settings in .* are null; expected"),
         ('{"messages": [], "settings": [1]}', r"the settings in .* are \[1\]; expected"),
         ('{"messages": [], "settings": {"stop": 5}}', "stop is 5"),
+        ('{"messages": [], "settings": {"temperature": -1}}', "temperature is -1; a number of at least 0"),
         ('{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400), "cannot be set"),
         ('{"messages": [], "system": 5}', "the system prompt in .* is 5; a text was expected"),
         ("[" * 100_000, "nested too deeply"),

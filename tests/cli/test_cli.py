@@ -95,19 +95,26 @@ def test_plan_prints_one_line_per_step(tiny):
     [
         (("show", "missing.gguf"), 1, "missing.gguf"),
         (("plan", "smolm2"), 1, "did you mean smollm2"),
-        (("run", "TINY", "x", "--top-p", "-1"), 1, "--top-p is -1.0"),
-        (("run", "TINY", "x", "--ctx", "100000"), 1, "from 1 to 512"),
-        (("run", "TINY", "x", "--backend", "gpu"), 1, "backend 'gpu' is unknown"),
-        (("run", "TINY", "x", "--threads", "0"), 1, "--threads is 0"),
+        (("run", "TINY", "x", "--top-p", "-1"), 2, "--top-p is -1.0"),
+        (("run", "TINY", "x", "--ctx", "100000"), 2, "from 1 to 512"),
+        (("run", "TINY", "x", "--backend", "gpu"), 2, "--backend 'gpu' is unknown"),
+        (("run", "TINY", "x", "--threads", "0"), 2, "--threads is 0"),
         (("run", "one", "two", "three"), 2, "quotes"),
         (("run", "TINY", "x", "--raw", "-sys", "y"), 2, "--system needs a chat template"),
         (("run", "TINY", ""), 2, "the prompt is empty"),
         (("run", "TINY", "  "), 2, "the prompt is empty"),
         (("run", "TINY"), 2, "the prompt is empty"),
-        (("run", "nope.gguf"), 2, "the prompt is empty"),
+        (("run", "nope.gguf"), 1, "there is no file and no model named 'nope.gguf'"),
+        (("run", "nope.gguf", "x"), 1, "there is no file and no model named 'nope.gguf'"),
+        (("run", "smolm2"), 1, "did you mean smollm2? (-p smolm2 makes it the prompt)"),
+        (("run", "TINY", "x", "-n", "abc"), 2, "--max-tokens is 'abc'; a whole number was expected"),
+        (("run", "TINY", "x", "-n", "0"), 2, "--max-tokens is 0; a whole number of at least 1 was expected"),
+        (("run", "TINY", "x", "--temp", "-1"), 2, "--temperature is -1.0; a number of at least 0"),
+        (("chat", "TINY", "--temp", "-0.5"), 2, "--temperature is -0.5; a number of at least 0"),
         (("show", "TINY", "--ctx", "0"), 2, "--ctx is 0"),
-        (("show", "TINY", "--ctx", "100000"), 1, "from 1 to 512"),
-        (("fly",), 2, "fly"),
+        (("show", "TINY", "--ctx", "100000"), 2, "from 1 to 512"),
+        (("fly",), 2, "there is no command 'fly'"),
+        (("pull", "nosuch"), 1, "the catalogue has smollm2; others come as hf:org/repo"),
     ],
 )
 def test_an_error_is_one_line_on_stderr_and_an_exit_code(tiny, arguments, code, message):
@@ -116,9 +123,8 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(tiny, arguments, code, 
     assert done.stdout == ""
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    if code == 1:
-        assert done.stderr.startswith("woolly: error: ")
-        assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("woolly: error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_reader_that_goes_away_is_no_error(tiny):
@@ -166,7 +172,7 @@ def test_a_hostile_file_name_or_key_cannot_drive_the_terminal(tiny, tmp_path):
 
 def test_plan_folds_layers_that_are_alike(tiny):
     folded, whole = woolly("plan", tiny).stdout, woolly("plan", tiny, "--all").stdout
-    assert "(1 more layers like this one)" in folded
+    assert "(1 more layer like this one)" in folded
     assert "blk.1." not in folded
     assert "blk.1.ffn_down.weight" in whole
     assert "linears" in woolly("plan", tiny, "--fused").stdout

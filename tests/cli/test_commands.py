@@ -70,6 +70,44 @@ def test_list_and_rm_know_what_was_pulled(home, model):
         woolly("rm", "own")
 
 
+def test_a_model_is_listed_once_and_found_by_all_its_names(home, model, monkeypatch):
+    folder = home / "woolly" / "models"
+    folder.mkdir(parents=True)
+    (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(model.read_bytes())
+    studio = home / ".lmstudio" / "models" / "someone" / "repo"
+    studio.mkdir(parents=True)
+    (studio / "same.gguf").symlink_to(folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    (entry,) = json.loads(woolly("list", "--json"))
+    assert entry["name"] == "smollm2"
+    others = ["smollm2-135m", "SmolLM2-135M-Instruct.Q4_1.gguf", "lmstudio:someone/repo/same.gguf"]
+    assert entry["aliases"] == others
+    assert ", ".join(others) in woolly("list")
+    for name in ("SmolLM2-135M-Instruct.Q4_1", "smollm2-135m-instruct.q4_1.gguf", "lmstudio:someone/repo/same"):
+        assert woolly("plan", name).startswith("step"), name
+    assert woolly("rm", "SmolLM2-135M-Instruct.Q4_1").startswith("removed smollm2 (")
+
+
+def test_a_name_with_spaces_is_listed_as_it_can_be_typed(home, model):
+    folder = home / "woolly" / "models" / "hf" / "org" / "repo"
+    folder.mkdir(parents=True)
+    (folder / "my model.gguf").write_bytes(model.read_bytes())
+    assert woolly("list").splitlines()[1].startswith("'hf:org/repo/my model.gguf' ")
+    (entry,) = json.loads(woolly("list", "--json"))
+    assert entry["name"] == "hf:org/repo/my model.gguf"
+    assert woolly("plan", entry["name"]).startswith("step")
+    assert woolly("run", entry["name"], "hi", "-n", "2") != ""
+    assert woolly("run", entry["name"], "-n", "2", stdin="hi") != ""
+    assert woolly("rm", entry["name"]).startswith("removed hf:org/repo/my model.gguf")
+
+
+def test_a_list_that_is_piped_has_a_line_for_each_model(home, model):
+    folder = home / "woolly" / "models" / "hf" / "org" / ("long" * 15)
+    folder.mkdir(parents=True)
+    (folder / f"{'name' * 20}.gguf").write_bytes(model.read_bytes())
+    _, line = woolly("list", "--paths").splitlines()
+    assert f"hf:org/{'long' * 15}/{'name' * 20}.gguf " in line
+
+
 def test_ps_asks_a_server(home, monkeypatch):
     asked = []
 
@@ -80,7 +118,11 @@ def test_ps_asks_a_server(home, monkeypatch):
                 self.send_error(401)
                 return
             size = {"parameters": 135_000_000, "size_bytes": 98 << 20, "context_length": 8192}
+            file = "SmolLM2-135M-Instruct.Q4_1"
             models = [{"name": "wool", "loaded": True, **size}, {"name": "other", "loaded": False, **size}]
+            models.append(
+                {"name": file, "aliases": [f"{file}.gguf", "smollm2", "smollm2-135m"], "loaded": True, **size}
+            )
             stats = {"average_tokens_per_second": 42.5, "memory_usage_mb": 300.0, "cache_hit_rate": 0.5}
             data = json.dumps(models if self.path.endswith("models") else stats).encode()
             self.send_response(200)
@@ -99,9 +141,11 @@ def test_ps_asks_a_server(home, monkeypatch):
         assert "wool" in said
         assert "other" not in said
         assert "42.5 tokens/s" in said
+        line = next(line for line in said.splitlines() if line.startswith("smollm2 "))  # the name that `list` gives
+        assert line.split("135M", 1)[1].split(", ") == ["  SmolLM2-135M-Instruct.Q4_1", "smollm2-135m"]
         monkeypatch.setenv("WOOLLY_API_KEY", "key,more")
         facts = json.loads(woolly("ps", "--url", url, "--all", "--json"))
-        assert [entry["name"] for entry in facts["models"]] == ["wool", "other"]
+        assert [entry["name"] for entry in facts["models"]] == ["wool", "other", "SmolLM2-135M-Instruct.Q4_1"]
         with pytest.raises(RequestError, match="asks for a key: give it with --api-key"):
             woolly("ps", "--url", url, "--api-key", "wrong")
     finally:

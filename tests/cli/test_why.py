@@ -63,14 +63,14 @@ def test_json_has_the_measurements_and_the_advice(tiny):
         (("-d", "-1"), "-d is -1"),
         (("-b", "1000"), "at most 512"),
         (("-d", "450", "-p", "64"), "context holds 512"),
-        (("-ctk", "f8"), "kv_type is 'f8'"),
-        (("--weight-memory", "lots"), "weight_memory is 'lots'"),
+        (("-ctk", "f8"), "--kv-type is 'f8'"),
+        (("--weight-memory", "lots"), "--weight-memory is 'lots'"),
         (("--plot", "/nowhere/plot.svg"), "/nowhere is not a folder"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(tiny, arguments, message):
     done = why(tiny, *arguments)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("woolly: error: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -166,6 +166,10 @@ def test_what_cannot_be_is_one_sentence(hub):
     for spec, expected in {
         "hf:sheep": "expected hf:org/repo, hf:org/repo:Q4_K_M",
         "hf:sheep/../../etc": "expected hf:org/repo",
+        "hf:sheep/wool/../../x.gguf": "expected hf:org/repo",
+        "hf:sheep/wool/.x.gguf": "expected hf:org/repo",
+        "hf:sheep/wool/a\\x.gguf": "expected hf:org/repo",
+        "hf:sheep/wool/a\nx.gguf": "expected hf:org/repo",
         "hf:sheep/none": "there is no repository sheep/none on the hub, or it is private",
         f"hf:{REPO}:Q2_K": "has no Q2_K: it has Q8_0, Q4_K_M|has no Q2_K: it has Q4_K_M, Q8_0",
         f"hf:{REPO}/other.gguf": r"holds no other\.gguf: it has wool-Q4_K_M\.gguf, wool-Q8_0\.gguf",
@@ -221,6 +225,8 @@ def test_files_keep_their_names_whatever_those_or_the_repository_hold(hub, tmp_p
     path = pull("hf:sheep/resolve:Q4_0")
     assert path == tmp_path / "home" / "models" / "hf" / "sheep" / "resolve" / "with space-Q4_0.gguf"
     assert path.read_bytes() == DATA
+    assert resolve("hf:sheep/resolve/with space-Q4_0.gguf") == path  # the name that `woolly list` gives
+    assert pull("hf:sheep/resolve/with space-Q4_0.gguf") == path
 
 
 def test_a_download_of_known_length_that_only_lacked_its_check_is_not_fetched_again(hub, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from woolly.errors import StoreError
-from woolly.store import pull, resolve
+from woolly.store import near_models, pull, resolve
 
 
 def test_an_existing_file_is_used_where_it_lies(shop, tmp_path):
@@ -55,6 +55,15 @@ def test_a_file_name_nearly_right_gives_the_one_beside_it(shop, tmp_path):
     (tmp_path / "llama-Q4_K_M.gguf").touch()
     with pytest.raises(StoreError, match=r"did you mean .*/llama-Q4_K_M\.gguf\?"):
         resolve(tmp_path / "lama-Q4_K_M.gguf")
+
+
+def test_near_models_are_misspelt_or_begun_names(shop):
+    (shop.models / "hf" / "org" / "repo").mkdir(parents=True)
+    (shop.models / "hf" / "org" / "repo" / "Granite-3B-Q4_0.gguf").touch()
+    assert near_models("tinny") == ["tiny"]
+    assert near_models("granite") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
+    assert near_models("granit-3b-q4_0") == ["hf:org/repo/Granite-3B-Q4_0.gguf"]
+    assert near_models("gra") == near_models("hello") == near_models("") == []
 
 
 def test_a_name_nearly_right_gives_the_right_one(shop):

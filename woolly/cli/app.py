@@ -12,7 +12,6 @@ from woolly import __version__
 from woolly.cli.bench import bench
 from woolly.cli.chat import chat
 from woolly.cli.list import list_command, rm
-from woolly.cli.options import Command
 from woolly.cli.perplexity import perplexity
 from woolly.cli.plan import plan
 from woolly.cli.ps import ps
@@ -22,6 +21,7 @@ from woolly.cli.run import run
 from woolly.cli.serve import serve
 from woolly.cli.show import show
 from woolly.cli.tokenize import tokenize
+from woolly.cli.usage import Boxed, Command, Group, UsageError
 from woolly.cli.why import why
 from woolly.errors import WoollyError
 
@@ -29,26 +29,28 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="woolly",
-    help="Run GGUF language models on this machine.",
+    cls=Group,
+    help='Run GGUF language models on this machine, for instance: woolly run "Why is the sky blue?".',
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=Command)(run)
-app.command(cls=Command)(chat)
-app.command()(serve)
-app.command(cls=Command)(pull)
-app.command("list", cls=Command)(list_command)
-app.command(cls=Command)(rm)
-app.command(cls=Command)(ps)
-app.command(cls=Command)(show)
-app.command(cls=Command)(plan)
-app.command(cls=Command)(tokenize)
-app.command(cls=Command)(perplexity)
-app.command(cls=Command)(quantize)
-app.command()(bench)
-app.command()(why)
+app.command(cls=Command, short_help="Answer one prompt.")(run)
+app.command(cls=Command, short_help="Talk with a model.")(chat)
+app.command(cls=Boxed, short_help="Answer over HTTP, as OpenAI's API does.")(serve)
+app.command(cls=Command, short_help="Bring a model here.")(pull)
+app.command("list", cls=Command, short_help="The models on this machine.")(list_command)
+app.command(cls=Command, short_help="Remove models that were pulled.")(rm)
+app.command(cls=Command, short_help="Ask a running server what it holds.")(ps)
+app.command(cls=Command, short_help="What is in a model, and whether it fits here.")(show)
+app.command(cls=Command, short_help="The steps that a model is computed by.")(plan)
+app.command(cls=Command, short_help="Text to tokens, and back.")(tokenize)
+app.command(cls=Command, short_help="How well a model foretells a text.")(perplexity)
+app.command(cls=Command, short_help="Write a model with fewer bits.")(quantize)
+app.command(cls=Command, short_help="How fast a model runs here.")(bench)
+app.command(cls=Command, short_help="Where the time goes, and what would help.")(why)
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,7 +69,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: 0 for success, 1 for an error of the user's input, 2 for wrong usage, 130 for Ctrl-C."""
+    """Entry point: 0 for success, 2 for what was typed wrongly, 1 for other errors, 130 for Ctrl-C."""
     if hasattr(signal, "SIGPIPE"):
         # The reader of our output may go away (`woolly plan ... | head`): end as other tools do, without a word.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -77,7 +79,7 @@ def main() -> None:
         app()
     except WoollyError as error:
         typer.echo(f"woolly: error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from woolly.cli.bench_formats import FORMATS, Record, write
+from woolly.cli.busy import Others
 from woolly.cli.number_list import numbers
-from woolly.errors import RequestError
+from woolly.cli.options import ModelName, ModelOption, one_model
+from woolly.cli.screen import results
+from woolly.cli.usage import UsageError
 from woolly.store import resolve
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ _BANDWIDTH_MEGABYTES = 1024
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)],
+    model: ModelName = None,
+    named: ModelOption = None,
     prompt: Annotated[
         list[str],
         typer.Option("--n-prompt", "--prompt", "-p", metavar="LIST", help="Tokens of the prompt; 0 for none."),
@@ -97,7 +101,6 @@ def bench(
         str | None,
         typer.Option("--cpu-mask", "-C", "--cpu-strict", "--poll", "--prio", "--numa", hidden=True),
     ] = None,
-    named: Annotated[str | None, typer.Option("--model", "-m", hidden=True)] = None,
 ) -> None:
     """Measure tokens per second of prompts (pp) and generation (tg), as llama-bench does.
 
@@ -110,16 +113,20 @@ def bench(
     from rich.console import Console
     from rich.live import Live
 
-    _refuse(gpu=gpu, flash=flash, cache_v=cache_v, both=both, loading=loading, placing=placing, named=named)
+    _refuse(gpu=gpu, flash=flash, cache_v=cache_v, both=both, loading=loading, placing=placing)
+    model = one_model("bench", model, named)
     output = "json" if as_json else output
     if output not in FORMATS:
-        raise RequestError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
+        raise UsageError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
     if profile and output == "csv":
-        raise RequestError("--profile has no place in csv; use -o md, table, json or jsonl")
+        raise UsageError("--profile has no place in csv; use -o md, table, json or jsonl")
     if reps < 1:
-        raise RequestError(f"-r is {reps}, but at least 1 repetition is needed")
+        raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
     works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
     settings = _settings(threads, kv_type, numbers("-ub", rows, 1))
+    most, least = max(work.n_sequences for work in works), min(options.max_rows for options in settings)
+    if most > least:
+        raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
     chatter = Console(stderr=True)
     # Drawn only when told to: a spinner's thread would take time from what is measured.
     line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
@@ -129,12 +136,14 @@ def bench(
             line.update(text, refresh=True)
 
     with line or nullcontext():
-        records = [
-            record for options in settings for record in _measure(model, works, options, reps, profile, progress)
-        ]
+        with Others() as others:
+            records = [
+                record for options in settings for record in _measure(model, works, options, reps, profile, progress)
+            ]
+        records = [replace(record, others_share=others.share) for record in records]
         progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
         records = _with_bandwidth(records)
-    write(records, output, Console())
+    write(records, output, results())
 
 
 def _refuse(**given: str | None) -> None:
@@ -147,11 +156,10 @@ def _refuse(**given: str | None) -> None:
         "both": "-pg is not offered; -p and -n measure the prompt and the generation, and -d generation after a prompt",
         "loading": "-mmp and -dio have no meaning here: files are always mapped; leave them out",
         "placing": "-C, --cpu-strict, --poll, --prio and --numa have no meaning here; use taskset, nice or numactl",
-        "named": "-m is not needed; name the model alone, as in: woolly bench model.gguf",
     }
     for name, value in given.items():
         if value is not None:
-            raise RequestError(reasons[name])
+            raise UsageError(reasons[name])
 
 
 def _works(prompts: list[int], generated: list[int], depths: list[int], batch: list[str]) -> list[Work]:
@@ -163,7 +171,7 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: l
         works += [Work("prompt", n, 1, depth) for n in prompts if n]
         works += [Work("generation", n, size, depth) for n in generated if n for size in sizes]
     if not works:
-        raise RequestError("-p and -n are both 0, so there is nothing to measure")
+        raise UsageError("-p and -n are both 0, so there is nothing to measure")
     return works
 
 
@@ -244,4 +252,4 @@ def _check_context(file: GGUFFile, architecture: str, works: list[Work]) -> None
     limit = Keys(file.metadata, architecture).positive("context_length")
     longest = max(work.last for work in works)
     if longest > limit:
-        raise RequestError(f"{longest} tokens were asked for, but this model's context holds {limit}")
+        raise UsageError(f"{longest} tokens were asked for, but this model's context holds {limit}")

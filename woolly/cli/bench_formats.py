@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from woolly.cli.busy import NOTABLE
+from woolly.cli.screen import print_table
+from woolly.cli.sizes import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from woolly.engine.bench import Measured, StepKind
 
 __all__ = ["FORMATS", "Record", "write"]
+
+# Columns that the whole table takes.
+_WIDE = 80
 
 FORMATS = ("md", "table", "json", "jsonl", "csv")
 
@@ -41,6 +48,7 @@ class Record:
     bandwidth_gbs: float
     measured: Measured
     profile: tuple[StepKind, ...] | None
+    others_share: float | None = None  # of the processor, that other programs took meanwhile
 
     @property
     def share(self) -> float | None:
@@ -91,6 +99,7 @@ class Record:
             "first_token_s": None if first is None else round(first, 4),
             "load_s": round(self.load_s, 3),
             "peak_mib": round(self.peak_mib),
+            "others_share": self.others_share,
         }
         if self.profile is not None:
             out["profile"] = [
@@ -172,7 +181,7 @@ def _markdown(records: Sequence[Record]) -> str:
     out += _facts(records)
     for record in records:
         for kinds in [record.profile] if record.profile else []:
-            out += ["", f"{record.measured.work.name}, {record.threads} threads, per run:", ""]
+            out += ["", f"{record.measured.work.name}, {counted(record.threads, 'thread')}, per run:", ""]
             out += ["| step | count | us | share | MB | GB/s |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
             out += ["| " + " | ".join(row) + " |" for row in _profile_rows(kinds)]
     return "\n".join(out)
@@ -180,13 +189,13 @@ def _markdown(records: Sequence[Record]) -> str:
 
 def _facts(records: Sequence[Record]) -> list[str]:
     """What holds for a whole setting, one line each."""
-    out = [f"t/s: median ± standard deviation of {len(records[0].measured.seconds)} repetitions"]
+    out = [f"t/s: median ± standard deviation of {counted(len(records[0].measured.seconds), 'repetition')}"]
     settings: dict[tuple[int, int, str], list[Record]] = {}
     for record in records:
         settings.setdefault((record.threads, record.n_ubatch, record.kv_type), []).append(record)
     for same in settings.values():
         one = same[0]
-        name = f"{one.threads} threads: " if len(settings) > 1 else ""
+        name = f"{counted(one.threads, 'thread')}: " if len(settings) > 1 else ""
         out.append(
             f"{name}load to first token {one.load_s:.2f} s, peak memory {one.peak_mib:.0f} MiB,"
             f" read bandwidth {one.bandwidth_gbs:.1f} GB/s"
@@ -194,6 +203,9 @@ def _facts(records: Sequence[Record]) -> list[str]:
         first = [f"{r.first_token_s:.2f} s after {r.measured.work.name}" for r in same if r.first_token_s is not None]
         if first:
             out.append(f"{name}time to first token " + ", ".join(first))
+    others = records[0].others_share
+    if others is not None and others >= NOTABLE:
+        out.append(f"other programs took {others:.0%} of the processor meanwhile: these figures are too low")
     return out
 
 
@@ -210,22 +222,37 @@ def _profile_rows(kinds: Sequence[StepKind]) -> list[list[str]]:
 def _print(records: Sequence[Record], console: Console) -> None:
     say = _sayer(console)
     say(records[0].model_filename)
-    say("\n".join(_facts(records)) + "\n")
-    table = _table("test", "threads", "tokens/s", "least", "most", "GB/s", "memory's limit", "reached")
-    for record in records:
-        m, share = record.measured, record.share
-        row = [m.work.name, str(record.threads), f"{m.rate:.1f}", f"{min(m.rates):.1f}", f"{max(m.rates):.1f}"]
-        if share is not None:
-            row += [f"{m.gb_per_second:.1f}", f"{m.rate / share:.1f}", f"{share:.0%}"]
-        table.add_row(*row)
-    console.print(table)
+    for fact in _facts(records):
+        console.print(fact, highlight=False, markup=False)
+    say("")
+    figures = [_figures(record) for record in records]
+    if console.width < _WIDE:  # the other forms have them
+        figures = [{name: row[name] for name in row if name not in ("least", "most", "GB/s")} for row in figures]
+    table = _table(*figures[0])
+    for each in figures:
+        table.add_row(*each.values())
+    print_table(console, table)
     for record in records:
         if record.profile:
             table = _table(f"{record.measured.work.name}, per run", "steps", "us", "share", "MB", "GB/s")
             for row in _profile_rows(record.profile):
                 table.add_row(*row)
             say("")
-            console.print(table)
+            print_table(console, table)
+
+
+def _figures(record: Record) -> dict[str, str]:
+    m, share = record.measured, record.share
+    return {
+        "test": m.work.name,
+        "threads": str(record.threads),
+        "tokens/s": f"{m.rate:.1f}",
+        "least": f"{min(m.rates):.1f}",
+        "most": f"{max(m.rates):.1f}",
+        "GB/s": "" if share is None else f"{m.gb_per_second:.1f}",
+        "memory's limit": "" if share is None else f"{m.rate / share:.1f}",
+        "reached": "" if share is None else f"{share:.0%}",
+    }
 
 
 def _sayer(console: Console) -> Callable[[str], None]:
@@ -236,7 +263,8 @@ def _sayer(console: Console) -> Callable[[str], None]:
 def _table(first: str, *others: str) -> Table:
     from rich.table import Table
 
-    table = Table(first, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, overflow="fold", min_width=4)
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table

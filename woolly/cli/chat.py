@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,18 +13,16 @@ from woolly.cli.options import (
     Ctx,
     KvType,
     MaxTokens,
-    MinP,
-    Seed,
+    ModelOption,
     System,
-    Temperature,
     Threads,
-    TopK,
-    TopP,
     WeightMemory,
     answer_limit,
+    one_model,
 )
-from woolly.cli.progress import chatter
+from woolly.cli.progress import tell
 from woolly.cli.pull import fetched
+from woolly.cli.sampling import sampling_params, takes_sampling
 from woolly.errors import WoollyError
 from woolly.store import DEFAULT_MODEL, models_folder
 
@@ -36,15 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "chat"]
 
 
+@takes_sampling
 def chat(
-    model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A GGUF file or a model's name.", show_default=DEFAULT_MODEL)
+    ] = None,
+    named: ModelOption = None,
     system: System = None,
     max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    seed: Seed = None,
     ctx: Ctx = None,
     threads: Threads = None,
     kv_type: KvType = None,
@@ -54,6 +52,8 @@ def chat(
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="Remember what you type for the arrow keys of the next chat.")
     ] = True,
+    *,
+    sampling: dict[str, Any],
 ) -> None:
     """Talk with a model. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the chat.
 
@@ -64,24 +64,18 @@ def chat(
 
     from woolly.cli.conversation import Conversation
     from woolly.cli.typing_in import Keyboard
-    from woolly.engine import SamplingParams
     from woolly.llm import LLM
 
-    params = SamplingParams(
-        max_tokens=answer_limit(max_tokens),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-    )
-    path = fetched(model)
+    params = sampling_params(sampling, max_tokens=answer_limit(max_tokens))
+    name = one_model("chat", model, named, DEFAULT_MODEL)
+    path = fetched(name)
     keyboard = Keyboard(models_folder().parent / "chat_history" if history else None)
     with LLM(path, ctx=ctx, threads=threads, backend=backend, kv_type=kv_type, weight_memory=weight_memory) as llm:
         screen = Console(markup=False, highlight=False) if keyboard.is_terminal and not plain else None
         talk = Chat(llm, Conversation(params, system), screen)
         if keyboard.is_terminal:
-            chatter().print(f"{llm.path.name}, {llm.ctx} tokens of context; /help lists the commands", style="dim")
+            name = llm.path.name if Path(name).is_file() else name
+            tell(f"{name}, {llm.ctx} tokens of context; /help lists the commands", style="dim")
         try:
             while not talk.is_over:
                 try:
@@ -114,7 +108,7 @@ class Chat:
         try:
             if text.startswith("/") and "\n" not in text:
                 if shown := run_slash(self, text):
-                    chatter().print(shown, soft_wrap=True)
+                    tell(shown)
             elif text.strip():
                 self.ask(text)
         except WoollyError as error:
@@ -123,6 +117,7 @@ class Chat:
     def ask(self, text: str) -> None:
         """Answer, and keep question and answer; Ctrl-C keeps what had come by then."""
         from woolly.cli.answer import Timing, show_markdown, show_plain
+        from woolly.cli.typing_in import no_echo
         from woolly.engine import Stream
 
         asked = {"role": "user", "content": text}
@@ -132,10 +127,11 @@ class Chat:
         kept: list[str] = []
         ended: str | None = None
         try:
-            if self._screen is None:
-                ended = show_plain(stream, timing, kept=kept)
-            else:
-                ended = show_markdown(stream, timing, self._screen, kept)
+            with no_echo():
+                if self._screen is None:
+                    ended = show_plain(stream, timing, kept=kept)
+                else:
+                    ended = show_markdown(stream, timing, self._screen, kept)
         except KeyboardInterrupt:
             stream.close()
             typer.echo("(stopped)", err=True)

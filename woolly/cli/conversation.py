@@ -7,13 +7,28 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from woolly.cli.usage import near
 from woolly.engine import SamplingParams
 from woolly.errors import RequestError
 
-__all__ = ["Conversation", "changed_settings", "setting_names"]
+__all__ = ["Conversation", "changed_settings", "find_setting", "setting_names"]
 
 # What a person may want to set while chatting: the plain ones of SamplingParams.
 _SETTABLE = (int, float, bool, str, type(None))
+_OTHER_NAMES = {
+    "dynatemp_exp": "dynatemp_exponent",
+    "length": "max_tokens",
+    "mirostat_ent": "mirostat_tau",
+    "mirostat_lr": "mirostat_eta",
+    "n": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "predict": "max_tokens",
+    "repetition_penalty": "repeat_penalty",
+    "temp": "temperature",
+    "top_nsigma": "top_n_sigma",
+    "typical": "typical_p",
+}
 
 
 @dataclass
@@ -38,16 +53,17 @@ class Conversation:
 
     def set(self, name: str, text: str) -> None:
         """Change a setting, given as a person types it; RequestError where the name or the value is none."""
-        name = name.replace("-", "_")
-        name = {"temp": "temperature", "n": "max_tokens"}.get(name, name)
-        if name not in setting_names():
-            raise RequestError(f"there is no setting {name!r}; there are {', '.join(setting_names())}")
+        known = find_setting(name)
+        if known is None:
+            hint = near(name.replace("-", "_"), [*setting_names(), *_OTHER_NAMES])
+            raise RequestError(f"there is no setting {name!r}: {hint or 'there are ' + ', '.join(setting_names())}")
+        name = known
         value: Any = text
         try:
             value = json.loads(text.lower() if text in ("None", "True", "False") else text)
         except (ValueError, RecursionError):
             value = {"none": None, "off": None}.get(text.lower(), text)
-        if name == "max_tokens" and value == -1:
+        if name in ("max_tokens", "seed") and value == -1:
             value = None
         if name == "stop":
             if value is not None and not isinstance(value, (str, list)):
@@ -97,6 +113,11 @@ class Conversation:
 
 
 def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams:
+    temperature = settings.get("temperature", 0)
+    if isinstance(temperature, (int, float)) and temperature < 0:
+        raise RequestError(
+            f"temperature is {temperature}; a number of at least 0 was expected, 0 for the likeliest token"
+        )
     try:
         return replace(params, **settings)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:  # such as a number of 400 digits
@@ -113,6 +134,13 @@ def _short(value: Any) -> str:
 
 def _is_message(message: Any) -> bool:
     return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def find_setting(name: str) -> str | None:
+    """The setting that a person means by a name, which may be llama.cpp's; None where there is none."""
+    name = name.replace("-", "_").lower()
+    name = _OTHER_NAMES.get(name, name)
+    return name if name in setting_names() else None
 
 
 def setting_names() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from woolly.errors import RequestError
+from woolly.cli.usage import UsageError
 
 __all__ = ["numbers"]
 
@@ -25,7 +25,7 @@ def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
                 found.append(least - 1)
             if len(found) > _MOST or min(found) < least:
                 kind = f"whole numbers from {least}" + (", 0 for none," if least == 0 else "")
-                raise RequestError(f"{option} is {text!r}, but {kind} were expected, such as {least + 1},8 or 1-8*2")
+                raise UsageError(f"{option} is {text!r}, but {kind} were expected, such as {least + 1},8 or 1-8*2")
     return list(dict.fromkeys(found))
 
 

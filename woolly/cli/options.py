@@ -3,39 +3,63 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from woolly.errors import RequestError
+from woolly.cli.usage import UsageError
+from woolly.errors import RequestError, StoreError
+from woolly.store import CATALOGUE, list_models
 
 __all__ = [
     "AsJson",
     "Backend",
-    "Command",
     "Ctx",
     "Grammar",
     "JsonSchema",
     "KvType",
     "MaxTokens",
-    "MinP",
     "ModelName",
-    "Seed",
+    "ModelOption",
     "Stop",
     "System",
-    "Temperature",
     "Threads",
-    "TopK",
-    "TopP",
     "WeightMemory",
     "answer_limit",
+    "complete_model",
+    "model_and_text",
+    "one_model",
+    "read_text",
     "structure",
 ]
 
-ModelName = Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)]
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names for the Tab key; the shell adds files. A colon ends a word in bash, so names with one are left out."""
+    try:
+        names = [*CATALOGUE, *(model.name for model in list_models())]
+    except StoreError:
+        return []
+    return sorted({name for name in names if name.startswith(incomplete) and not set(name) & set(": ")})
+
+
+ModelName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A GGUF file or a model's name.",
+        show_default=False,
+        autocompletion=complete_model,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="MODEL", help="In place of MODEL.", show_default=False, autocompletion=complete_model
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")]
 Ctx = Annotated[
@@ -57,47 +81,42 @@ MaxTokens = Annotated[
         "--max-tokens", "-n", help="Most tokens of the answer; -1 for no limit.", show_default="until the model stops"
     ),
 ]
-Temperature = Annotated[float, typer.Option("--temperature", "--temp", help="0 takes the likeliest token each time.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Draw from so many likeliest tokens; 0 for all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Draw from the likeliest tokens that add up to this share.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens less likely than this share of the likeliest.")]
-# -s is the seed here as it is in `serve` and in llama.cpp.
-Seed = Annotated[
-    int | None, typer.Option("--seed", "-s", help="The same seed gives the same answer.", show_default="random")
-]
 Stop = Annotated[
     list[str] | None,
-    typer.Option("--stop", help="End the answer before this text; may be repeated.", show_default=False),
+    typer.Option("--stop", "-r", help="End the answer before this text; may be repeated.", show_default=False),
 ]
 JsonSchema = Annotated[
     str | None,
     typer.Option("--json-schema", help="The answer is JSON of this schema: a file, or its text.", show_default=False),
 ]
 Grammar = Annotated[
-    Path | None, typer.Option("--grammar", help="The answer follows this file in GBNF.", show_default=False)
+    str | None,
+    typer.Option("--grammar", help="The answer follows this grammar in GBNF: a file, or its text.", show_default=False),
 ]
 
 
-class Command(TyperCommand):
-    """A command whose errors name what a person typed: `--top-p is -1`, where the library says `top_p is -1`."""
+def one_model(command: str, model: str | None, named: str | None, default: str | None = None) -> str:
+    """The model that is meant by its place or by -m; UsageError where both are given and differ, or neither is."""
+    if model is not None and named is not None and model != named:
+        raise UsageError(f"two models are given, {model} and -m {named}: leave one of them out")
+    found = model or named or default
+    if found is None:
+        raise UsageError(
+            f"a model was expected, the path of a GGUF file or a name of `woolly list`: woolly {command} smollm2"
+        )
+    return found
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command, and rename in its errors."""
-        try:
-            return super().invoke(ctx)
-        except RequestError as error:
-            flags = {
-                parameter.name: max(parameter.opts, key=len)
-                for parameter in self.params
-                if parameter.name and parameter.param_type_name == "option"
-            }
-            found = re.match(r"(\w+)(?= is\b)", str(error))
-            text = str(error)
-            if found and found[1] in flags:
-                text = flags[found[1]] + text[found.end() :]
-            if "ctx" in flags:
-                text = re.sub(r"\braise ctx\b", f"raise {flags['ctx']}", text)
-            raise type(error)(text) from error
+
+def model_and_text(
+    command: str, model: str | None, text: str | None, named: str | None, expected: str
+) -> tuple[str, str]:
+    """Of a command that takes a model and a text: with -m, the only word is the text. A missing text is piped in."""
+    if named is not None and text is None and model != named:
+        model, text = None, model
+    name = one_model(command, model, named)
+    if text is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError(expected)
+    return name, "-" if text is None else text
 
 
 def answer_limit(max_tokens: int | None) -> int | None:
@@ -105,16 +124,16 @@ def answer_limit(max_tokens: int | None) -> int | None:
     return None if max_tokens == -1 else max_tokens
 
 
-def structure(json_schema: str | None, grammar: Path | None) -> dict[str, Any]:
+def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
     """What `--json-schema` and `--grammar` ask of the sampler."""
     if json_schema is not None and grammar is not None:
-        raise typer.BadParameter("--json-schema and --grammar each say what the answer looks like; give one of them")
+        raise UsageError("--json-schema and --grammar each say what the answer looks like; give one of them")
     if grammar is not None:
-        return {"grammar": _read("--grammar", grammar)}
+        return {"grammar": grammar if "::=" in grammar else read_text("--grammar", Path(grammar))}
     if json_schema is None:
         return {}
     inline = json_schema.lstrip().startswith("{") or json_schema.strip() in ("true", "false")
-    text = json_schema if inline else _read("--json-schema", Path(json_schema))
+    text = json_schema if inline else read_text("--json-schema", Path(json_schema))
     try:
         schema = json.loads(text)
     except ValueError as error:
@@ -123,10 +142,11 @@ def structure(json_schema: str | None, grammar: Path | None) -> dict[str, Any]:
     return {"json_schema": schema}
 
 
-def _read(option: str, path: Path) -> str:
+def read_text(option: str, path: Path) -> str:
+    """A file that an option names; RequestError where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(f"{option}: {path} is not UTF-8 (byte {error.start})") from None
-    except OSError as error:
-        raise RequestError(f"{option}: {path} cannot be read ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:  # the latter: a NUL in the name
+        raise RequestError(f"{option}: {path} cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from woolly.cli.options import AsJson, Backend, KvType, ModelName, ModelOption, Threads, model_and_text
 from woolly.cli.progress import steps_bar
-from woolly.cli.sizes import duration
+from woolly.cli.sizes import counted, duration
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ __all__ = ["perplexity"]
 
 
 def perplexity(
-    model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)],
+    model: ModelName = None,
     text: Annotated[
-        str, typer.Argument(metavar="FILE", help="A text file in UTF-8, or - for standard input.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(metavar="FILE", help="A text file in UTF-8.", show_default="standard input, as with -"),
+    ] = None,
+    named: ModelOption = None,
     ctx: Annotated[int, typer.Option("--ctx", "-c", help="Tokens of a window, of which the second half counts.")] = 512,
     chunks: Annotated[
         int | None, typer.Option("--chunks", "-n", help="Most windows of the text.", show_default="all")
@@ -44,18 +47,18 @@ def perplexity(
             show_default=False,
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
-    kv_type: Annotated[
-        str | None,
-        typer.Option("--kv-type", "-ctk", help="How the cache is kept: f16, f32, q8_0.", show_default="f16"),
-    ] = None,
-    backend: Annotated[str, typer.Option(help="auto, cpu or reference.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threads: Threads = None,
+    kv_type: KvType = None,
+    backend: Backend = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Measure perplexity as llama.cpp's tool does, so that figures can be compared; less is better."""
     from woolly.cli.divergence import Divergence, Totals, check_same_vocabulary, exponential
     from woolly.cli.scoring import Scorer, mean_and_error, windows_of
 
+    model, text = model_and_text(
+        "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
+    )
     content = _read(text)
     options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend}
     with Scorer(model, ctx, **options) as scorer:
@@ -125,7 +128,7 @@ def _print(facts: dict[str, Any], result: Estimate, totals: Totals | None, score
         ):
             typer.echo(f"{name:<22}{value}")
     typer.echo(
-        f"{facts['chunks']} windows of {facts['ctx']} tokens in {duration(facts['seconds'])}, "
+        f"{counted(facts['chunks'], 'window')} of {facts['ctx']} tokens in {duration(facts['seconds'])}, "
         f"{facts['tokens_per_second']:.0f} tokens/s",
         err=True,
     )

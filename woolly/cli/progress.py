@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["bytes_bar", "chatter", "steps_bar"]
+__all__ = ["bytes_bar", "chatter", "steps_bar", "tell"]
+
+# Columns of a short bar, done and total, rate and time left.
+_FIGURES = 48
 
 Report = Callable[[int, int], None]  # done, total
 
@@ -19,6 +22,12 @@ def chatter() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False)
+
+
+def tell(text: str, style: str | None = None) -> None:
+    """Say something on standard error: broken between words on a terminal, in one piece elsewhere."""
+    console = chatter()
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
 @contextmanager
@@ -47,14 +56,18 @@ def steps_bar(description: str, unit: str, console: Console | None = None) -> It
 @contextmanager
 def _bar(description: str, columns: tuple[object, ...], console: Console | None) -> Iterator[Report | None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     console = console or chatter()
     if not console.is_terminal:
         yield None
         return
+    # The terminal writes ^C behind the bar: on a line of its own, the bar would not be wiped away.
+    console.width -= len("^C") + 1
+    described = Column(no_wrap=True, overflow="ellipsis", max_width=max(8, console.width - _FIGURES))
     bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        TextColumn("{task.description}", markup=False, table_column=described),
+        BarColumn(bar_width=40 if console.width > 100 else 10),
         *columns,  # type: ignore[arg-type]
         TimeRemainingColumn(),
         console=console,

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from woolly.cli.options import AsJson
+from woolly.cli.screen import print_table, results
 from woolly.cli.sizes import size
 from woolly.errors import RequestError
+from woolly.store import CATALOGUE
 
 __all__ = ["ps"]
 
@@ -67,20 +69,30 @@ def _ask(url: str, key: str | None) -> Any:
         ) from None
 
 
+def _names(model: dict[str, Any]) -> tuple[str, list[str]]:
+    """The name that `woolly list` gives a model, and the others that the server takes; the file's name once."""
+    known = [str(name) for name in (model["name"], *model.get("aliases", ()))]
+    name = next((name for name in known if name in CATALOGUE), known[0])
+    return name, [other for other in known if other != name and other not in {f"{stem}.gguf" for stem in known}]
+
+
 def _print(url: str, models: list[dict[str, Any]], stats: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False, highlight=False)
+    console = results()
     if models:
-        table = Table("model", "state", box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("model", overflow="fold")
+        table.add_column("state", no_wrap=True)
         for name in ("size", "context", "parameters"):
             table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("also called", overflow="fold")
         for model in models:
             state = "loaded" if model.get("loaded") else "not loaded"
             n = f"{model['parameters'] / 1e6:.0f}M"
-            table.add_row(model["name"], state, size(model["size_bytes"]), str(model["context_length"]), n)
-        console.print(table)
+            name, others = _names(model)
+            table.add_row(name, state, size(model["size_bytes"]), str(model["context_length"]), n, ", ".join(others))
+        print_table(console, table)
     else:
         typer.echo(f"no model is loaded at {url}; the first request loads one", err=True)
     rate = stats.get("average_tokens_per_second")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from woolly import store
+from woolly.cli.options import ModelOption, one_model
 from woolly.cli.progress import bytes_bar, chatter
 
 if TYPE_CHECKING:
@@ -17,14 +18,16 @@ __all__ = ["fetched", "pull", "pull_with_progress"]
 
 
 def pull(
-    name: Annotated[
-        str,
+    model: Annotated[
+        str | None,
         typer.Argument(
             metavar="MODEL",
             help="A name of the catalogue, hf:org/repo or hf:org/repo:Q4_K_M for a file of the Hugging Face hub, or the"
             " https:// address of a GGUF file.",
+            show_default=store.DEFAULT_MODEL,
         ),
-    ] = store.DEFAULT_MODEL,
+    ] = None,
+    named: ModelOption = None,
     sha256: Annotated[
         str | None, typer.Option("--sha256", help="What the file of an address must hash to.", show_default=False)
     ] = None,
@@ -35,12 +38,12 @@ def pull(
     HF_TOKEN opens gated and private repositories, HF_ENDPOINT names another hub. `woolly show` tells beforehand
     whether a model will fit.
     """
-    print(pull_with_progress(name, chatter(), sha256))
+    print(pull_with_progress(one_model("pull", model, named, store.DEFAULT_MODEL), chatter(), sha256))
 
 
 def pull_with_progress(name: str, console: Console, sha256: str | None = None) -> Path:
     """Fetch a model with a progress bar: bytes, rate, time left; no bar where the console is no terminal."""
-    with bytes_bar(f"fetching {name}", console) as report:
+    with bytes_bar(f"fetching {name.rsplit('/', 1)[-1]}", console) as report:
         return store.pull(name, sha256=sha256, progress=report)
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from woolly.cli.progress import bytes_bar, chatter
-from woolly.cli.sizes import duration, size
+from woolly.cli.options import AsJson, Threads
+from woolly.cli.progress import bytes_bar, tell
+from woolly.cli.screen import print_table, results
+from woolly.cli.sizes import counted, duration, size
+from woolly.cli.usage import UsageError
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -32,7 +35,7 @@ def quantize(
             show_default=False,
         ),
     ],
-    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
+    threads: Threads = None,
     pure: Annotated[bool, typer.Option("--pure", help="The same type for all weights, without a mix.")] = False,
     output_type: Annotated[
         str | None, typer.Option("--output-tensor-type", help="Type of output.weight.", show_default=False)
@@ -45,7 +48,7 @@ def quantize(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Write over a file that exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model again with fewer bits, for instance: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M."""
     from woolly.gguf import open_gguf
@@ -56,7 +59,7 @@ def quantize(
     output = find_type(output_type, "--output-tensor-type") if output_type else None
     embedding = find_type(embedding_type, "--token-embedding-type") if embedding_type else None
     if threads is not None and not 1 <= threads <= 1024:
-        raise RequestError(f"--threads is {threads}; from 1 to 1024 were expected")
+        raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
     if target.is_dir():
         raise RequestError(f"{target} is a folder: give the name of the file to write in it")
     if target.exists() and not force and not dry_run:
@@ -109,19 +112,18 @@ def _facts(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool)
 
 
 def _print(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False, highlight=False)
+    console = results()
     if dry_run:
         listed = Table("tensor", "from", "to", box=None, pad_edge=False)
         listed.add_column("size", justify="right")
         for change in recipe.changes:
             listed.add_row(change.tensor.name, change.tensor.type.name, change.type.name, size(change.n_bytes))
-        console.print(listed)
+        print_table(console, listed)
         console.print()
     parts = ", ".join(f"{entry['count']} {name}" for name, entry in _types(recipe).items())
-    console.print(f"tensors  {parts}", soft_wrap=True)
+    console.print(f"tensors  {parts}")
     console.print(
         f"weights  {size(recipe.n_bytes_before)} -> {size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each"
     )
@@ -131,8 +133,7 @@ def _print(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool)
             f"{target}  {size(summary.n_bytes)} in {duration(summary.seconds)} ({rate:.0f} MB/s)", soft_wrap=True
         )
     if recipe.n_misfits:
-        chatter().print(
-            f"woolly: {recipe.n_misfits} tensors have rows that are no multiple of {recipe.mix.type.block_size}, as "
-            f"{recipe.mix.type.name} needs: larger types stand in for it",
-            soft_wrap=True,
+        tell(
+            f"woolly: larger types stand in for {recipe.mix.type.name} in {counted(recipe.n_misfits, 'tensor')}, whose"
+            f" rows are no multiple of {recipe.mix.type.block_size}"
         )

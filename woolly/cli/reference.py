@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from woolly.cli.app import app
+from woolly.cli.help import argument_name
 
 __all__ = ["reference"]
 
@@ -24,9 +25,14 @@ A model is the path of a GGUF file, used where it lies, or a name: one of the ca
 | exit code | |
 |---|---|
 | 0 | success |
-| 1 | an error that the message explains: a file, a model, a value, the network, the disk |
-| 2 | wrong usage: an unknown command or option, a missing argument |
+| 1 | an error that the message explains: a file, a model, the network, the disk, a setting of `serve` |
+| 2 | what was typed cannot be meant: an unknown command or option, a missing prompt, a value out of range |
 | 130 | Ctrl-C (`woolly serve` ends with 0: that is how one stops it) |
+
+Errors are one line on standard error, `woolly: error:` and a sentence that says what would be right. Options have
+llama.cpp's names where it has the same thing; its other names for them are taken too: `--ctx-size`, `--predict`,
+`--n-predict`, `--cache-type-k`, `--system-prompt`, `--reverse-prompt`, `--grammar-file`, `-j`, `-jf`. An option of its
+that has no meaning here is refused, never ignored. Every command that takes one model takes it as `-m MODEL` too.
 
 `woolly --install-completion` adds completion to your shell.
 """
@@ -57,22 +63,17 @@ def _section(name: str, command: Any) -> str:
     parameters = [p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     options = [p for p in parameters if p.param_type_name == "option"]
-    usage = " ".join(_argument(p) for p in arguments)
+    usage = " ".join(argument_name(p) for p in arguments)
     parts = [
         f"## woolly {name}",
         f"```\nwoolly {name}{' [OPTIONS]' if options else ''}{' ' + usage if usage else ''}\n```",
     ]
     parts.append(_text(command))
-    rows = [f"| `{_argument(p)}` | {_cell(p.help or '')}{_default(p)} |" for p in arguments]
+    rows = [f"| `{argument_name(p)}` | {_cell(p.help or '')}{_default(p)} |" for p in arguments]
     rows += [f"| {_names(p)} | {_cell(p.help or '')}{_default(p)} |" for p in options]
     if rows:
         parts.append("| | |\n|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts)
-
-
-def _argument(parameter: Any) -> str:
-    name = parameter.metavar or parameter.name.upper()
-    return name if parameter.required or name.startswith("[") else f"[{name}]"
 
 
 def _names(parameter: Any) -> str:

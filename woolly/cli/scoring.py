@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from woolly.cli.sizes import counted
+from woolly.cli.usage import UsageError
 from woolly.engine.load import LoadedModel, context_limit, load_model
 from woolly.errors import RequestError
 from woolly.runtime import Batch, Options, pages_for
@@ -50,7 +52,7 @@ class Scorer:
         try:
             limit = context_limit(self.loaded.file, self.loaded.program.plan)
             if not 4 <= ctx <= limit:
-                raise RequestError(f"--ctx is {ctx}; this model takes a whole number from 4 to {limit}")
+                raise UsageError(f"--ctx is {ctx}; this model takes a whole number from 4 to {limit}")
             self.ctx = ctx
             self.tokenizer = self.loaded.tokenizer
             self._pages = range(pages_for(ctx))
@@ -107,10 +109,10 @@ class Scorer:
 def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequence[int]]:
     """Whole windows of a text, at most so many; RequestError where it has fewer than two."""
     if chunks is not None and chunks < 1:
-        raise RequestError(f"--chunks is {chunks}; at least 1 was expected")
+        raise UsageError(f"--chunks is {chunks}; at least 1 was expected")
     if len(tokens) < 2 * ctx:
         raise RequestError(
-            f"the text has {len(tokens)} tokens, but a context of {ctx} needs at least {2 * ctx}: "
+            f"the text has {counted(len(tokens), 'token')}, but a context of {ctx} needs at least {2 * ctx}: "
             f"give a longer text or a smaller --ctx"
         )
     n = len(tokens) // ctx

@@ -6,11 +6,15 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from woolly.cli.sizes import size
+from woolly.cli.busy import NOTABLE, Others
+from woolly.cli.options import AsJson, ModelOption, one_model
+from woolly.cli.screen import print_table, results
+from woolly.cli.sizes import counted, size
+from woolly.cli.usage import UsageError
 from woolly.errors import RequestError, StoreError, WoollyError
 from woolly.store import resolve
 
@@ -24,14 +28,21 @@ _BANDWIDTH_MEGABYTES = 256
 
 
 def show(
-    model: str = typer.Argument(
-        ...,
-        help="A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is looked at where it lies.",
-        show_default=False,
-    ),
-    ctx: int = typer.Option(None, "--ctx", "-c", help="Context for the memory estimate.", show_default="as run takes"),
-    tensors: bool = typer.Option(False, "--tensors", help="List every tensor."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is looked at where it lies.",
+            show_default=False,
+        ),
+    ] = None,
+    named: ModelOption = None,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx", "-c", help="Context for the memory estimate.", show_default="as run takes"),
+    ] = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print metadata, tensors by type, parameters, whether it fits this machine and how fast it may run.
 
@@ -41,7 +52,8 @@ def show(
     from woolly.gguf import open_gguf
 
     if ctx is not None and ctx < 1:
-        raise typer.BadParameter(f"--ctx is {ctx}; at least 1 was expected")
+        raise UsageError(f"--ctx is {ctx}; at least 1 was expected")
+    model = one_model("show", model, named)
     here = _here(model)
     if here is None and is_remote(model):
         with remote_header(model) as file:
@@ -100,7 +112,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
     }
 
 
-def _speed(file: GGUFFile) -> dict[str, float]:
+def _speed(file: GGUFFile) -> dict[str, Any]:
     """What the memory of this machine allows: every token reads the weights that it is computed with."""
     from woolly._native import measure_bandwidth
     from woolly.runtime.threads import default_threads
@@ -111,11 +123,14 @@ def _speed(file: GGUFFile) -> dict[str, float]:
             continue  # one row of it is read
         per_token += tensor.n_bytes * (_experts_used(file) if "_exps." in name else 1)
     threads = default_threads()
-    bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
+    with Others() as others:
+        bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
     return {
         "bytes_per_token": round(per_token),
         "bandwidth_gbs": round(bandwidth, 1),
         "most_tokens_per_second": round(bandwidth * 1e9 / max(per_token, 1), 1),
+        "threads": threads,
+        "others_share": others.share,
     }
 
 
@@ -144,28 +159,28 @@ def _printable(text: str) -> str:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    # Plain text, not markup: names and templates are full of brackets.
-    console = Console(markup=False, highlight=False)
+    console = results()
     console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {size(facts['file_bytes'])})")
-    metadata = Table("metadata", "value", box=None, pad_edge=False)
+    metadata = Table(box=None, pad_edge=False)
+    metadata.add_column("metadata", overflow="fold")
+    metadata.add_column("value", overflow="fold")
     for key, value in facts["metadata"].items():
         metadata.add_row(key, str(value))
-    console.print(metadata)
+    print_table(console, metadata)
     if facts["tensors"]:
         tensors = Table("tensors", "count", "size", box=None, pad_edge=False)
         for name, entry in facts["tensors"].items():
             tensors.add_row(name, str(entry["count"]), size(entry["bytes"]))
         console.print()
-        console.print(tensors)
+        print_table(console, tensors)
     if "tensor_list" in facts:
         listed = Table("tensor", "type", "shape", box=None, pad_edge=False)
         for name, entry in facts["tensor_list"].items():
             listed.add_row(name, entry["type"], " x ".join(map(str, entry["shape"])))
         console.print()
-        console.print(listed)
+        print_table(console, listed)
     console.print()
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
@@ -180,8 +195,13 @@ def _print(facts: dict[str, Any]) -> None:
         speed = facts["speed"]
         console.print(
             f"speed  at most {speed['most_tokens_per_second']:.1f} tokens/s for one answer: each token reads"
-            f" {size(speed['bytes_per_token'])}, memory gives {speed['bandwidth_gbs']:.1f} GB/s",
-            soft_wrap=True,
+            f" {size(speed['bytes_per_token'])}, and memory gave {speed['bandwidth_gbs']:.1f} GB/s"
+            f" to {counted(speed['threads'], 'thread')} just now"
         )
+        if speed["others_share"] is not None and speed["others_share"] >= NOTABLE:
+            console.print(
+                f"other programs took {speed['others_share']:.0%} of the processor meanwhile: a quiet machine"
+                " allows more"
+            )
     else:
         console.print(f"cannot be run: {memory['cannot_run']}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "size"]
+__all__ = ["counted", "duration", "size"]
 
 
 def size(n_bytes: float) -> str:
@@ -17,3 +17,8 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import shutil
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from woolly.cli.conversation import changed_settings, setting_names
+from woolly.cli.conversation import changed_settings, find_setting, setting_names
+from woolly.cli.sizes import counted
 from woolly.errors import RequestError, WoollyError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "Slash", "run_slash"]
 
 # Settings that `/set` always shows.
+_EXAMPLES = {"temperature": "0.2", "top_k": "40", "top_p": "0.9", "min_p": "0.1", "seed": "1", "max_tokens": "100"}
 _USUAL = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
 
 
@@ -34,14 +38,22 @@ def run_slash(chat: Chat, line: str) -> str | None:
     name, _, argument = line[1:].partition(" ")
     name = {"exit": "quit", "bye": "quit", "q": "quit", "?": "help", "retry": "regen"}.get(name, name)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        raise RequestError(
-            f"there is no /{name}: " + (f"did you mean /{near[0]}?" if near else "/help lists those there are")
-        )
+        raise RequestError(f"there is no /{name}: {_meant(name, argument.strip()) or '/help lists those there are'}")
     command = COMMANDS[name]
     if argument.strip() and not command.argument:
         raise RequestError(f"/{name} takes nothing after it")
     return command.run(chat, argument.strip())
+
+
+def _meant(name: str, argument: str) -> str:
+    """A setting by its exact name, or else the command or the setting that is nearest."""
+    setting = find_setting(name)
+    if setting is None:
+        known = {f"/{command}": f"/{command}" for command in COMMANDS}
+        known |= {f"/{other}": f"/set {other} {_EXAMPLES.get(other, 'VALUE')}" for other in setting_names()}
+        found = difflib.get_close_matches(f"/{name}", known, n=1)
+        return f"did you mean {known[found[0]]}?" if found else ""
+    return f"did you mean /set {setting} {argument or _EXAMPLES.get(setting, 'VALUE')}?"
 
 
 def _help(_: Chat, __: str) -> str:
@@ -83,14 +95,14 @@ def _save(chat: Chat, name: str) -> str:
     if not name:
         raise RequestError("say where to, for instance: /save chat.json")
     chat.conversation.save(Path(name))
-    return f"saved {len(chat.conversation.messages)} messages to {name}"
+    return f"saved {counted(len(chat.conversation.messages), 'message')} to {name}"
 
 
 def _load(chat: Chat, name: str) -> str:
     if not name:
         raise RequestError("say what, for instance: /load chat.json")
     chat.conversation.load(Path(name))
-    return f"loaded {len(chat.conversation.messages)} messages from {name}"
+    return f"loaded {counted(len(chat.conversation.messages), 'message')} from {name}"
 
 
 def _set(chat: Chat, text: str) -> str:
@@ -103,7 +115,9 @@ def _set(chat: Chat, text: str) -> str:
     shown = {**{name: getattr(params, name) for name in _USUAL}, **changed_settings(params)}
     lines = [f"{name} = {value}" for name, value in shown.items()]
     if not text:
-        lines += ["", f"others: {', '.join(name for name in setting_names() if name not in shown)}"]
+        others = ", ".join(name for name in setting_names() if name not in shown)
+        width = min(100, shutil.get_terminal_size().columns)
+        lines += ["", *textwrap.wrap(f"others: {others}", width, break_long_words=False)]
     return "\n".join(lines)
 
 
@@ -112,9 +126,9 @@ def _stats(chat: Chat, _: str) -> str:
     if facts is None:
         return "no answer yet"
     lines = [
-        f"prompt   {facts['prompt_tokens']} tokens, {facts['cached_tokens']} of them from the cache,"
+        f"prompt   {counted(facts['prompt_tokens'], 'token')}, {facts['cached_tokens']} of them from the cache,"
         f" first token after {facts['first_token_s']:.2f} s",
-        f"answer   {facts['answer_tokens']} tokens"
+        f"answer   {counted(facts['answer_tokens'], 'token')}"
         + (f", {facts['answer_tokens_per_second']:.1f} tokens/s" if facts["answer_tokens_per_second"] else ""),
         f"context  {facts['prompt_tokens'] + facts['answer_tokens']} of {chat.llm.ctx} tokens",
     ]

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from woolly.cli.options import AsJson, ModelName
+from woolly.cli.options import AsJson, ModelName, ModelOption, model_and_text
+from woolly.cli.sizes import counted
+from woolly.cli.usage import UsageError
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -17,13 +19,16 @@ __all__ = ["tokenize"]
 
 
 def tokenize(
-    model: ModelName,
+    model: ModelName = None,
     text: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="TEXT", help="The text, or - for standard input. With --detokenize, ids.", show_default=False
+            metavar="TEXT",
+            help="The text. With --detokenize, ids.",
+            show_default="standard input, as with -",
         ),
-    ],
+    ] = None,
+    named: ModelOption = None,
     detokenize: Annotated[bool, typer.Option("--detokenize", "-d", help="From ids back to text.")] = False,
     special: Annotated[
         bool,
@@ -39,6 +44,7 @@ def tokenize(
     """Print the tokens of a text, one line each: id and piece."""
     from woolly.text import Tokenizer
 
+    model, text = model_and_text("tokenize", model, text, named, 'a text was expected: woolly tokenize smollm2 "wool"')
     tokenizer = Tokenizer.from_gguf(resolve(model))
     if text == "-":
         try:
@@ -59,7 +65,7 @@ def tokenize(
     else:
         for token in ids:
             typer.echo(f"{token:>7}  {_piece(tokenizer.token_bytes(token))!r}")
-        typer.echo(f"{len(ids)} tokens", err=True)
+        typer.echo(counted(len(ids), "token"), err=True)
 
 
 def _piece(data: bytes) -> str:
@@ -72,10 +78,10 @@ def _ids(text: str, n_vocab: int) -> list[int]:
     try:
         ids = [int(word) for word in words if word]
     except ValueError:
-        raise RequestError(
+        raise UsageError(
             f"--detokenize takes whole numbers, such as 504 5290 or [504, 5290], not {text[:60]!r}"
         ) from None
     for token in ids:
         if not 0 <= token < n_vocab:
-            raise RequestError(f"there is no token {token}: this vocabulary has 0 to {n_vocab - 1}")
+            raise UsageError(f"there is no token {token}: this vocabulary has 0 to {n_vocab - 1}")
     return ids

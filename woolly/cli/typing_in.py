@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Keyboard"]
+__all__ = ["Keyboard", "no_echo"]
 
 _QUOTES = '"""'
 
@@ -20,7 +21,7 @@ class Keyboard:
     """
 
     def __init__(self, history: Path | None) -> None:
-        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self.is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
         self._history = history if self.is_terminal else None
         self._readline = _readline() if self.is_terminal else None
         if self._readline is not None and self._history is not None:
@@ -60,10 +61,29 @@ class Keyboard:
     def _line(self, prompt: str) -> str:
         if self.is_terminal:
             return input(prompt)
-        line = sys.stdin.readline()
+        line = "" if sys.stdin is None else sys.stdin.readline()
         if not line:
             raise EOFError
         return line.removesuffix("\n")
+
+
+@contextlib.contextmanager
+def no_echo() -> Iterator[None]:
+    """What is typed meanwhile is kept for the next line and not shown: the echo of Ctrl-C would move what is drawn."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(number, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(number, termios.TCSANOW, before)
 
 
 def _readline() -> Any:

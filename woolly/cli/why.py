@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from woolly.cli.options import AsJson, KvType, ModelName, ModelOption, Threads, WeightMemory, one_model
+from woolly.cli.screen import results
+from woolly.cli.sizes import counted
+from woolly.cli.usage import UsageError
 from woolly.errors import RequestError
 
 if TYPE_CHECKING:
@@ -19,28 +23,25 @@ if TYPE_CHECKING:
 
 __all__ = ["why"]
 
-_COLUMNS = 100
+_COLUMNS, _NAME, _CELL = 100, 12, 29
 
 
 def why(
-    model: Annotated[str, typer.Argument(help="A GGUF file or a model's name.", show_default=False)],
+    model: ModelName = None,
+    named: ModelOption = None,
     prompt: Annotated[int, typer.Option("--prompt", "-p", help="Tokens of the prompt.")] = 512,
     batch: Annotated[int, typer.Option("--batch", "-b", help="Sequences that generate at once.")] = 8,
     depth: Annotated[
         int | None,
         typer.Option("--depth", "-d", help="Tokens that are in the cache before.", show_default="the prompt's"),
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")] = None,
-    kv_type: Annotated[
-        str | None, typer.Option("--kv-type", "-ctk", help="How the cache is kept: f16, f32, q8_0.", show_default="f16")
-    ] = None,
-    weight_memory: Annotated[
-        str | None, typer.Option(help="Most memory for prepared weights, such as 600MB.", show_default="no limit")
-    ] = None,
+    threads: Threads = None,
+    kv_type: KvType = None,
+    weight_memory: WeightMemory = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write a roofline plot (SVG) to this file.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say where the time goes, how close each step comes to this machine's limit, and the one thing to change.
 
@@ -54,72 +55,81 @@ def why(
     from woolly.engine.examination import examine
     from woolly.runtime import Options, parse_size
 
+    model = one_model("why", model, named)
     for option, value, least in (("-p", prompt, 2), ("-b", batch, 1), ("-d", depth or 0, 0)):
         if value < least:
-            raise RequestError(f"{option} is {value}, but at least {least} was expected")
+            raise UsageError(f"{option} is {value}, but at least {least} was expected")
     options = Options(threads=threads, kv_type=kv_type, weight_memory=parse_size("weight_memory", weight_memory))
     if batch > options.max_rows:
-        raise RequestError(f"-b is {batch}, but at most {options.max_rows} sequences run at once")
+        raise UsageError(f"-b is {batch}, but at most {options.max_rows} sequences run at once")
     if plot is not None and not plot.parent.is_dir():
-        raise RequestError(f"{plot} cannot be written: {plot.parent} is not a folder")
+        raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
     chatter = Console(stderr=True)
     # Drawn only when told to: a spinner's thread would take time from what is measured.
     line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
-    with line or nullcontext():
-        found = examine(
-            model,
-            options,
-            n_prompt=prompt,
-            n_sequences=batch,
-            depth=depth,
-            progress=lambda text: None if line is None else line.update(text, refresh=True),
-        )
+    try:
+        with line or nullcontext():
+            found = examine(
+                model,
+                options,
+                n_prompt=prompt,
+                n_sequences=batch,
+                depth=depth,
+                progress=lambda text: None if line is None else line.update(text, refresh=True),
+            )
+    except RequestError as error:  # more tokens than the model's context holds, more threads than there are
+        raise UsageError(str(error)) from error
     if plot is not None:
         plot.write_text(_plot(found), encoding="utf-8")
-    typer.echo(json.dumps(_as_json(found), indent=2) if as_json else "\n".join(_screen(found)))
+    typer.echo(
+        json.dumps(_as_json(found), indent=2) if as_json else "\n".join(_screen(found, min(_COLUMNS, results().width)))
+    )
 
 
-def _screen(found: Examination) -> list[str]:
-    """At most 40 lines of 100 columns."""
+def _screen(found: Examination, width: int) -> list[str]:
+    """At most 40 lines of 100 columns; more where fewer columns hold not all three runs side by side."""
     from woolly.engine.diagnosis import advise
 
     s = found.situation
-    runs = (s.prompt, s.one, s.several)
     advice = advise(s)
-    lines = [
+    head = [
         f"{found.model}, {s.weight_bytes / 1e6:.0f} MB of weights read per token, cache {s.kv_type}",
-        f"{found.cpu}, {s.threads} of {s.cores} cores, kernels {s.level}",
+        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
         f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
         f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"
-        f" ({found.many} rows), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",
-        "",
-        _row(
-            "",
-            [
-                f"prompt, {s.prompt.name}",
-                f"one answer, {s.one.name}",
-                f"{s.several.n_tokens} answers, {s.several.name}",
-            ],
-        ),
-        _row("", ["time  bound by   reached"] * 3),
+        f" ({counted(found.many, 'row')}), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",
     ]
-    names = [part.name for run in runs for part in run.parts]
-    for name in dict.fromkeys(names):
-        lines.append(_row(name, [_cell(run, name) for run in runs]))
-    lines += [
+    lines = [part for line in head for part in _wrapped(line, width, "", " " * _NAME if line in head[2:] else "")]
+    titled = [
+        (f"prompt, {s.prompt.name}", s.prompt),
+        (f"one answer, {s.one.name}", s.one),
+        (f"{counted(s.several.n_tokens, 'answer')}, {s.several.name}", s.several),
+    ]
+    n_beside = max(1, (width - _NAME) // _CELL)
+    for i in range(0, len(titled), n_beside):
+        lines += ["", *_block(titled[i : i + n_beside])]
+    gain = f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""
+    lines += ["", *_wrapped(f"What would help most: {advice.do}{gain}", width, ""), *_wrapped(advice.why, width)]
+    if others := _others(found, advice):
+        lines += ["", "Less would bring:"]
+        for other in others:
+            lines += _wrapped(f"{other.do} ({other.gain:.2f}x): {other.why}", width)
+    return [line.rstrip() for line in lines]
+
+
+def _block(titled: list[tuple[str, Run]]) -> list[str]:
+    """Runs side by side."""
+    runs = [run for _, run in titled]
+    names = dict.fromkeys(part.name for run in runs for part in run.parts)
+    return [
+        _row("", [title for title, _ in titled]),
+        _row("", ["time  bound by   reached"] * len(runs)),
+        *(_row(name, [_cell(run, name) for run in runs]) for name in names),
         "",
         _row("tokens/s", [f"{run.rate:.1f}" for run in runs]),
         _row("at best", [f"{run.best_rate:.1f}, by {run.bound}" for run in runs]),
         _row("reached", [f"{run.limit / run.seconds:.0%}" for run in runs]),
-        "",
-        f"What would help most: {advice.do}" + (f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""),
-        *_wrapped(advice.why),
     ]
-    if others := _others(found, advice):
-        lines += ["", "Less would bring:"]
-        for other in others:
-            lines += _wrapped(f"{other.do} ({other.gain:.2f}x): {other.why}")
-    return [line.rstrip() for line in lines]
 
 
 def _others(found: Examination, chosen: Advice) -> list[Advice]:
@@ -129,7 +139,7 @@ def _others(found: Examination, chosen: Advice) -> list[Advice]:
 
 
 def _row(name: str, cells: list[str]) -> str:
-    return f"{name:<12}" + "".join(f"{cell:<29}" for cell in cells)
+    return f"{name:<{_NAME}}" + "".join(f"{cell:<{_CELL}}" for cell in cells)
 
 
 def _cell(run: Run, name: str) -> str:
@@ -140,8 +150,8 @@ def _cell(run: Run, name: str) -> str:
     return f"{share}  {part.limits.bound:<10} {part.reached:6.0%}" if part.limits.bound else share
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
+def _wrapped(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:
+    return textwrap.wrap(text, width - 2, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _plot(found: Examination) -> str:
@@ -163,7 +173,8 @@ def _plot(found: Examination) -> str:
         Roof(f"f32: {found.float_rate / 1e9:.0f}", found.float_rate / 1e9),
     ]
     notes = [
-        f"{found.cpu}, {s.threads} of {s.cores} cores, kernels {s.level}; roofs: kernels on weights in the cache",
+        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level};"
+        " roofs: kernels on weights in the cache",
         f"What would help most: {advice.do}" + (f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""),
     ]
     series = [f"{run.name}: {run.rate:.1f} tokens/s" for run in runs]

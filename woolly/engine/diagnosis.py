@@ -181,7 +181,7 @@ def _busy(s: Situation) -> Advice | None:
         s.prompt.seconds * left,
         s.one.seconds * left,
         "end what else runs on this machine",
-        f"other programs took {s.busy:.0%} of the {_threads_text(s.threads)}' time, so all figures here are too low",
+        f"other programs took {s.busy:.0%} of the time of {_threads_text(s.threads)}, so all figures here are too low",
     )
 
 
@@ -190,7 +190,7 @@ def _threads(s: Situation) -> Advice | None:
         return None
     number = "more" if s.threads < s.cores else "fewer"
     do = f"use {number} threads: --threads {s.cores}"
-    why = f"{_threads_text(s.threads)} on {s.cores} cores; with {s.cores}, "
+    why = f"{_threads_text(s.threads)} on {s.cores} {'core' if s.cores == 1 else 'cores'}; with {s.cores}, "
     if s.cores_seconds is None:
         return _by_limits(s, "threads", do, f"{why}bandwidth and arithmetic measured here allow {_gains(s, 'threads')}")
     prompt, token = s.cores_seconds

@@ -60,7 +60,7 @@ def _folded(rows: list[tuple[str, ...]], lines: list[str]) -> list[str]:
             alike += 1
             continue
         if alike:
-            out.append(f"      ({alike} more layers like this one)")
+            out.append(f"      ({alike} more {'layers' if alike > 1 else 'layer'} like this one)")
         before, alike = text, 0
         out.extend(lines[i] for i in members)
     return out

@@ -7,7 +7,7 @@ from woolly.store.fetch import pull
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, hub_remotes
 from woolly.store.inventory import find_stored, list_models, remove_model
-from woolly.store.resolve import is_model_name, resolve
+from woolly.store.resolve import is_model_name, near_models, resolve
 from woolly.store.stored import Stored
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "is_model_name",
     "list_models",
     "models_folder",
+    "near_models",
     "open_url",
     "pull",
     "remove_model",

@@ -76,4 +76,4 @@ def suggestion(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), names, n=2)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"the known names are {', '.join(sorted(CATALOGUE))}"
+    return f"the catalogue has {', '.join(sorted(CATALOGUE))}; others come as hf:org/repo or by their https:// address"

@@ -35,8 +35,8 @@ class HubName:
     @classmethod
     def parse(cls, spec: str) -> HubName:
         """StoreError where it is none."""
-        found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/([\w./-]+\.gguf))?", spec, re.IGNORECASE)
-        if found is None or ".." in spec:
+        found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/([^\\:]+\.gguf))?", spec, re.IGNORECASE)
+        if found is None or not spec.isprintable() or _leads_out(found[3] or "") or ".." in found[1]:
             raise StoreError(
                 f"{spec} is no name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
             )
@@ -50,6 +50,11 @@ class HubName:
     def folder(self) -> Path:
         """Where its files are kept."""
         return models_folder() / "hf" / self.repo
+
+
+def _leads_out(file: str) -> bool:
+    """Whether a path inside a repository could lie outside of its folder, or be hidden there."""
+    return bool(file) and ("\\" in file or any(part[:1] in ("", ".") for part in file.split("/")))
 
 
 def quant_of(name: str) -> str | None:
@@ -120,7 +125,7 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
     remotes = []
     for name in shards_of(choose_file(files, wanted)):
         # Whoever answers at HF_ENDPOINT chooses these names, and files are written under them.
-        if "\\" in name or not name.isprintable() or any(part[:1] in ("", ".") for part in name.split("/")):
+        if not name.isprintable() or _leads_out(name):
             raise StoreError(
                 f"{wanted.repo} names a file {name!r}, which could lie outside of its folder: choose another"
             )

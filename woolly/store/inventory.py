@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from woolly.errors import StoreError
@@ -22,34 +24,48 @@ _BESIDE = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
 def list_models() -> list[Stored]:
-    """All models that are found: Woolly's own first, then other programs'."""
+    """All models that are found: Woolly's own first, then other programs'. A file that several know is one model."""
     found = list(own_models())
     for others in (hub_models, ollama_models, lm_studio_models):
         with contextlib.suppress(OSError, RuntimeError):  # a store that may not be read, or no home
             found += others()
-    return found
+    by_file: dict[str, Stored] = {}
+    for model in found:
+        file = os.path.realpath(model.path)
+        first = by_file.get(file)
+        same = (model.name, *model.aliases)
+        by_file[file] = model if first is None else replace(first, aliases=(*first.aliases, *same))
+    return list(by_file.values())
 
 
 def own_models() -> Iterator[Stored]:
     """What was pulled: catalogue names, `hf:` names, and file names of what came from elsewhere."""
     folder = models_folder()
-    files = {model.file_name: model.name for model in catalogue.CATALOGUE.values()}
+    known = {model.file_name: model for model in catalogue.CATALOGUE.values()}
     for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
         if is_later_shard(path):
             continue
         parts = path.relative_to(folder).parts
-        if parts[0] == "hf" and len(parts) > 3:
+        model = known.get("/".join(parts))
+        if model is not None:
+            name = model.name
+        elif parts[0] == "hf" and len(parts) > 3:
             name = f"hf:{parts[1]}/{parts[2]}/{'/'.join(parts[3:])}"
         else:
-            name = files.get("/".join(parts), "/".join(parts))
+            name = "/".join(parts)
         if found := describe(name, path, "woolly"):
-            yield found
+            # The server calls a model by its file, so that name finds it here too.
+            yield found if model is None else replace(found, aliases=(*model.aliases, path.name))
 
 
 def find_stored(name: str) -> Stored | None:
     """The model with this name as `list_models` gives it; `.gguf` may be left out, and `:latest` of Ollama's."""
     wanted = {name.lower(), f"{name.lower()}.gguf", f"{name.lower()}:latest"}
-    return next((model for model in list_models() if model.name.lower() in wanted), None)
+    return next((model for model in list_models() if wanted & _names(model)), None)
+
+
+def _names(model: Stored) -> set[str]:
+    return {name.lower() for name in (model.name, *model.aliases)}
 
 
 def remove_model(name: str) -> Stored:
@@ -85,7 +101,7 @@ def _own(name: str) -> Stored | None:
     model = lookup(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
     models = list(own_models())
-    meant = [own for own in models if own.name == name] or [own for own in models if own.name.lower() in wanted]
+    meant = [own for own in models if own.name == name] or [own for own in models if wanted & _names(own)]
     if not meant and name.lower().startswith("hf:"):
         hub = HubName.parse(name)
         meant = [own for own in models if _is_meant(own, hub)]

@@ -17,7 +17,7 @@ from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
 
-__all__ = ["is_model_name", "resolve"]
+__all__ = ["is_model_name", "near_models", "resolve"]
 
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
@@ -58,7 +58,7 @@ def is_model_name(text: str) -> bool:
     """Whether this is plainly a model rather than a prompt; the file it names need not be here."""
     if lookup(text) is not None or is_address(text):
         return True
-    if re.fullmatch(r"(hf|ollama|lmstudio):\S+", text):
+    if re.fullmatch(r"(hf|ollama|lmstudio):(\S+|\S.*\.gguf)", text, re.IGNORECASE):
         return True
     with contextlib.suppress(OSError, StoreError):
         return bool(text) and not re.search(r"\s", text) and find_stored(text) is not None
@@ -72,12 +72,28 @@ def _folder(text: str, path: Path) -> str:
     return f"{text} is a folder: give the path of a GGUF file in it, such as {path / inside[0]}"
 
 
-def _advice(text: str, path: Path) -> str:
-    """Which names are near to this one, among the catalogue's, those on this machine and the files beside it."""
+def near_models(text: str, cutoff: float = 0.8) -> list[str]:
+    """Known names that are nearly this one, or begin with it: the catalogue's and those on this machine."""
+    wanted, known = text.lower(), _known()
+    begun = [name for key, name in known.items() if len(wanted) >= 4 and key.startswith(wanted)]
+    near = [known[key] for key in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff)]
+    return list(dict.fromkeys([*near, *begun]))[:3]
+
+
+def _known() -> dict[str, str]:
+    """Names in small letters, and as they are."""
     names = {name: name for model in catalogue.CATALOGUE.values() for name in (model.name, *model.aliases)}
     with contextlib.suppress(OSError, StoreError):
-        names |= {model.name.lower(): model.name for model in list_models()}
-        names |= {Path(model.name).stem.lower(): model.name for model in list_models()}
+        for model in list_models():
+            for name in (model.name, *model.aliases):
+                names.setdefault(name.lower(), model.name)
+                names.setdefault(re.sub(r".*/|\.gguf$", "", name.lower()), model.name)
+    return names
+
+
+def _advice(text: str, path: Path) -> str:
+    """Which names are near to this one, among the catalogue's, those on this machine and the files beside it."""
+    names = _known()
     with contextlib.suppress(OSError):
         names |= {str(p).lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
     near = [names[key] for key in difflib.get_close_matches(text.lower(), names, n=3)]

@@ -20,6 +20,7 @@ class Stored:
     n_bytes: int  # of all shards
     owner: str  # woolly, or the program whose folder it is in
     modified: float  # seconds since 1970
+    aliases: tuple[str, ...] = ()  # further names that find it
 
 
 def describe(name: str, path: Path, owner: str) -> Stored | None:

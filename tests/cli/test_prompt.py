@@ -1,0 +1,158 @@
+"""Where `woolly run` takes its prompt from: words, options, files, and what is piped in."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from woolly.cli import prompt as prompts
+from woolly.cli.prompt import model_and_prompt
+from woolly.errors import RequestError, StoreError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_tiny(TINY["granite"], tmp_path_factory.mktemp("prompt") / "tiny.gguf"))
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    """Makes a file descriptor this process's standard input."""
+    opened = []
+
+    def use(number):
+        opened.append(os.fdopen(number, encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdin", opened[-1])
+
+    yield use
+    for file in opened:
+        file.close()
+
+
+def piped(data):
+    ours, theirs = os.pipe()
+    os.write(theirs, data)
+    os.close(theirs)
+    return ours
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "data", "expected"),
+    [
+        (["ask"], None, b"a file\n", "a file\n\nask"),
+        (["ask"], None, b"", "ask"),
+        (["ask"], None, b" \n", "ask"),
+        (["-"], None, b"a\n\n", "a\n"),
+        ([], None, b"a\n", "a"),
+        ([], "ask", b"a", "a\n\nask"),
+    ],
+)
+def test_what_is_piped_goes_before_the_prompt(model, stdin, words, text, data, expected):
+    stdin(piped(data))
+    assert model_and_prompt(words, model, text, None) == (model, expected)
+
+
+def test_a_file_as_standard_input_goes_before_the_prompt(model, stdin, tmp_path):
+    (tmp_path / "x").write_text("a\n")
+    stdin(os.open(tmp_path / "x", os.O_RDONLY))
+    assert model_and_prompt([model, "ask"], None, None, None) == (model, "a\n\nask")
+
+
+def test_the_null_device_is_no_input(model, stdin):
+    stdin(os.open(os.devnull, os.O_RDONLY))
+    assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        model_and_prompt([model], None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_an_open_pipe_that_brings_nothing_does_not_hold_the_prompt_up(model, stdin, monkeypatch, capsys, kind):
+    monkeypatch.setattr(prompts, "_TOLD_AFTER", 0.02)
+    monkeypatch.setattr(prompts, "_PATIENCE", 0.05)
+    if kind == "pipe":
+        ours, theirs = os.pipe()
+    else:
+        pair = socket.socketpair()
+        ours, theirs = (end.detach() for end in pair)
+    stdin(ours)
+    try:
+        assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+    finally:
+        os.close(theirs)
+    told = capsys.readouterr().err.splitlines()
+    assert "waiting for standard input" in told[0]
+    assert "nothing came on standard input in 0.05 s, so the prompt is answered alone" in told[1]
+
+
+def test_closed_standard_input_is_none(model, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+    with pytest.raises(RequestError, match="a prompt was expected after it"):
+        model_and_prompt([model], None, None, None)
+
+
+def test_the_whole_command_joins_what_is_piped(model):
+    asked = ("-n", "6", "--seed", "1")
+    joined = woolly("run", model, "one\n\ntwo", *asked)
+    assert woolly("run", model, "two", *asked, stdin="one\n") == joined
+    command = f"printf 'one\\n' | {sys.executable} -m woolly.cli run {model} two {' '.join(asked)}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, joined, "")
+
+
+def test_nothing_is_read_where_standard_input_is_closed(model):
+    command = f"{sys.executable} -m woolly.cli run {model} two -n 2 --seed 1 <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_prompt_by_option_and_by_file(model, tmp_path):
+    (tmp_path / "text").write_text("one\n")
+    asked = ("-n", "6", "--seed", "1")
+    two = woolly("run", model, "two", *asked)
+    assert woolly("run", model, "-p", "two", *asked) == two
+    assert woolly("run", "-m", model, "--prompt", "two", *asked) == two
+    assert woolly("run", model, "-f", tmp_path / "text", *asked) == woolly("run", model, "one", *asked)
+    assert woolly("run", model, "-f", tmp_path / "text", "two", *asked) == woolly("run", model, "one\n\ntwo", *asked)
+    assert woolly("run", model, "-f", "-", "two", *asked, stdin="one") == woolly("run", model, "one\n\ntwo", *asked)
+    with pytest.raises(RequestError, match=r"--file: .*none cannot be read"):
+        woolly("run", model, "-f", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("smolm2", "no model named 'smolm2': did you mean smollm2"),
+        ("smol2", "did you mean smollm2"),
+        ("smollm", "did you mean smollm2"),
+        ("missing.gguf", "no file and no model named 'missing.gguf'"),
+        ("models/llama", "no file and no model named 'models/llama': give the path"),
+        ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),
+        ("hf:org/repo/a b.gguf", "is not here yet"),
+    ],
+)
+def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    with pytest.raises(StoreError) as error:
+        model_and_prompt([word], None, None, None)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "word", ["Hello!", "hello", "Why is the sky blue?", "and/or what?", "2+2=", "smolm2 is?", "/", "x" * 9000]
+)
+def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    stdin(os.open(os.devnull, os.O_RDONLY))
+    assert model_and_prompt([word], None, None, None) == ("smollm2", word)
+
+
+def test_minus_p_makes_any_word_a_prompt(stdin):
+    stdin(os.open(os.devnull, os.O_RDONLY))
+    assert model_and_prompt([], None, "smolm2", None) == ("smollm2", "smolm2")

@@ -1,0 +1,168 @@
+"""What is typed wrongly is told in one sentence, with what may have been meant; what llama.cpp's users type works."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from woolly import SamplingParams
+from woolly.cli import busy
+from woolly.cli.busy import Others
+from woolly.cli.sampling import SAMPLING, sampling_params
+from woolly.cli.sizes import counted
+from woolly.cli.usage import UsageError
+from woolly.errors import RequestError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny(TINY["granite"], tmp_path_factory.mktemp("usage") / "tiny.gguf")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("serve --prot 8080", "woolly serve has no option --prot: did you mean --port"),
+        ("run hello --seeed 3", "woolly run has no option --seeed: did you mean --seed"),
+        ("run hello --zzz", "woolly run has no option --zzz: `woolly run --help` lists"),
+        ("--verson", "woolly has no option --verson: did you mean --version"),
+        ("chta", "there is no command 'chta': did you mean chat?"),
+        ("ls", "there is no command 'ls': did you mean list?"),
+        ("help", "there is no command 'help': did you mean --help?"),
+        ("run hello -ngl 99", "woolly run has no option -ngl: Woolly computes on the CPU"),
+        ("run hello -fa on", "woolly run has no option -fa: attention always works so"),
+        ("run hello -hf org/repo", "woolly run has no option -hf: name the model as hf:org/repo:QUANT"),
+        ("run hello -cnv", "woolly run has no option -cnv: `woolly chat`"),
+        ("run hello --ctx", "--ctx needs a value"),
+        ("run hello --top-k x", "--top-k is 'x'; a whole number was expected"),
+        ("run hello --top-p x", "--top-p is 'x'; a number was expected"),
+        ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but --mirostat 0 makes no use of it"),
+        ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
+        ("run hello --samplers top_q", "--samplers names 'top_q'; the known ones are"),
+        ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
+        ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT TYPE"),
+        ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
+        ("show", "a model was expected, the path of a GGUF file or a name of `woolly list`"),
+        ("bench", "a model was expected"),
+        ("run a/b c d", 'put the prompt in "quotes"'),
+        ("run -m a -p b c", "the prompt is given twice, as 'c' and with -p"),
+    ],
+)
+def test_a_slip_is_one_sentence_with_what_was_meant(line, expected):
+    with pytest.raises(UsageError) as told:
+        woolly(*line.split())
+    assert expected in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("command", ["plan", "show", "tokenize", "perplexity", "bench", "why", "chat"])
+def test_a_model_is_taken_by_its_place_or_by_its_option(command, model, tmp_path):
+    (tmp_path / "text").write_text("wool " * 40)
+    more = {
+        "tokenize": ["wool"],
+        "perplexity": [tmp_path / "text", "--ctx", "8", "-n", "2"],
+        "bench": ["-p", "4", "-n", "0", "-r", "1"],
+    }.get(command, [])
+    with pytest.raises(UsageError, match=r"two models are given, .*other.gguf and -m"):
+        woolly(command, "other.gguf", *more, "-m", model)
+    if command != "why":  # which takes its time
+        by_option, by_place = woolly(command, "-m", model, *more), woolly(command, model, *more)
+        if command != "bench":  # whose columns are as wide as its figures
+            assert by_option.splitlines()[:1] == by_place.splitlines()[:1]
+        woolly(command, model, *more, "--model", model)
+
+
+def test_minus_m_of_run_is_the_model(model):
+    asked = ("-n", "4", "--seed", "1")
+    assert woolly("run", "-m", model, "hi", *asked) == woolly("run", model, "hi", *asked)
+    assert woolly("run", "-m", model, model, "hi", *asked) == woolly("run", model, "hi", *asked)
+
+
+def test_every_sampler_has_its_option_and_the_default_that_help_tells():
+    usual = SamplingParams()
+    for option in SAMPLING:
+        value = getattr(usual, option.field)
+        assert option.default in ("", "random") or float(option.default) == value, option.field
+    without = {"max_tokens", "min_tokens", "n", "stop", "stop_token_ids", "logprobs", "prompt_logprobs", "min_keep"}
+    without |= {"json_schema", "json_object", "regex", "choice", "lark", "grammar", "logits_processors"}
+    without |= {"custom_sampler", "context_shift", "n_keep"}
+    assert {option.field for option in SAMPLING} == set(vars(usual)) - without
+
+
+def test_options_reach_the_sampler(monkeypatch, model):
+    seen = []
+
+    def keep(**given):
+        seen.append(given)
+        raise RequestError("enough")
+
+    monkeypatch.setattr("woolly.engine.SamplingParams", keep)
+    line = "--repeat-penalty 1.1 --repeat-last-n -1 --typical 0.9 --presence-penalty 0.5 --frequency-penalty 0.25"
+    line += " --top-nsigma 2 --dry-sequence-breaker a --samplers top_k;temperature --ignore-eos -s -1"
+    line += " --logit-bias 5-inf"
+    for command in ("run", "chat"):
+        with pytest.raises(RequestError, match="enough"):
+            woolly(command, *([model, "x"] if command == "run" else [model]), *line.split())
+        given = seen.pop()
+        assert (given["repeat_penalty"], given["repeat_last_n"], given["typical_p"]) == (1.1, -1, 0.9)
+        assert (given["presence_penalty"], given["frequency_penalty"], given["top_n_sigma"]) == (0.5, 0.25, 2)
+        assert given["samplers"] == ("top_k", "temperature")
+        assert given["logit_bias"] == {5: float("-inf")}
+        assert given["dry_sequence_breakers"] == ("a",)
+        assert given["ignore_eos"] is True
+        assert "seed" not in given
+        assert "top_k" not in given  # what was not typed is the library's to choose
+
+
+def test_what_was_not_typed_is_as_the_library_has_it():
+    assert sampling_params({}) == SamplingParams()
+
+
+def test_llama_cpps_other_names_mean_the_same(model):
+    ours = woolly("run", model, "hi", "--seed", "1", "-n", "4", "--ctx", "64", "--kv-type", "f32")
+    theirs = ("--seed", "1", "--n-predict", "4", "--ctx-size=64", "--cache-type-k", "f32")
+    assert woolly("run", "-m", model, "-p", "hi", *theirs) == ours
+    assert woolly("run", model, "x", "--grammar-file", 'root ::= "yes"').strip() == "yes"
+
+
+def test_the_value_of_an_option_may_look_like_one(model):
+    assert woolly("run", model, "hi", "--stop", "-ngl", "-n", "2", "--seed", "1")
+
+
+def test_help_is_plain_text_within_the_terminal():
+    command, narrow = [sys.executable, "-m", "woolly.cli", "run", "--help"], {**os.environ, "COLUMNS": "60"}
+    text = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True).stdout
+    assert max(map(len, text.splitlines())) <= 60
+    for command in ("run", "chat", "bench", "show", "list"):
+        assert woolly(command, "--help").isascii()  # no frames
+    assert "\nSampling:\n" in text
+
+
+def test_python_runs_the_package_too():
+    command = [sys.executable, "-m", "woolly.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("woolly ")
+
+
+def test_one_is_not_a_plural():
+    assert (counted(1, "token"), counted(2, "token"), counted(0, "token")) == ("1 token", "2 tokens", "0 tokens")
+
+
+def test_figures_say_what_else_ran(monkeypatch, model):
+    times = iter([100.0, 100.0 + 10**6] * 9)  # all cores busy for ever, but not by us
+    monkeypatch.setattr(busy, "_busy_seconds", lambda: next(times))
+    with Others() as others:
+        pass
+    assert others.share == 1.0
+    assert "other programs took 100% of the processor meanwhile" in woolly("show", model)
+    assert "other programs took 100%" in woolly("bench", model, "-p", "4", "-n", "0", "-r", "1")
+    monkeypatch.setattr(busy, "_busy_seconds", lambda: None)
+    with Others() as others:
+        pass
+    assert others.share is None
+    quiet = woolly("show", model)
+    assert "other programs" not in quiet
+    assert "just now" in quiet
