@@ -117,12 +117,13 @@ def docs_server(model_home, tmp_path_factory):
 
 @pytest.fixture
 def desk(model_home, docs_server, tmp_path, monkeypatch):
-    """A folder with what the docs speak of: model.gguf, model-F16.gguf, text.txt."""
+    """A folder with what the docs speak of: your-model.gguf (and model.gguf), model-F16.gguf, text.txt."""
     home, folder = tmp_path / "home", tmp_path / "folder"
     shutil.copytree(model_home, home, copy_function=os.link)  # so that a page may remove its own
     folder.mkdir()
     model = next((home / ".cache" / "woolly" / "models").glob("*.gguf"))
-    os.link(model, folder / "model.gguf")
+    for name in ("your-model.gguf", "model.gguf"):
+        os.link(model, folder / name)
     write_tiny(replace(TINY["llama"], type=GGMLType.F16, width=256, ffn=256), folder / "model-F16.gguf")
     shutil.copy(ROOT / "LICENSE", folder / "text.txt")
     desk = Desk(folder, home, docs_server)

@@ -2,11 +2,16 @@
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
+from typer.main import get_command
 
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, prose_of
+from woolly.cli import app
 from woolly.serving.configuration import read_settings
 
 # Languages that hold nothing to run: outputs, signatures, usage lines.
@@ -30,6 +35,9 @@ NOT_RUN = {
     ],
     "docs/add-a-model.md": [
         "a line of the registry",
+    ],
+    "docs/benchmarks/README.md": [
+        "needs llama-cpp-python",
     ],
     "docs/releasing.md": [
         "builds wheels, for many minutes",
@@ -94,9 +102,65 @@ def test_no_command_hides_where_it_is_not_run(page):
     for block in blocks_of(page):
         if block.language in SILENT:
             assert not COMMAND.search(block.text), f"{block}: commands belong into a block of sh"
-    if not page.startswith("docs/benchmarks/"):
-        indented = re.findall(r"^    (.+)$", prose_of(page), flags=re.M)
-        assert not [line for line in indented if COMMAND.match(line)], f"{page}: commands belong into a block of sh"
+    if page.startswith("docs/benchmarks/") and page != "docs/benchmarks/README.md":
+        return  # reports, which tell by which command they were made
+    indented = re.findall(r"^    (.+)$", prose_of(page), flags=re.M)
+    assert not [line for line in indented if COMMAND.match(line)], f"{page}: commands belong into a block of sh"
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The commands of a page as words: those in its sentences and tables, and those of its blocks, run or not."""
+    texts = re.findall(r"`([^`\n]+)`", prose_of(page))
+    texts += [
+        block.text.replace("\\\n", " ").replace("\n", "\n; ") for block in blocks_of(page) if block.language == "sh"
+    ]
+    found: list[list[str]] = []
+    for text in texts:
+        found.append([])
+        lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split = True
+        try:
+            for word in lexer:
+                found[-1].append(word) if word.strip("|&;") else found.append([])
+        except ValueError:
+            assert not text.startswith("woolly "), f"{page}: `{text}` is no command"
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/cli.md"])
+def test_every_woolly_command_and_option_that_a_page_names_exists(page):
+    known = get_command(app).commands
+    for words in commands_of(page):
+        if words[:1] != ["woolly"] or len(words) < 2 or not re.fullmatch(r"[a-z]+", words[1]):
+            continue
+        command = shlex.join(words)
+        assert words[1] in known, f"{page}: `{command}`"
+        options = {spelling for one in known[words[1]].params for spelling in (*one.opts, *one.secondary_opts)}
+        for word in words[2:]:
+            if re.match(r"--?[a-zA-Z]", word):
+                assert word.split("=")[0] in options | {"--help", "-h"}, f"{page}: `{command}` has no {word}"
+
+
+def test_every_option_of_the_comparison_that_its_page_names_exists():
+    page = "docs/benchmarks/README.md"
+    told = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "versus.py", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    section = prose_of(page).partition("## benchmarks/versus.py")[2]
+    options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(re.findall(r"`([^`]+)`", section))))
+    options |= {
+        word for words in commands_of(page) if "benchmarks/versus.py" in words for word in words if word.startswith("-")
+    }
+    assert {"--peer-python", "--report", "--quick", "--tests"} <= options
+    assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", told))
+
+
+GUIDES = [page for page in PAGES if not re.search("CONTRIBUTING|cli|troubleshooting|benchmarks", page)]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_a_file_that_stands_for_any_says_so_by_its_name(page):
+    assert not re.search(r"(?<![\w-])model\.gguf", (ROOT / page).read_text())
 
 
 @pytest.mark.parametrize("page", (*PAGES, "CHANGELOG.md"))

@@ -43,6 +43,13 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
+    def log_with(self, *texts: str) -> str:
+        """The log, as soon as it has these: a request's line is written when its reply has been sent."""
+        end = time.monotonic() + 20
+        while not all(text in self.log.read_text() for text in texts) and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.log.read_text()
+
     def client(self, **options) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, **options)
 

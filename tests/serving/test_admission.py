@@ -106,16 +106,18 @@ def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
-def test_no_model_is_held_while_a_request_is_opened(client, monkeypatch, path):
-    state, users = client.app.state, []
+def test_a_request_takes_its_model_once(client, monkeypatch, path):
+    # A model that is to be unloaded waits for those who hold it: whoever took it twice would wait for itself.
+    models, taken = client.app.state.models, []
 
-    def opened(generation, place, real=state.generator.open):
-        users.extend(slot.users for slot in state.models.all_loaded)
-        return real(generation, place)
+    def use(name, real=models.use):
+        taken.append(name)
+        return real(name)
 
-    monkeypatch.setattr(state.generator, "open", opened)
+    monkeypatch.setattr(models, "use", use)
     assert client.post(path, json={"messages": HI, "max_tokens": 1}).status_code == 200
-    assert users == [0]
+    assert len(taken) == 1
+    assert [slot.users for slot in models.all_loaded] == [0]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])

@@ -8,7 +8,7 @@ import pytest
 
 from woolly.serving import Settings, create_app
 from woolly.serving import limits as limits_module
-from woolly.serving.holding import run_held
+from woolly.serving.holding import Shared, run_held
 from woolly.serving.llama import tokens as tokens_module
 
 HI = [{"role": "user", "content": "hi"}]
@@ -91,8 +91,8 @@ def test_json_is_held_while_it_is_looked_at(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "body", "where"),
     [
-        ("/v1/chat/completions", {"messages": HI}, "woolly.serving.openai.chat.lay_out"),
-        ("/api/v1/inference/chat", {"messages": HI}, "woolly.serving.ole.inference.lay_out"),
+        ("/v1/chat/completions", {"messages": HI}, "woolly.serving.openai.layout.lay_out"),
+        ("/api/v1/inference/chat", {"messages": HI}, "woolly.serving.openai.layout.lay_out"),
         ("/v1/completions", {"prompt": "hi"}, "woolly.serving.generation.Generator._prepare"),
         ("/completion", {"prompt": ["hi", 5]}, "woolly.serving.llama.completion._ids"),
         ("/tokenize", {"content": "hi"}, "woolly.serving.llama.tokens._tokens"),
@@ -189,3 +189,49 @@ def test_prompts_of_one_request_do_not_wait_for_themselves_when_the_model_is_to_
         assert slot.llm is None
 
     with_app(tiny_model, tmp_path, story, grace=60, load_wait=3)
+
+
+def test_work_that_is_shared_is_done_once_and_outlives_who_leaves():
+    async def story():
+        n, gate = 0, asyncio.Event()
+
+        async def work():
+            nonlocal n
+            n += 1
+            await gate.wait()
+            return n
+
+        shared = Shared(work)
+        asking = [asyncio.create_task(shared.get()) for _ in range(5)]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        assert await asyncio.gather(*asking[1:]) == [1] * 4
+        assert await shared.get() == 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/api/v1/performance/stats", "woolly.serving.ole.performance.engine_figures"),
+        ("/api/v1/sessions", "woolly.serving.sessions.SessionStore.all"),
+    ],
+)
+def test_many_who_look_take_no_thread_from_those_who_ask(tiny_model, tmp_path, monkeypatch, path, where):
+    async def story(state, client):
+        gate = Gate(lambda *_: {} if "figures" in where else [])
+        monkeypatch.setattr(where, gate)
+        looking = [asyncio.create_task(client.get(path)) for _ in range(40)]  # more than the pool has threads
+        await until(gate.is_entered.is_set)
+        try:
+            body = {"messages": HI, "max_tokens": 1}
+            reply = await asyncio.wait_for(client.post("/v1/chat/completions", json=body), 20)
+            assert reply.status_code == 200, reply.text
+        finally:
+            gate.is_open.set()
+        assert {reply.status_code for reply in await asyncio.gather(*looking)} == {200}
+
+    with_app(tiny_model, tmp_path, story)

@@ -237,6 +237,26 @@ def test_a_reader_that_stops_reading_holds_up_nobody(server):
     assert_serves(server)
 
 
+def test_a_reader_that_takes_nothing_is_cut_and_its_answer_ends(strict):
+    """An answer without an end, of which nothing is read: what ends it is --timeout, one second here."""
+    body = {"prompt": "Once", "max_tokens": 1_000_000, "ignore_eos": True, "context_shift": True, "stream": True}
+    request = json.dumps({**body, "logprobs": 5}).encode()
+    with socket.socket() as connection, strict.client() as client:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(10)
+        connection.connect(strict.address)
+        connection.sendall(head("/v1/completions", len(request)) + request)
+        deadline = time.monotonic() + 30
+        while "woolly_answers_open 1.0" not in client.get("/metrics").text:
+            assert time.monotonic() < deadline, "it did not begin"
+        while "woolly_answers_open 0.0" not in client.get("/metrics").text:
+            assert time.monotonic() < deadline, "it still runs for nobody"
+            time.sleep(0.05)
+        told = reply_of(connection)
+        assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n")
+    assert_serves(strict)
+
+
 def drop_connections(server, n, at_once=50):
     """Opens connections and drops them in every state that one can be in; gives how many the server took."""
     opened = []

@@ -1,8 +1,10 @@
 """From the start of a server to its end: processes of their own, with a tiny model."""
 
+import asyncio
 import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from tests.serving.conftest import serving
+from woolly.serving import lifecycle
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
 
@@ -116,7 +119,7 @@ def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path
         body = {"user_id": "ole", "api_key": "secret-key-one"}
         token = client.post("/api/v1/auth/token", json=body).json()["token"]
         assert client.get("/v1/models", headers={"authorization": f"Bearer {token}"}).status_code == 200
-        log = server.log.read_text()
+        log = server.log_with("user:ole")
     assert "secret-key" not in log and "wrong-key" not in log and token not in log
     lines = [json.loads(line) for line in log.splitlines()]
     assert any(line.get("client") == "user:ole" and line["event"] == "request" for line in lines)
@@ -140,7 +143,7 @@ def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_ca
         preflight = {"origin": "https://ole.example", "access-control-request-method": "POST"}
         allowed = client.options("/v1/completions", headers=preflight)
         assert allowed.headers["access-control-allow-origin"] == "https://ole.example"
-        assert "quagga" in server.log.read_text()
+        assert "quagga" in server.log_with("quagga")
 
 
 def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(tiny_model, tmp_path):
@@ -159,6 +162,24 @@ def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed
     with serving(tiny_model, tmp_path, "--allowed-hosts", "woolly.lan", ctx=64) as other, other.client() as client:
         assert client.get("/v1/models", headers={"host": "woolly.lan:8080"}).status_code == 200
         assert client.get("/v1/models", headers={"host": "lan"}).status_code == 403
+
+
+def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
+    async def story():
+        taken = asyncio.get_running_loop().create_future()
+
+        class Connection(asyncio.Protocol):
+            def connection_made(self, transport):
+                taken.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                transport.close()
+
+        listener = lifecycle._listen("127.0.0.1", 0)
+        async with await asyncio.get_running_loop().create_server(Connection, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await taken
+            writer.close()
+
+    asyncio.run(story())
 
 
 def test_the_earlier_commands_name_is_the_same_command():

@@ -1,12 +1,16 @@
 """A real server and a real browser, Debian's Chromium by Playwright; skipped with the reason where one is missing."""
 
+import contextlib
 import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.conftest import serving
@@ -25,6 +29,24 @@ def tiny_model(tmp_path_factory):
     return write_tiny(TINY["llama"], tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
+@contextlib.contextmanager
+def served(app):
+    """An app of this process on a free port, by a thread; quicker than a process, where its start is not the matter."""
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on")
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        while not running.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        app.state.health.set("ready")
+        yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
 # One browser per file and not per session: while Playwright runs, its event loop is the thread's.
 @pytest.fixture(scope="module")
 def browser():
@@ -40,17 +62,29 @@ def browser():
 
 
 class Watch:
-    """A page, and what it did that no page of ours may do."""
+    """A page until the watch ends, and what it did that no page of ours may do."""
 
     def __init__(self, page, url):
         self.page, self.url = page, url
         self.wrong = []
         self.requests = []
+        self.finished = []
+        self.failed = []  # also those that were given up because the page was left
         page.set_default_timeout(WAIT)
-        page.on("request", self._request)
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self._listeners = {
+            "request": self._request,
+            "requestfinished": lambda request: self.finished.append(request),
+            "requestfailed": lambda request: self.failed.append(request),
+            "console": self._console,
+            "pageerror": lambda error: self.wrong.append(f"error: {error}"),
+            "dialog": lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
+
+    def end(self):
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
 
     def _request(self, request):
         self.requests.append(request)
@@ -70,8 +104,7 @@ class Watch:
 DESKTOP = {"viewport": {"width": 1100, "height": 760}, "reduced_motion": "reduce"}
 
 
-def opened(context, url):
-    page = context.new_page()
+def opened(page, url):
     page.watch = Watch(page, url)
     page.goto(url)
     page.locator("#model[data-state]").wait_for()
@@ -85,7 +118,7 @@ def open_page(browser):
 
     def open_one(url, **options):
         context = browser.new_context(**{**DESKTOP, **options})
-        pages.append(opened(context, url))
+        pages.append(opened(context.new_page(), url))
         return pages[-1]
 
     yield open_one
@@ -94,16 +127,17 @@ def open_page(browser):
         assert not page.watch.wrong
 
 
+# One tab for all tests of a file: a new one takes twice as long as to open the page once more.
 @pytest.fixture(scope="module")
-def profile(browser):
-    """One for all pages of a file, because the second page has the files of the first."""
+def tab(browser):
     context = browser.new_context(**DESKTOP)
-    yield context
+    yield context.new_page()
     context.close()
 
 
 FORGET = """() => new Promise(resolve => {
   localStorage.clear();
+  sessionStorage.clear();
   const request = indexedDB.open("woolly");
   request.onsuccess = () => {
     const work = request.result.transaction("conversations", "readwrite");
@@ -114,13 +148,16 @@ FORGET = """() => new Promise(resolve => {
 
 
 @pytest.fixture
-def page(profile, server):
-    page = opened(profile, server.url)
-    page.locator("#model[data-state=ready]").wait_for()
-    yield page
-    page.evaluate(FORGET)
-    page.close()
-    assert not page.watch.wrong
+def page(tab, server):
+    """The page of the server as one finds it who comes for the first time."""
+    opened(tab, server.url)
+    tab.locator("#model[data-state=ready]").wait_for()
+    yield tab
+    tab.unroute_all()
+    tab.watch.end()
+    tab.goto(f"{server.url}/docs")  # ends what runs, and writes what it keeps no more
+    tab.evaluate(FORGET)
+    assert not tab.watch.wrong
 
 
 def event(data):
@@ -169,6 +206,14 @@ def ask(page, text):
 def settled(page):
     page.locator("#send[aria-label=Send]").wait_for()
     page.locator(".message.running").wait_for(state="detached")
+
+
+def assert_shows(locator, texts):
+    """These texts and no others; lists are drawn with the next frame, which a busy machine may be late with."""
+    end = time.monotonic() + WAIT / 1000
+    while locator.all_inner_texts() != texts and time.monotonic() < end:
+        locator.page.wait_for_timeout(20)
+    assert locator.all_inner_texts() == texts
 
 
 def answers(page):

@@ -1,8 +1,9 @@
 """Chatting in a real browser with a real model: what a person types, sees, and finds again."""
 
 import json
+from urllib.parse import urlsplit
 
-from tests.web.conftest import answer_with, answers, ask, settled
+from tests.web.conftest import answer_with, answers, ask, assert_shows, settled
 
 
 def versions(page):
@@ -28,6 +29,21 @@ def test_an_answer_streams_and_is_there_after_a_reload(page):
     answers(page).wait_for()
     assert answers(page).inner_text() == whole
     assert page.locator(".conversation.current .open").inner_text().startswith("Count from one to twenty")
+
+
+def test_no_request_fails_in_an_ordinary_chat(page):
+    for question in ("Name three colours.", "And three animals.", "And three trees.", "Thank you."):
+        ask(page, question)
+    for key in ("Control+,", "Control+.", "Control+.", "Control+K"):
+        page.keyboard.press(key)
+    page.locator("#model").click()
+    page.keyboard.press("Escape")
+    ask(page, "Hello.")
+    page.wait_for_load_state("networkidle")
+    failed = [(request.url, request.failure) for request in page.watch.failed]
+    assert not failed
+    done = [urlsplit(request.url).path for request in page.watch.finished]
+    assert done.count("/v1/chat/completions") == 5
 
 
 def test_stop_keeps_what_had_come_and_the_server_ends_its_work(page, server):
@@ -92,9 +108,9 @@ def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_
     page.keyboard.press("Control+K")
     ask(page, "What is a lathe?")
     titles = page.locator(".conversation .open")
-    assert titles.all_inner_texts() == ["What is a lathe?", "What is a quince?"]
+    assert_shows(titles, ["What is a lathe?", "What is a quince?"])
     page.locator("#search").fill("QUINCE what")
-    assert titles.all_inner_texts() == ["What is a quince?"]
+    assert_shows(titles, ["What is a quince?"])
     page.locator("#search").fill("")
     titles.nth(1).focus()
     page.keyboard.press("F2")
@@ -109,13 +125,13 @@ def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_
     page.get_by_role("button", name="Fruit", exact=True).focus()
     page.keyboard.press("Delete")
     page.locator(".toast").wait_for()
-    assert titles.all_inner_texts() == ["What is a lathe?"]
+    assert_shows(titles, ["What is a lathe?"])
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("button", name="Fruit", exact=True).focus()
     page.keyboard.press("Delete")
     page.reload()
     page.locator("#model[data-state=ready]").wait_for()
-    assert titles.all_inner_texts() == ["What is a lathe?"]
+    assert_shows(titles, ["What is a lathe?"])
     page.locator("#import-file").set_input_files(file)
     page.get_by_role("button", name="Fruit", exact=True).click()
     assert answers(page).all_inner_texts() == ["It is a fruit."]

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.cases.tiny import TINY, write_tiny
 from tests.web.conftest import STATIC
 from woolly import __version__
 from woolly.serving import Settings, create_app
@@ -81,14 +82,28 @@ def test_nothing_but_the_files_of_the_page_is_served(web, assets, path):
     assert web.get(f"/web/{assets.stamp}/{path}").status_code == 404
 
 
-def test_with_keys_the_page_is_open_and_nothing_else(tmp_path, assets):
-    web = client(tmp_path, api_key=("secret",))
-    assert web.get("/", headers={"accept": BROWSER}).status_code == 200
-    assert web.get(f"/web/{assets.stamp}/js/main.js").status_code == 200
-    for path in ("/api/v1/models", "/v1/models", "/props", "/docs", "/web", "/api/v1/performance/stats"):
+def test_with_keys_the_page_and_the_reference_are_open_and_nothing_else(tmp_path, assets):
+    web = client(tmp_path, api_key=("s3cret",), model=str(write_tiny(TINY["llama"], tmp_path / "private-name.gguf")))
+    files = ("/", f"/web/{assets.stamp}/js/main.js", "/docs", "/openapi.json")
+    for path in files:
+        reply = web.get(path, headers={"accept": BROWSER})
+        assert reply.status_code == 200, path
+        # They tell nothing of this server that a stranger may not know.
+        assert not re.search("s3cret|private-name", reply.text + str(reply.headers)), path
+        assert web.head(path).status_code == 200
+        assert web.post(path).status_code == 401, path
+    closed = ("/api/v1/models", "/v1/models", "/props", "/web", "/slots", "/metrics", "/api/v1/performance/stats")
+    for path in (*closed, "/docs/", "/docs/x", "/openapi.json/", "/v1/docs"):
         assert web.get(path).status_code == 401, path
-    assert web.post("/").status_code == 401
-    assert web.post(f"/web/{assets.stamp}/js/main.js").status_code == 401
+
+
+def test_the_reference_counts_for_the_rate_as_other_requests_do(tmp_path):
+    web = client(tmp_path, api_key=("s3cret",), rate_limit=2)
+    assert [web.get("/docs").status_code for _ in range(4)] == [200, 200, 429, 429]
+
+
+def test_the_reference_says_how_a_key_is_brought(web):
+    assert "Authorization: Bearer KEY" in web.get("/docs").text
 
 
 @pytest.mark.parametrize("path", ["//", "/webx/a/b", "/web/a", "/web//v1/models", "/WEB/a/b", "/web/a/b?c"])
@@ -129,6 +144,8 @@ class References(HTMLParser):
 
 def test_every_file_that_the_page_names_is_served(web):
     found = References(web.get("/", headers={"accept": BROWSER}).text)
+    assert found.files.count("docs") == 2 and web.get("/docs").status_code == 200
+    found.files = [file for file in found.files if file != "docs"]
     # Each is named, because what a module imports is otherwise found only when that module has come.
     assert {file.split("/", 2)[2] for file in found.files} == set(Assets().files) - {"index.html"}
     for file in found.files:

@@ -2,8 +2,11 @@
 
 import re
 
-from tests.serving.conftest import serving
-from tests.web.conftest import answer_with, answers, ask, refuse_with, settled
+import httpx
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.web.conftest import DESKTOP, answer_with, answers, ask, refuse_with, served, settled
+from woolly.serving import Settings, create_app
 
 HOSTILE = """\
 # <img src=x onerror="window.hacked=1"> in a heading
@@ -195,17 +198,125 @@ def test_dark_follows_the_system_and_the_switch_which_is_kept(open_page, server)
     assert lightness(page) < 60
 
 
+def tiny_app(model, folder, **settings):
+    """An app whose answers are four tokens of noise."""
+    given = {"threads": 1, "ctx_size": 64, "n_predict": 4, "sessions_file": folder / "sessions.db", **settings}
+    return create_app(Settings(model=None if model is None else str(model), **given))
+
+
 def test_the_page_asks_for_a_key_and_forgets_it_with_the_tab(open_page, tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, "--api-key", "s3cret", "-n", "4", ctx=64) as server:
-        page = open_page(server.url)
-        box = page.get_by_label("Key", exact=True)
+    with served(tiny_app(tiny_model, tmp_path, api_key=("s3cret",))) as url:
+        page = open_page(url)
+        box, go = page.get_by_label("Key", exact=True), page.get_by_role("button", name="Continue")
         box.fill("wrong")
-        page.get_by_role("button", name="Continue").click()
+        go.click()
         page.get_by_text("This key is not valid here").wait_for()
+        # It can be mended where it stands, and is kept nowhere.
+        assert box.input_value() == "wrong" and box.get_attribute("aria-invalid") == "true"
+        assert "wrong" not in page.evaluate("JSON.stringify(sessionStorage)")
+        box.fill("wrong again")
+        assert page.locator("#key-problem").inner_text() == ""
+        go.click()
+        page.get_by_text("no spaces").wait_for()
+        # Who closes it sees why nothing is there, and finds it again.
+        page.keyboard.press("Escape")
+        assert page.locator("#model[data-state=locked]").inner_text().endswith("Key needed")
+        assert page.locator(".start h2").inner_text() == "This server asks for a key"
+        page.get_by_role("button", name="Enter the key").click()
+        page.keyboard.press("Escape")
+        page.locator("#message").fill("Hi")
+        page.keyboard.press("Enter")
         box.fill("s3cret")
-        page.get_by_role("button", name="Continue").click()
+        page.keyboard.press("Enter")
         page.locator("#model[data-state=ready]").wait_for()
-        ask(page, "Hi")
-        assert answers(page).count() == 1
+        settled(page)
+        assert answers(page).count() == 1 and page.locator(".problem").count() == 0
         assert "s3cret" not in page.evaluate("JSON.stringify(localStorage)")
         assert "s3cret" in page.evaluate("JSON.stringify(sessionStorage)")
+        page.reload()
+        page.locator("#model[data-state=ready]").wait_for()
+        other = page.context.new_page()
+        other.goto(url)
+        other.get_by_label("Key", exact=True).wait_for()
+        other.goto(f"{url}/docs")
+        assert other.get_by_text("POST /v1/chat/completions").first.is_visible()
+        # One that holds no more is said to be wrong at once.
+        page.evaluate("sessionStorage.setItem('woolly.key', 'old')")
+        page.reload()
+        page.get_by_text("This key is not valid here").wait_for()
+
+
+def test_of_several_models_the_one_that_is_shown_answers_and_without_any_one_learns_what_to_do(open_page, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    with served(tiny_app(None, tmp_path, models_dir=folder)) as url:
+        page = open_page(url)
+        assert "woolly pull smollm2" in page.locator(".start .about").inner_text()
+        ask(page, "Hi")
+        assert "There is no model here; run `woolly pull smollm2`" in page.locator(".problem").inner_text()
+        for name in ("one", "two"):
+            write_tiny(TINY["llama"], folder / f"{name}.gguf")
+        page.reload()
+        page.locator("#model[data-state=unloaded]", has_text="one").wait_for()
+        ask(page, "Hi")
+        assert page.locator(".problem").count() == 0
+        page.locator("#model[data-state=ready]", has_text="one").wait_for()
+
+
+def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(browser, server):
+    context = browser.new_context(java_script_enabled=False, **DESKTOP)
+    page = context.new_page()
+    page.goto(server.url)
+    said = page.locator("#opening noscript p")
+    assert said.is_visible() and said.inner_text().startswith("This page needs JavaScript")
+    assert not page.locator("#message").is_visible() and not page.get_by_text("Opening Woolly").is_visible()
+    said.locator("a").click()
+    assert page.get_by_text("POST /v1/chat/completions").first.is_visible()
+    context.close()
+
+
+def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser, server):
+    context = browser.new_context(**DESKTOP)
+    page = context.new_page()
+    held = []
+    page.route("**/js/main.js", lambda route: held.append(route))
+    page.goto(server.url, wait_until="commit")
+    page.get_by_text("Opening Woolly").wait_for()
+    # Nothing is painted before the styles have come.
+    sheets = "document.querySelectorAll('link[rel=stylesheet]').length"
+    page.wait_for_function(f"document.styleSheets.length === {sheets}")
+    assert not page.locator("#message").is_visible()
+    assert page.locator("#opening .late").evaluate("node => getComputedStyle(node).opacity") == "0"
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].continue_()
+    page.locator("#message").wait_for()
+    assert page.locator("#opening").count() == 0
+    context.close()
+
+
+def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
+    page = open_page(server.url, viewport={"width": 1000, "height": 700})
+    for button in ("#performance", "#settings"):
+        page.locator(button).click()
+        panel, box = page.locator("#panel").bounding_box(), page.locator("#composer").bounding_box()
+        assert box["x"] + box["width"] <= panel["x"] and box["width"] > 400
+        assert page.locator(button).is_visible() and not page.locator("#sidebar").is_visible()
+    page.keyboard.press("Control+Shift+F")
+    assert page.locator("#sidebar").is_visible() and not page.locator("#panel").is_visible()
+    assert page.evaluate("document.activeElement.id") == "search"
+
+
+def test_figures_of_a_server_that_has_answered_nothing_are_no_zeros(open_page, tiny_model, tmp_path):
+    with served(tiny_app(tiny_model, tmp_path)) as url:
+        httpx.post(f"{url}/api/v1/models/tiny/load", json={}, timeout=60).raise_for_status()
+        page = open_page(url)
+        page.locator("#performance").click()
+        page.get_by_role("region", name="KV cache").get_by_text("tokens").wait_for()
+        for card, says in {
+            "Speed": "nothing answered yet",
+            "First token": "nothing answered yet",
+            "Weight store": "nothing has read them yet",
+            "Prefix cache": "no prompt yet",
+        }.items():
+            assert says in page.get_by_role("region", name=card).inner_text()

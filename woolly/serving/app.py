@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -15,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from woolly import __version__
 from woolly.serving import health, llama, ole, openai, web
+from woolly.serving.absent import why_absent
 from woolly.serving.auth import Authority
 from woolly.serving.errors import ApiError, error_body, of_exception
 from woolly.serving.gate import Gate
@@ -44,7 +46,8 @@ def create_app(settings: Settings) -> FastAPI:
         app.state.generator.stop()
         await app.state.models.close()
 
-    app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # The reference has routes of its own.
+    app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.settings = settings
     app.state.stats = stats = Stats()
     app.state.authority = Authority(settings.keys, settings.token_secret, settings.token_lifetime)
@@ -103,13 +106,21 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, RequestValidationError):
         told = _invalid(error)
     elif isinstance(error, HTTPException):
-        code = _CODES.get(error.status_code, "invalid_request")
-        told = ApiError(error.status_code, code, f"{request.method} {request.url.path[:200]}: {error.detail}")
+        told = _of_status(request, error)
     else:
         told = of_exception(error)
     request.app.state.stats.refused(told.code)
     headers = {**told.headers, **(getattr(error, "headers", None) or {})}
     return JSONResponse(error_body(told, request.url.path), told.status, headers)
+
+
+def _of_status(request: Request, error: HTTPException) -> ApiError:
+    code, reason = _CODES.get(error.status_code, "invalid_request"), error.detail
+    if error.status_code == 404 and reason == HTTPStatus.NOT_FOUND.phrase:  # no route said more
+        absent = why_absent(request.url.path)
+        code = code if absent is None else "not_supported"
+        reason = absent or "there is no such route; GET /docs tells of all"
+    return ApiError(error.status_code, code, f"{request.method} {request.url.path[:200]}: {reason}")
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

@@ -15,6 +15,9 @@ from woolly.serving.errors import error_body, of_exception
 
 __all__ = ["EventStream", "event", "stream_of"]
 
+# Not no-store: Chromium gives up the request of a script that reads such a stream to its end, and logs it as failed.
+_HEADERS = {"Cache-Control": "private, no-cache"}
+
 
 def event(data: Any) -> bytes:
     """One event: its JSON, or a text as it is."""
@@ -29,13 +32,13 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the events."""
+        """Sends the events. The gate watches for a client that leaves, so that no second task need do it here."""
         async with self._held:
-            await super().__call__(scope, receive, send)
+            await self.stream_response(send)
 
 
 def stream_of(request: Request, events: AsyncIterator[bytes], held: AsyncExitStack) -> EventStream:

@@ -22,6 +22,7 @@ from woolly.serving.health import Health
 from woolly.serving.limits import BodyBudget, RateLimiter, check_json, read_body
 from woolly.serving.logs import log, request_id
 from woolly.serving.metrics import Stats
+from woolly.serving.reference import is_reference
 from woolly.serving.settings import Settings
 from woolly.serving.web import is_public
 
@@ -161,7 +162,7 @@ class Gate:
             return  # a page of many files, which asks for the key itself
         if self._authority.is_open and scope.get("method", "GET") not in _READING:
             self._check_origin(headers)  # a form of any page can post what needs no key
-        if not self._authority.is_open and scope["path"] not in _TOKENS and scope.get("method") != "OPTIONS":
+        if self._needs_key(scope):
             client = self._authority.identify(_credential(headers))
             if client is None:
                 self._rates.count(state["bucket"])  # guessing is limited too
@@ -175,6 +176,11 @@ class Gate:
         self._rates.count(state["bucket"])
         if self._health.state == "draining" and scope["path"] not in (*_TOKENS, *_METRICS):
             raise ApiError(503, "server_stopping", "the server is about to stop", retry_after=_STOPPING)
+
+    def _needs_key(self, scope: Scope) -> bool:
+        method, path = scope.get("method", ""), scope["path"]
+        is_free = path in _TOKENS or method == "OPTIONS" or is_reference(method, path)
+        return not self._authority.is_open and not is_free
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """A page may give its own name this machine's address (DNS rebinding); the name then gives it away."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,22 +92,32 @@ class Generator:
                 place = held.enter_context(self.place(generation.params.n))
             if slot is None:
                 slot = await held.enter_async_context(self._models.use(generation.model))
-            llm = slot.model
+            yield await held.enter_async_context(self.open_made(lambda _: generation, place, slot))
+
+    @asynccontextmanager
+    async def open_made(self, make: Callable[[LLM], Generation], place: Place, slot: Loaded) -> AsyncIterator[Running]:
+        """As `open`, for a request that depends on the model: it is made on the thread that prepares it."""
+        llm = slot.model
+
+        def prepare() -> tuple[Generation, list[Request]]:
+            generation = make(llm)
+            return generation, self._prepare(llm, generation)
+
+        with _told_if_closed(llm):
+            generation, requests = await run_held(prepare)
+        if self._mailroom is None:
+            self._mailroom = Mailroom()
+        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, place.arrived)
+        self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
+        self._running.add(running)
+        try:
             with _told_if_closed(llm):
-                requests = await run_held(self._prepare, llm, generation)
-            if self._mailroom is None:
-                self._mailroom = Mailroom()
-            running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._mailroom, place.arrived)
-            self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
-            self._running.add(running)
-            try:
-                with _told_if_closed(llm):
-                    running.start()
-                yield running
-            finally:
-                self._running.discard(running)
-                running.cancel()
-                self._settle(generation, running)
+                running.start()
+            yield running
+        finally:
+            self._running.discard(running)
+            running.cancel()
+            self._settle(generation, running)
 
     def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
         """ApiError 400 where the texts among values of JSON are too long for any prompt, before work is done for them.

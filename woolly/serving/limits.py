@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
+
+import anyio
 
 from woolly.serving.errors import ApiError
 from woolly.serving.holding import run_held
@@ -100,23 +101,20 @@ async def read_body(
         raise _too_large(most)
     parts: list[bytes] = []
     size = 0
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            message = await asyncio.wait_for(receive(), max(0.001, end - time.monotonic()))
-        except asyncio.TimeoutError:
-            raise ApiError(
-                408, "request_too_slow", f"the request did not arrive within {seconds:g} seconds; send it faster"
-            ) from None
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            raise _too_large(most)
-        take(len(parts[-1]))
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    # asyncio's wait_for would make a task for each part, most of which are there already.
+    with anyio.move_on_after(seconds):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise _too_large(most)
+            take(len(parts[-1]))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+    raise ApiError(408, "request_too_slow", f"the request did not arrive within {seconds:g} seconds; send it faster")
 
 
 async def check_json(body: bytes) -> None:

@@ -181,10 +181,12 @@ class ModelManager:
                 name = self.main
             else:
                 models = await asyncio.to_thread(self._library.list)
-                if len(models) != 1:
-                    known = ", ".join(model.name for model in models) or "none: the folder is empty"
-                    raise ApiError(400, "model_required", f"no model is named; known: {known}", param="model")
-                return models[0]
+                if len(models) == 1:
+                    return models[0]
+                known = ", ".join(model.name for model in models)
+                none = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
+                message = f"no model is named; known: {known}" if known else none
+                raise ApiError(400, "model_required", message, param="model")
         slot = self._loaded.get(name)
         return slot.info if slot is not None else await asyncio.to_thread(self._library.find, name)
 

@@ -1,14 +1,16 @@
-"""The page at /docs: every route with its fields, from /openapi.json. No script, and nothing from another host."""
+"""The reference: /openapi.json for programs, /docs for people. No script, nothing from another host, no key needed."""
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from html import escape
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
-__all__ = ["add_reference", "render"]
+__all__ = ["add_reference", "is_reference", "render"]
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
@@ -18,12 +20,30 @@ _STYLE = (
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
-def add_reference(app: FastAPI) -> None:
-    """Answers GET /docs; FastAPI's own page would fetch its scripts from another host."""
+def is_reference(method: str, path: str) -> bool:
+    """Whether a request is for the reference, which says what every copy of this program can do and nothing else."""
+    return method in ("GET", "HEAD") and path in ("/docs", "/openapi.json")
 
-    @app.get("/docs", include_in_schema=False)
+
+def add_reference(app: FastAPI) -> None:
+    """Answers /docs and /openapi.json; FastAPI's own page would fetch its scripts from another host.
+
+    Both are made at their first request, which takes some tenths of a second: on a thread, since answers are streamed
+    meanwhile.
+    """
+
+    @cache
+    def texts() -> tuple[str, str]:
+        schema = app.openapi()
+        return render(schema), json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+
+    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(render(app.openapi()), headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(texts()[0], headers={"Content-Security-Policy": _POLICY})
+
+    @app.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+    def openapi() -> Response:
+        return Response(texts()[1], media_type="application/json")
 
 
 def render(schema: dict[str, Any]) -> str:
@@ -32,7 +52,8 @@ def render(schema: dict[str, Any]) -> str:
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
-        "<p>Every route; <a href=openapi.json>openapi.json</a> has the same for programs.</p>"
+        "<p>Every route; <a href=openapi.json>openapi.json</a> has the same for programs. Where the server has keys,"
+        " requests bring one as <code>Authorization: Bearer KEY</code> or <code>X-API-Key: KEY</code>.</p>"
     ]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():

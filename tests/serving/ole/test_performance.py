@@ -1,10 +1,15 @@
 """Figures are measured: they count what was done, and every kind of benchmark runs."""
 
 import asyncio
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from woolly.serving.ole.benchmark import TEST_TYPES
+from tests.cases.moe import MOES
+from woolly.plan import Tracer
+from woolly.serving.ole.benchmark import TEST_TYPES, _Subject
+from woolly.serving.ole.figures import row_bytes
 
 ASKED = {"prompt": "hi" * 40, "max_tokens": 5, "ignore_eos": True}
 
@@ -44,3 +49,30 @@ def test_one_benchmark_runs_at_a_time(client):
     reply = client.post("/api/v1/performance/benchmark", json={"test_type": "decode"})
     assert reply.status_code == 429 and int(reply.headers["retry-after"]) > 0
     client.portal.call(asyncio.to_thread, lock.release)
+
+
+def test_experts_count_as_matrices_and_attention_does_not():
+    steps = [SimpleNamespace(op=op) for op in ("embed", "linears", "attend", "moe", "output_rows")]
+    program = SimpleNamespace(
+        max_rows=32,
+        plan=SimpleNamespace(n_vocab=100),
+        fused=SimpleNamespace(steps=steps),
+        profile=lambda _: None,
+        run=lambda *_: None,
+        take_times=lambda: [1, 20, 300, 4000, 50000],
+    )
+    subject = _Subject(program, None, None, lambda action: action())
+    assert subject.seconds("matmul") == pytest.approx(4020e-9)
+    assert subject.seconds("attention") == pytest.approx(300e-9)
+
+
+def test_of_experts_a_row_reads_those_that_it_goes_to():
+    name, experts = next((name, one) for name, one in MOES.items() if one.n_used < one.n_experts)
+    tensors = experts.make(np.random.default_rng(1), 4)
+    tracer = Tracer("test", tensors)
+    tracer.output(tracer.output_rows(experts.build(tracer)))
+    (step,) = (step for step in tracer.plan().steps if step.op == "moe")
+    whole = {weight.name: tensors[weight.name].data.nbytes for weight in step.weights}
+    shared = sum(n for key, n in whole.items() if "router" in key)
+    own = sum(whole.values()) - shared
+    assert row_bytes(step) == shared + round(own * experts.n_used / experts.n_experts), name

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 
+from woolly.serving.holding import Shared
 from woolly.serving.ole import auth, inference, models, performance, sessions, websocket
 from woolly.serving.ole.figures import Bandwidth
 from woolly.serving.sessions import SessionStore
@@ -22,6 +24,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     )
     app.state.busy_sessions = set()
     app.state.bandwidth = Bandwidth()
+    app.state.look = Shared(partial(performance.look_at, app.state))
     app.state.benchmarking = asyncio.Lock()
     try:
         yield

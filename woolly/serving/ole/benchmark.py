@@ -20,6 +20,7 @@ from woolly.llm import LLM
 from woolly.plan import Plan, Tracer
 from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.cpu import CpuBackend, CpuProgram, CpuState
+from woolly.serving.ole.figures import row_bytes
 
 __all__ = ["BASELINE", "TEST_TYPES", "Benchmarked", "TestType", "run_benchmark"]
 
@@ -32,7 +33,7 @@ Measure = TypeVar("Measure")
 Turn = Callable[[Callable[[], float]], float]  # does something while the engine does not
 
 # Steps of the fused plan whose times count for a test; of the others all do.
-_OPS = {"matmul": {"linears"}, "attention": {"store", "attend"}, "rms_norm": {"rms_norm"}}
+_OPS = {"matmul": {"linears", "moe"}, "attention": {"store", "attend"}, "rms_norm": {"rms_norm"}}
 
 _PROMPT_ROWS = 32
 _DECODED = 8
@@ -161,8 +162,8 @@ def _slice(program: CpuProgram, rows: int) -> tuple[int | None, int]:
     n_layers, n_bytes = len(program.plan.cache), 0
     for index, step in enumerate(program.fused.steps):
         layer = next((int(w.name.split(".")[1]) for w in step.weights if w.name.startswith("blk.")), None)
-        if step.op == "linears":
-            n_bytes += program.step_bytes(step)
+        if step.op in _OPS["matmul"]:
+            n_bytes += row_bytes(step)
         if layer and n_bytes * rows > _MOST_BYTES_TIMES_ROWS and _begins(program, index, layer):
             return index, layer
     return None, n_layers

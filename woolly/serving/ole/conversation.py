@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,7 +36,7 @@ class Conversation:
         if self.session_id is not None:
             added = [_plain(message) for message in self._sent]
             added.append({name: value for name, value in answer.items() if value is not None})
-            await asyncio.to_thread(
+            await self._store.ask(
                 self._store.append,
                 self._owner,
                 self.session_id,
@@ -74,9 +73,9 @@ async def conversation(
         )
     busy.add((owner, session_id))
     try:
-        session = await asyncio.to_thread(store.get, owner, session_id)
-        await asyncio.to_thread(store.check_room, owner, session_id, [_plain(message) for message in sent])
-        kept = await asyncio.to_thread(store.messages, owner, session_id)
+        session = await store.ask(store.get, owner, session_id)
+        await store.ask(store.check_room, owner, session_id, [_plain(message) for message in sent])
+        kept = await store.ask(store.messages, owner, session_id)
         yield Conversation(store, owner, session, [Message.model_validate(one) for one in kept], sent)
     finally:
         busy.discard((owner, session_id))

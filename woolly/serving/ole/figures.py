@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from woolly._native import measure_bandwidth
 from woolly.engine import Engine, available_memory
 from woolly.engine.bench import peak_mib
 from woolly.llm import LLM
+from woolly.plan import Step
 from woolly.runtime import PAGE_SIZE
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving.settings import Settings
 
-__all__ = ["Bandwidth", "engine_figures", "memory_mb", "optimizations"]
+__all__ = ["Bandwidth", "engine_figures", "memory_mb", "optimizations", "row_bytes"]
 
 # Well beyond the caches of a small machine; measuring takes some tenths of a second, once.
 _MEGABYTES = 256
@@ -73,8 +75,8 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
         },
     }
     if isinstance(program, CpuProgram):
-        # A token of an answer reads every weight but the embeddings once, whoever else is in the batch.
-        read = sum(program.step_bytes(step) for step in program.fused.steps if step.op != "embed")
+        # A token of an answer reads these once, whoever else is in the batch.
+        read = sum(row_bytes(step) for step in program.fused.steps if step.op != "embed")
         achieved = read * tokens_per_second / 1e9
         figures["kernels"] = {"level": program.level, "threads": program.threads}
         # All values have their place in it from the start: no step allocates.
@@ -85,6 +87,12 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
             "share": achieved / bandwidth if bandwidth else None,
         }
     return figures
+
+
+def row_bytes(step: Step) -> int:
+    """Bytes of weights that a step reads for one row: of experts, those that the row goes to."""
+    sizes = ((w, w.type.row_bytes(w.shape[-1]) * math.prod(w.shape[:-1])) for w in step.weights)
+    return round(sum(n_bytes * step.used_share(weight) for weight, n_bytes in sizes))
 
 
 def optimizations(llm: LLM | None, settings: Settings) -> list[str]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
-from woolly.errors import RequestError
-from woolly.serving.holding import run_held
 from woolly.serving.ole.bodies import InferenceBody
 from woolly.serving.ole.client import client_of
 from woolly.serving.ole.conversation import conversation
 from woolly.serving.ole.replies import Reply
 from woolly.serving.openai.chat import chat_completions
 from woolly.serving.openai.completions import completions
-from woolly.serving.openai.layout import lay_out
+from woolly.serving.openai.layout import open_chat
 from woolly.serving.openai.messages import Message
 from woolly.serving.openai.replies import ChatReply, CompletionReply
 from woolly.serving.openai.schema import refuse
@@ -71,14 +68,7 @@ async def open_reply(connection: HTTPConnection, body: InferenceBody, sent: list
         place = stack.enter_context(state.generator.place(body.n or 1))
         talk = await stack.enter_async_context(conversation(connection, body.session_id, sent))
         chat = body.as_chat(talk.messages, body.model or talk.model)
-        # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
-        async with state.models.acquire(chat.model) as llm:
-            layout = await run_held(lay_out, chat, llm.llm, state.generator.defaults)
-        generation = replace(layout.generation, client=client_of(connection))
-        try:
-            running = await stack.enter_async_context(state.generator.open(generation, place))
-        except RequestError as error:
-            raise layout.blame(error) from error
+        layout, running = await open_chat(stack, state, chat, place, client_of(connection))
         yield Reply(layout, running, talk)
 
 

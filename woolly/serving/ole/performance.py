@@ -10,13 +10,16 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.errors import ApiError
+from woolly.serving.holding import Shared, run_held
 from woolly.serving.metrics import Stats
-from woolly.serving.models import ModelManager
+from woolly.serving.models import ModelInfo, ModelManager
 from woolly.serving.ole.benchmark import BASELINE, Benchmarked, TestType, run_benchmark
 from woolly.serving.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.settings import Settings
 
-__all__ = ["BenchmarkBody", "benchmark", "router", "stats"]
+__all__ = ["BenchmarkBody", "Look", "benchmark", "look_at", "router", "stats"]
+
+Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, what speeds it up, its engine's figures
 
 router = APIRouter(prefix="/performance")
 
@@ -36,25 +39,15 @@ class BenchmarkBody(BaseModel):
 async def stats(request: Request) -> dict[str, Any]:
     """Rates and latencies are those of the last 1024 answers. Nothing is loaded for it."""
     state = request.app.state
-    models: ModelManager = state.models
-    settings: Settings = state.settings
     counted: Stats = state.stats
     shot = counted.snapshot()
-    rate = shot["predicted_tokens_per_second"]
-    info = await _loaded(models)
-    figures: dict[str, Any] = {}
-    names = optimizations(None, settings)
-    if info is not None:
-        bandwidth: Bandwidth = state.bandwidth
-        async with models.acquire(info.name) as llm:
-            measured = await asyncio.to_thread(bandwidth.measured, llm.llm)
-            figures = await asyncio.to_thread(engine_figures, llm.llm, measured, rate)
-            names = optimizations(llm.llm, settings)
+    look: Shared[Look] = state.look
+    info, names, figures = await look.get()
     return {
         "model_type": None if info is None else info.architecture,
         "model": None if info is None else info.name,
-        "average_tokens_per_second": rate,
-        "memory_usage_mb": await asyncio.to_thread(memory_mb),
+        "average_tokens_per_second": shot["predicted_tokens_per_second"],
+        "memory_usage_mb": memory_mb(),
         "cache_hit_rate": figures.get("prefix_cache", {}).get("hit_rate", 0.0),
         "optimizations_enabled": names,
         **shot,
@@ -87,8 +80,18 @@ async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
     return _shape(measured)
 
 
-async def _loaded(models: ModelManager) -> Any:
-    return next((info for info in await models.list() if info.loaded), None)
+async def look_at(state: Any) -> Look:
+    """Asks the engine of the model that is loaded, on a thread, since it may be in the midst of a long step."""
+    models: ModelManager = state.models
+    settings: Settings = state.settings
+    bandwidth: Bandwidth = state.bandwidth
+    slot = next((slot for slot in models.all_loaded if slot.state == "ready"), None)
+    if slot is None:
+        return None, optimizations(None, settings), {}
+    rate = state.stats.snapshot()["predicted_tokens_per_second"]
+    async with models.acquire(slot.info.name) as llm:
+        figures = await run_held(lambda: engine_figures(llm.llm, bandwidth.measured(llm.llm), rate))
+        return slot.info, optimizations(llm.llm, settings), figures
 
 
 def _shape(measured: Benchmarked) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,7 +31,7 @@ class SessionBody(BaseModel):
 async def list_sessions(request: Request) -> Any:
     """Those of this client, the last used first."""
     store: SessionStore = request.app.state.sessions
-    sessions = await asyncio.to_thread(store.all, owner_of(request))
+    sessions = await store.ask(store.all, owner_of(request))
     return wrapped(request, [_shape(session) for session in sessions])
 
 
@@ -44,7 +43,7 @@ async def create_session(request: Request, body: SessionBody | None = None) -> d
     body = body or SessionBody()
     info = await models.get(body.model_name)
     first = [] if body.system_prompt is None else [{"role": "system", "content": body.system_prompt}]
-    session = await asyncio.to_thread(
+    session = await store.ask(
         store.create,
         owner_of(request),
         model_name=info.name,
@@ -60,15 +59,15 @@ async def get_session(session_id: str, request: Request) -> dict[str, Any]:
     """With its messages."""
     store: SessionStore = request.app.state.sessions
     owner = owner_of(request)
-    session = await asyncio.to_thread(store.get, owner, session_id)
-    return {**_shape(session), "messages": await asyncio.to_thread(store.messages, owner, session_id)}
+    session = await store.ask(store.get, owner, session_id)
+    return {**_shape(session), "messages": await store.ask(store.messages, owner, session_id)}
 
 
 @router.delete("/{session_id}", summary="Forget a session")
 async def delete_session(session_id: str, request: Request) -> dict[str, Any]:
     """Its messages go with it."""
     store: SessionStore = request.app.state.sessions
-    await asyncio.to_thread(store.delete, owner_of(request), session_id)
+    await store.ask(store.delete, owner_of(request), session_id)
     return {"success": True, "message": "the session is deleted"}
 
 

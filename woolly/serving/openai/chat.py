@@ -9,12 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from woolly.errors import RequestError
 from woolly.serving.generation import Running
-from woolly.serving.holding import run_held
 from woolly.serving.openai.answer import Answer
 from woolly.serving.openai.envelope import Envelope, timings_of, usage_of
-from woolly.serving.openai.layout import lay_out
+from woolly.serving.openai.layout import open_chat
 from woolly.serving.openai.replies import ChatReply
 from woolly.serving.openai.schema import ChatRequest
 from woolly.serving.openai.stream import client_of, json_reply, sse
@@ -31,13 +29,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     body.check()
     async with AsyncExitStack() as held:
         place = held.enter_context(state.generator.place(body.n or 1))
-        # Not held while the request is opened: a model that is to be unloaded waits for those who hold it.
-        async with state.models.acquire(body.model) as llm:
-            layout = await run_held(lay_out, body, llm.llm, state.generator.defaults, client_of(request))
-        try:
-            running: Running = await held.enter_async_context(state.generator.open(layout.generation, place))
-        except RequestError as error:
-            raise layout.blame(error) from error
+        layout, running = await open_chat(held, state, body, place, client_of(request))
         answers = [layout.answer(running) for _ in range(layout.generation.params.n)]
         if body.stream:
             return sse(request, _chunks(body, running, answers), held.pop_all())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from woolly.engine import SamplingParams
 from woolly.errors import RequestError
 from woolly.llm import LLM
+from woolly.serving.admission import Place
 from woolly.serving.errors import ApiError
-from woolly.serving.generation import Generation, Running
+from woolly.serving.generation import Generation, Generator, Running
 from woolly.serving.openai.answer import Answer
 from woolly.serving.openai.messages import template_messages
 from woolly.serving.openai.schema import ChatRequest, refuse
@@ -30,7 +32,7 @@ from woolly.serving.tools import (
     marks_of,
 )
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "lay_out", "open_chat"]
 
 _N_LAST = 16  # tokens that a mark at the end of a prompt may take
 
@@ -66,6 +68,27 @@ class Layout:
             param = "max_tokens" if "max_tokens=" in message else "messages"
             return ApiError(400, "context_length_exceeded", message, param=param)
         return ApiError(400, "invalid_request", message)
+
+
+async def open_chat(
+    held: AsyncExitStack, state: Any, body: ChatRequest, place: Place, client: str
+) -> tuple[Layout, Running]:
+    """A conversation that is being answered until `held` is closed. `state` is the app's."""
+    generator: Generator = state.generator
+    slot = await held.enter_async_context(state.models.use(body.model))
+    made: list[Layout] = []
+
+    def make(llm: LLM) -> Generation:
+        made.append(lay_out(body, llm, generator.defaults, client))
+        return made[0].generation
+
+    try:
+        running = await held.enter_async_context(generator.open_made(make, place, slot))
+    except RequestError as error:
+        if not made:
+            raise
+        raise made[0].blame(error) from error
+    return made[0], running
 
 
 def lay_out(body: ChatRequest, llm: LLM, defaults: SamplingParams, client: str = "") -> Layout:

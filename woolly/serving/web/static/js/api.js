@@ -2,7 +2,10 @@
 
 const KEY = "woolly.key";
 
-/** What went wrong, as one sentence for people; `code` is the server's word for it, `retryAfter` in seconds. */
+/**
+ * What went wrong, as one sentence for people; `code` is the server's word for it, `retryAfter` in seconds. `key` is the
+ * one that a refused request brought.
+ */
 export class ApiError extends Error {
   constructor(code, message, status = 0, retryAfter = null) {
     super(message);
@@ -12,10 +15,26 @@ export class ApiError extends Error {
   }
 }
 
+let held = ""; // for a browser whose storage is closed
+
 /** The key of this tab; kept until it is closed. */
 export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
-  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+  get() {
+    try {
+      return sessionStorage.getItem(KEY) ?? "";
+    } catch {
+      return held;
+    }
+  },
+  set(value) {
+    held = value;
+    try {
+      if (value) sessionStorage.setItem(KEY, value);
+      else sessionStorage.removeItem(KEY);
+    } catch {
+      // It lasts until the page is left.
+    }
+  },
 };
 
 /** Whether a page may send this key at all: headers carry visible ASCII. */
@@ -23,7 +42,8 @@ export const isSoundKey = (text) => /^[\x21-\x7e]+$/.test(text);
 
 async function ask(path, { method = "GET", body = null, signal = null } = {}) {
   const headers = {};
-  if (key.get()) headers["Authorization"] = `Bearer ${key.get()}`;
+  const shown = key.get();
+  if (shown) headers["Authorization"] = `Bearer ${shown}`;
   if (body !== null) headers["Content-Type"] = "application/json";
   let response;
   try {
@@ -32,7 +52,7 @@ async function ask(path, { method = "GET", body = null, signal = null } = {}) {
     if (error.name === "AbortError") throw error;
     throw unreachable();
   }
-  if (!response.ok) throw await refusal(response);
+  if (!response.ok) throw Object.assign(await refusal(response), { key: shown });
   return response;
 }
 
@@ -63,7 +83,7 @@ async function refusal(response) {
 
 // Where the server's own words are for programmers, other ones for people. %s is the server's sentence.
 const SENTENCES = {
-  authentication_failed: "This server asks for a key, and the one that was sent is not valid.",
+  authentication_failed: "This server asks for a key: enter one that it knows.",
   context_length_exceeded: "The conversation is too long for this model: %s",
   model_loading: "The model is still being loaded; try again in a moment.",
   queue_full: "The server is busy and its queue is full; try again in a moment.",

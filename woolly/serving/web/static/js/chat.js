@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { toRequest } from "./samplers.js";
-import { emit, state } from "./state.js";
+import { chosenModel, emit, state } from "./state.js";
 import * as store from "./store.js";
 import { addMessage, createConversation, shownPath } from "./tree.js";
 
@@ -184,6 +184,12 @@ function requestOf(conversation, path) {
     if (last?.role === role) last.content += `\n\n${content}`;
     else messages.push({ role, content });
   }
-  const model = state.models.some((one) => one.name === state.model) ? { model: state.model } : {};
-  return { ...model, messages, ...toRequest(settings, state.defaults), stream: true, stream_options: { include_usage: true } };
+  return { ...modelField(), messages, ...toRequest(settings, state.defaults), stream: true, stream_options: { include_usage: true } };
+}
+
+/** The model that was chosen; else whichever the server has loaded; where it has none, the one that the page shows. */
+function modelField() {
+  const isFree = !state.models.some((one) => one.name === state.model) && state.models.some((one) => one.loaded);
+  const model = isFree ? null : chosenModel();
+  return model ? { model: model.name } : {};
 }

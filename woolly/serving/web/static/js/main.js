@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import * as chat from "./chat.js";
 import { setUpComposer } from "./composer.js";
 import { byId, icon, mark, toast } from "./dom.js";
+import { lock, setUpLock, showLock } from "./lock.js";
 import { closePanel, isMac, setUpPanels, showShortcuts, togglePanel } from "./panels.js";
 import { closePicker, setUpPicker } from "./picker.js";
 import { setUpSettings } from "./settings.js";
@@ -29,10 +30,11 @@ async function refresh() {
   try {
     state.health = await api.health();
     state.models = await api.models();
+    state.isLocked = false;
     if (state.models.length) state.defaults = (await api.props()).default_generation_settings.params;
   } catch (error) {
     if (error.code === "unreachable") state.health = "unreachable";
-    else if (error.status === 401) askForKey(api.key.get() !== "");
+    else if (error.status === 401) lock(error);
     else if (error.code !== "model_required") state.health ||= "failed";
   }
   isAsking = false;
@@ -40,6 +42,7 @@ async function refresh() {
   emit("models");
   if (isStale) refresh();
   else if (state.health === "unreachable" || state.health === "draining") timer = setTimeout(refresh, RETRY);
+  else if (state.isLocked) return; // each question would be one more refused guess
   else if (state.health === "loading" || state.models.some((model) => /ing$/.test(model.state ?? ""))) timer = setTimeout(refresh, LOADING);
 }
 
@@ -56,32 +59,12 @@ function showBanner() {
   banner.hidden = text === "";
 }
 
-function askForKey(wasRefused) {
-  const dialog = byId("key-dialog");
-  byId("key-problem").textContent = wasRefused ? "This key is not valid here; look whether it is complete." : "";
-  if (!dialog.open) dialog.showModal();
-  byId("key").focus();
-}
-
-function setUpKey() {
-  byId("key-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    const given = byId("key").value.trim();
-    if (!api.isSoundKey(given)) {
-      byId("key-problem").textContent = "A key has letters, digits and signs, but no spaces.";
-      return;
-    }
-    api.key.set(given);
-    byId("key").value = "";
-    byId("key-dialog").close();
-    refresh();
-    if (state.problems.get(state.current.id)?.error.status === 401) chat.retry();
-  });
-}
-
 function onProblem(error) {
-  if (error.status === 401) askForKey(api.key.get() !== "");
-  else if (error.code === "unreachable" || error.code === "cut_off" || error.code === "server_stopping" || error.code === "model_loading") refresh();
+  if (error.status === 401) {
+    lock(error);
+    emit("models");
+    if (state.isLocked) showLock();
+  } else if (error.code === "unreachable" || error.code === "cut_off" || error.code === "server_stopping" || error.code === "model_loading") refresh();
 }
 
 function onKey(event) {
@@ -128,14 +111,16 @@ async function restore() {
 async function begin() {
   for (const holder of document.querySelectorAll("[data-icon]")) holder.prepend(icon(holder.dataset.icon));
   byId("brand").prepend(mark());
-  for (const setUp of [setUpThread, setUpComposer, setUpSidebar, setUpPicker, setUpSettings, setUpPanels, setUpKey]) setUp();
+  for (const setUp of [setUpThread, setUpComposer, setUpSidebar, setUpPicker, setUpSettings, setUpPanels, setUpLock]) setUp();
   on("problem", onProblem);
   on("refresh", refresh);
+  on("unlocked", () => state.problems.get(state.current.id)?.error.status === 401 && chat.retry());
   on("run", (run) => !state.runs.has(run.conversation.id) && refresh());
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
   await restore();
   document.body.classList.remove("starting");
+  byId("opening").remove();
   if (matchMedia("(hover: hover)").matches) byId("message").focus();
   await refresh();
 }

@@ -121,16 +121,17 @@ function show(stats, slots) {
   cards.kv.set(kv ? percent(used) : "–", kv ? `${number(kv.pages_used * kv.tokens_per_page)} of ${number(kv.pages * kv.tokens_per_page)} tokens, ${bytes(kv.bytes)}` : "no model is loaded", used);
 
   const weights = stats.weights;
-  cards.weights.set(weights ? bytes(weights.packed_bytes) : "–", weights ? `prepared; ${percent(weights.hit_rate)} of the reads found them, ${number(weights.evictions)} dropped` : "no model is loaded");
+  cards.weights.set(weights ? bytes(weights.packed_bytes) : "–", weights ? weightsNote(weights) : "no model is loaded");
   cards.weights.setShare(weights?.hit_rate);
 
   const bandwidth = stats.bandwidth;
   const isKnown = bandwidth?.share !== null && bandwidth?.share !== undefined;
-  cards.bandwidth.set(isKnown ? percent(bandwidth.share) : "–", isKnown ? `of this machine's limit: ${number(bandwidth.achieved_gb_per_second)} of ${number(bandwidth.measured_gb_per_second)} GB/s` : "not measured yet");
+  cards.bandwidth.set(bandwidth?.share ? percent(bandwidth.share) : "–", isKnown ? bandwidthNote(bandwidth) : "not measured yet");
   cards.bandwidth.setShare(bandwidth?.share);
 
   const prefix = stats.prefix_cache;
-  cards.prefix.set(prefix ? percent(prefix.hit_rate) : "–", prefix ? `of ${number(prefix.hit_tokens + prefix.miss_tokens)} prompt tokens were known` : "no model is loaded");
+  const asked = prefix ? prefix.hit_tokens + prefix.miss_tokens : 0;
+  cards.prefix.set(asked ? percent(prefix.hit_rate) : "–", !prefix ? "no model is loaded" : asked ? `of ${number(asked)} prompt tokens were known` : "no prompt yet");
   cards.prefix.setShare(prefix?.hit_rate);
 
   facts({
@@ -142,6 +143,16 @@ function show(stats, slots) {
     Requests: `${number(stats.requests)}, ${number(stats.errors)} failed`,
     Running: `for ${duration(stats.uptime_seconds * 1000)}`,
   });
+}
+
+function weightsNote(weights) {
+  if (!weights.hits && !weights.misses) return "prepared; nothing has read them yet";
+  return `prepared; ${percent(weights.hit_rate)} of the reads found them, ${number(weights.evictions)} dropped`;
+}
+
+function bandwidthNote(bandwidth) {
+  const limit = `${number(bandwidth.measured_gb_per_second)} GB/s`;
+  return bandwidth.achieved_gb_per_second ? `of this machine's limit: ${number(bandwidth.achieved_gb_per_second)} of ${limit}` : `nothing answered yet; this machine's limit is ${limit}`;
 }
 
 function facts(pairs) {

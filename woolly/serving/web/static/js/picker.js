@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { announce, byId, el, icon, toast } from "./dom.js";
 import { bytes, number, weights } from "./format.js";
+import { showLock } from "./lock.js";
 import { chosenModel, emit, modelState, on, state } from "./state.js";
 import { small } from "./store.js";
 
@@ -14,7 +15,7 @@ const WORDS = { ready: "loaded", loading: "loading…", unloading: "unloading…
 
 /** Begins to listen. */
 export function setUpPicker() {
-  button.addEventListener("click", () => toggle());
+  button.addEventListener("click", () => (state.isLocked ? showLock() : toggle()));
   document.addEventListener("pointerdown", (event) => {
     if (!popover.hidden && !popover.contains(event.target) && !button.contains(event.target)) toggle(false);
   });
@@ -43,15 +44,27 @@ function toggle(isOpen = popover.hidden) {
 
 function render() {
   const chosen = chosenModel();
-  const condition = chosen ? modelState(chosen) : state.health === "unreachable" ? "unreachable" : "unloaded";
+  const [condition, name] = chosen ? [modelState(chosen), shortName(chosen.name)] : absent();
   button.dataset.state = condition;
-  byId("model-name").textContent = chosen ? shortName(chosen.name) : state.health === "unreachable" ? "No connection" : "No model";
+  byId("model-name").textContent = name;
   byId("model-state").textContent = chosen ? stateWords(chosen) : "";
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
   list.replaceChildren(...state.models.map((model) => row(model, model === chosen)));
-  if (!state.models.length) list.append(el("li", { class: "empty" }, "There is no model in the server's folder."));
+  if (!chosen) list.append(el("li", { class: "empty" }, EMPTY[condition]));
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
 }
+
+/** The state of a list without a model, and what stands in a model's place. */
+function absent() {
+  if (state.health === "unreachable") return ["unreachable", "No connection"];
+  return state.isLocked ? ["locked", "Key needed"] : ["unloaded", "No model"];
+}
+
+const EMPTY = {
+  unreachable: "The server does not answer.",
+  locked: "The server shows its models to those who have its key.",
+  unloaded: "There is no model in the server's folder.",
+};
 
 const shortName = (name) => name.replace(/\.gguf$/, "");
 

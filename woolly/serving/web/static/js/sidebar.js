@@ -3,6 +3,7 @@
 import * as chat from "./chat.js";
 import { announce, byId, el, iconButton, toast } from "./dom.js";
 import { day } from "./format.js";
+import { closePanel } from "./panels.js";
 import { on, state } from "./state.js";
 import * as store from "./store.js";
 import { holdsWords, readConversation } from "./tree.js";
@@ -11,6 +12,7 @@ const sidebar = byId("sidebar");
 const list = byId("conversations");
 const search = byId("search");
 const isNarrow = matchMedia("(max-width: 800px)");
+const isTight = matchMedia("(min-width: 801px) and (max-width: 1100px)"); // room for it or for a panel
 
 let renaming = null; // id
 let scheduled = false;
@@ -42,13 +44,19 @@ export function newChat() {
 }
 
 /** Opens or closes it; without an argument, the other way round. */
-export function toggleSidebar(isOpen = !document.body.classList.contains("with-sidebar")) {
+export function toggleSidebar(isOpen = !isShown()) {
+  if (isOpen && isTight.matches) closePanel();
   document.body.classList.toggle("with-sidebar", isOpen);
   sidebar.inert = !isOpen;
   byId("menu").setAttribute("aria-expanded", String(isOpen));
   if (!isNarrow.matches) store.small.set("sidebar", isOpen);
   else if (isOpen) byId("close-sidebar").focus();
   else if (sidebar.contains(document.activeElement)) byId("menu").focus();
+}
+
+function isShown() {
+  const { classList } = document.body;
+  return classList.contains("with-sidebar") && !(isTight.matches && classList.contains("with-panel"));
 }
 
 /** Puts the cursor into the search box. */

@@ -10,13 +10,14 @@ export const state = {
   models: [], // as the server lists them
   model: small.get("model"), // the name that was chosen; null: whichever the server has loaded
   busy: new Map(), // models on their way: name -> {verb, since}
+  isLocked: false, // the server asks for a key, and this tab has none that it takes
   health: "", // ok, loading, draining, failed, unreachable; empty until it is known
   defaults: {}, // what the server takes where a request says nothing
 };
 
 const listeners = new Map();
 
-/** Calls `listener` when `kind` happens: list, current, run, models, problem, settings, theme. */
+/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, unkept, unlocked. */
 export function on(kind, listener) {
   listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
 }

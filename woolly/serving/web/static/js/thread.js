@@ -3,6 +3,7 @@
 import * as chat from "./chat.js";
 import { announce, byId, el, iconButton, mark } from "./dom.js";
 import { bytes, number, weights } from "./format.js";
+import { showLock } from "./lock.js";
 import { MessageView, problemView } from "./message.js";
 import { chosenModel, modelState, on, state } from "./state.js";
 import { shownPath } from "./tree.js";
@@ -118,17 +119,21 @@ function start() {
     mark(),
     el("h2", {}, greeting(model)),
     el("p", { class: "about" }, about(model)),
+    state.isLocked && el("button", { type: "button", class: "button primary", on: { click: showLock } }, "Enter the key"),
     model && el("ul", { class: "starts", "aria-label": "To begin with" }, STARTS.map(([name, text]) => el("li", {}, el("button", { type: "button", on: { click: begin(text) } }, el("strong", {}, name), el("span", {}, text))))),
   );
 }
 
 function greeting(model) {
   if (state.health === "unreachable") return "The server does not answer";
+  if (state.isLocked) return "This server asks for a key";
   if (!model) return state.health ? "No model yet" : "…";
   return { ready: "What shall we work on?", loading: "One moment, the model is being loaded", unloading: "The model is being unloaded" }[modelState(model)] ?? "What shall we work on?";
 }
 
 function about(model) {
+  if (state.isLocked) return "Who runs the server has it.";
+  if (state.health === "unreachable") return "This page tries again by itself.";
   if (!model) return state.health ? ["Put a GGUF file into the folder of models, or run ", el("code", {}, "woolly pull smollm2"), "."] : "";
   const size = `${weights(model.parameters)} weights, ${bytes(model.size_bytes)}, a context of ${number(model.context_length)} tokens`;
   const verb = { ready: "is loaded", loading: "is being loaded", unloading: "is being unloaded" }[modelState(model)] ?? "will be loaded with your first message";
