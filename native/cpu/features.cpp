@@ -16,6 +16,9 @@
 #endif
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
+#elif defined(__aarch64__) && defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
 #endif
 
 namespace woolly {
@@ -107,6 +110,21 @@ std::vector<std::string> cpu_features() {
     add("hw.optional.arm.FEAT_DotProd", "asimddp");
     add("hw.optional.arm.FEAT_I8MM", "i8mm");
     add("hw.optional.arm.FEAT_BF16", "bf16");
+    return names;
+}
+
+#elif defined(__aarch64__) && defined(_WIN32)
+
+std::vector<std::string> cpu_features() {
+    std::vector<std::string> names{"asimd"};
+    // By number: headers older than the system do not name them. A number that the system does not know is absent.
+    constexpr DWORD dot_product = 43, i8mm = 66, bf16 = 68;
+    const auto add = [&](DWORD number, const char* name) {
+        if (IsProcessorFeaturePresent(number) != 0) names.emplace_back(name);
+    };
+    add(dot_product, "asimddp");
+    add(i8mm, "i8mm");
+    add(bf16, "bf16");
     return names;
 }
 

@@ -1,13 +1,9 @@
 #include "kernels/select.h"
 
-#if defined(__x86_64__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <algorithm>
 
 #include "cpu/features.h"
+#include "platform/system.h"
 
 namespace woolly {
 
@@ -44,17 +40,6 @@ std::vector<Level> all_levels() {
 
 bool uses_tiles(const Level& level) {
     return std::find(level.needs.begin(), level.needs.end(), "amx_tile") != level.needs.end();
-}
-
-// Linux lends the tile registers to a process that asks for them, before its threads use them.
-bool tiles_allowed() {
-#if defined(__x86_64__) && defined(__linux__)
-    constexpr long request_permission = 0x1023, tile_data = 18;
-    static const bool allowed = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-    return allowed;
-#else
-    return false;
-#endif
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct ActivationRow {
     const int32_t* sums;   // of q, [columns / 32 or / 16]
     const float* lows;     // of q8_32: scale * sum, what a minimum of 1 contributes
     const int8_t* planes;  // of q8_256: the sums once more as bytes, [columns / 256][kPlanes]
+    bool ordinary;         // of f32: each value is 0, or from 2^-60 to 2^28 in magnitude (kernels/isa/neon_halves.h)
 };
 
 // Sums of 256 columns in bytes, sum = low + 64 * high: 16 low ones and 16 high ones of 16 columns each, then 8 and 8
@@ -54,7 +55,7 @@ constexpr int kWeightTypes = 40;
 
 constexpr int kDotRows = 4;
 // tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
-// `panel` is packed (quant/pack.h says how), `columns` the matrix's. F16 weights are numbers, not infinities or NaN.
+// `panel` is packed (quant/pack.h says how), `columns` the matrix's.
 using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
 
 // Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that
@@ -63,8 +64,8 @@ struct Ahead;
 struct Wide {
     void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
     // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. The rows
-    // lie in memory at equal distances. Called
-    // with the blocks in order, on sums that began as zeros, it gives what PanelDot gives, to the bit.
+    // lie in memory at equal distances. Called with the blocks in order, on sums that began as zeros, it gives what
+    // PanelDot gives, to the bit.
     void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
                 Ahead& ahead);
     int block, bytes;  // columns of a block, and the bytes of it packed ...
@@ -106,6 +107,7 @@ struct KernelTable {
     Wide wide[kWeightTypes];
     int row_block;  // rows of a batch for which a panel is opened once, for all types
     bool pairs;     // Q4_K is packed with rows in pairs (quant/pack.h)
+    bool numbers;   // dot of F16 takes only weights that are numbers, and looks whether activations are ordinary
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);

@@ -5,7 +5,7 @@
 
 namespace woolly {
 
-// Measured at the first call for a type, in about a millisecond, and remembered. Both ways give the same bits, so a
+// Measured at the first call for a type, in 1 to 20 ms, and remembered. Both ways give the same bits, so a
 // measurement that was disturbed costs time and nothing else.
 int wide_from(const KernelTable& kernels, int type);
 

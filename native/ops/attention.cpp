@@ -153,15 +153,17 @@ void Worker::attend_blocks(const Step& step, int index) {
 }
 
 void Worker::attend(const Step& step, int index) {
-    if (batch.n_rows > 4 * p.pool_.size()) return attend_blocks(step, index);
-    // Few rows: each split is a task of its own; who finishes a row's last split merges them, in order.
     const int n_kv = cache.layers()[size_t(step.layer)].n_kv_heads;
+    const int64_t wanted = 4 * p.pool_.size();
+    if (batch.n_rows > wanted || int64_t(p.row_blocks_.size() - 1) * n_kv >= wanted) return attend_blocks(step, index);
+    // Few tasks: each split is one of its own; who finishes a row's last split merges them, in order.
     const int n_heads = int(p.value_width(step.inputs[0]) / step.head_dim) / n_kv;
     const auto n_splits = [&](int64_t row) {
         return batch.positions[row] / kSplit + 1 - seen_from(step, row) / kSplit;
     };
     int64_t n_tasks = 0;
     for (int64_t row = 0; row < batch.n_rows; ++row) n_tasks += int64_t(n_splits(row)) * n_kv;
+    if (size_t(n_tasks * n_heads * (step.head_dim + 2)) > p.partial_numbers_) return attend_blocks(step, index);
     float* memory = reinterpret_cast<float*>(p.own_[size_t(id)].data() + p.own_bytes_);
     float* shared = reinterpret_cast<float*>(p.partials_.data());
     const auto part = [&](int64_t i) { return Softmax(shared, i, n_heads, step.head_dim); };

@@ -8,6 +8,23 @@
 
 namespace woolly {
 
+namespace {
+
+// ActivationRow says what that is. By bits, without a branch: the loop is vectorized.
+bool are_ordinary(const float* x, size_t n) {
+    constexpr uint32_t least = (127 - 60) << 23, most = (127 + 28) << 23;
+    uint32_t others = 0;
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffffu;
+        others |= uint32_t(bits != 0) & uint32_t(bits - least >= most - least);
+    }
+    return others == 0;
+}
+
+}  // namespace
+
 size_t activation_row_bytes(Activation kind, int64_t columns) {
     const size_t n = size_t(columns);
     if (kind == Activation::f32) return aligned(n * 4);
@@ -48,11 +65,12 @@ void Program::finish() {
         attend_numbers_ = std::max(attend_numbers_, size_t(kTileQueries * 16 + 32 * step.head_dim) + 4 * queries);
         tile = std::max(tile, 2 * queries * size_t(step.head_dim + 2));
     }
-    // Splits are computed apart only where rows are few (attend says when), so their number is bounded.
-    const size_t splits = size_t(max_context_ / kSplit + 1);
-    partial_bytes_ = group;
-    partials_ = Memory(group * splits * size_t(4 * pool_.size()));
-    finished_ = std::make_unique<std::atomic<int32_t>[]>(size_t(4 * pool_.size()) * size_t(heads + 1));
+    // Splits are computed apart only where tasks are few and this has room for them (attend says when).
+    const size_t splits = size_t(max_context_ / kSplit + 1),
+                 rows = size_t(std::min<int64_t>(4 * pool_.size(), max_rows_));
+    partial_numbers_ = std::min(group * splits * rows, kPartialBytes) / 4;
+    partials_ = Memory(partial_numbers_ * 4);
+    finished_ = std::make_unique<std::atomic<int32_t>[]>(rows * size_t(heads + 1));
     next_ = std::make_unique<std::atomic<int64_t>[]>(2 * steps_.size());
     times_.assign(steps_.size(), 0);
     for (Matrix& m : matrices_) {
@@ -84,14 +102,17 @@ void Worker::prepare_row(const Step& step, Activation kind, int64_t row, uint8_t
 
 void Worker::quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to) {
     const size_t n = size_t(columns);
-    *to = {x, nullptr, nullptr, nullptr, nullptr, nullptr};
-    if (kind == Activation::f32) return;
+    *to = {x, nullptr, nullptr, nullptr, nullptr, nullptr, false};
+    if (kind == Activation::f32) {
+        if (p.kernels_.numbers) to->ordinary = are_ordinary(x, n);
+        return;
+    }
     int8_t* q = reinterpret_cast<int8_t*>(memory);
     const bool per_32 = kind == Activation::q8_32;
     float* scale = reinterpret_cast<float*>(memory + aligned(n));
     int32_t* sums = reinterpret_cast<int32_t*>(memory + aligned(n) + aligned(n / (per_32 ? 32 : 256) * 4));
     (per_32 ? p.kernels_.quantize_32 : p.kernels_.quantize_256)(x, columns, q, scale, sums);
-    *to = {nullptr, q, scale, sums, nullptr, nullptr};
+    *to = {nullptr, q, scale, sums, nullptr, nullptr, false};
     if (per_32) {
         float* lows = reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(sums) + aligned(n / 32 * 4));
         for (size_t b = 0; b < n / 32; ++b) lows[b] = scale[b] * float(sums[b]);

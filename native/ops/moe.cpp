@@ -21,7 +21,8 @@ ActivationRow copied(const ActivationRow& from, Activation kind, int64_t columns
         if (part == nullptr) return nullptr;
         return reinterpret_cast<const T*>(to + (reinterpret_cast<const uint8_t*>(part) - base));
     };
-    return {moved(from.x), moved(from.q), moved(from.scale), moved(from.sums), moved(from.lows), moved(from.planes)};
+    return {moved(from.x),    moved(from.q),      moved(from.scale), moved(from.sums),
+            moved(from.lows), moved(from.planes), from.ordinary};
 }
 
 }  // namespace

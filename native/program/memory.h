@@ -1,12 +1,12 @@
 // Anonymous memory from the system: zeroed, taken page by page as it is first written, 2 MiB pages where granted.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <utility>
+
+#include "platform/system.h"
 
 namespace woolly {
 
@@ -15,15 +15,11 @@ class Memory {
     Memory() = default;
     explicit Memory(size_t n_bytes) : n_bytes_(n_bytes) {
         if (n_bytes == 0) return;
-        void* p = mmap(nullptr, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) throw std::bad_alloc();
-        data_ = static_cast<uint8_t*>(p);
-#if defined(MADV_HUGEPAGE)
-        if (n_bytes >= (size_t{4} << 20)) madvise(p, n_bytes, MADV_HUGEPAGE);
-#endif
+        data_ = take_pages(n_bytes);
+        if (data_ == nullptr) throw std::bad_alloc();
     }
     ~Memory() {
-        if (data_ != nullptr) munmap(data_, n_bytes_);
+        if (data_ != nullptr) return_pages(data_, n_bytes_);
     }
     Memory(Memory&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}

@@ -65,7 +65,6 @@ struct Step {
     int n_experts = 0, n_used = 0;
     bool sigmoid = false, normalize = false;
     float weights_scale = 1;
-    std::string name;  // for error messages
 };
 
 // Where the rows of a moe step go, as each worker has it for itself. A slot is a row in one of its experts; slots lie
@@ -150,7 +149,7 @@ class Program {
     std::vector<Step> steps_;
 
     // Quantized activations of one linears step, shared by all workers; and each worker's own copy for a single row.
-    size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_bytes_ = 0, own_bytes_ = 0,
+    size_t activation_bytes_ = 0, norm_bytes_ = 0, panel_bytes_ = 0, partial_numbers_ = 0, own_bytes_ = 0,
            open_bytes_ = 0;
     size_t attend_numbers_ = 0;  // scratch of the attention kernel
     Memory activations_, partials_;

@@ -1,26 +1,12 @@
 // Packed weights: made ahead or when first used, after which the file's pages are given back.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 
+#include "platform/system.h"
 #include "program/program.h"
 #include "quant/pack.h"
 
 namespace woolly {
-
-namespace {
-
-// Takes whole pages of a mapped file out of this process; the system keeps them cached. Reading maps them again.
-void give_back(const uint8_t* data, size_t n_bytes) {
-    const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
-    const uintptr_t first = (uintptr_t(data) + page - 1) / page * page;
-    const uintptr_t last = (uintptr_t(data) + n_bytes) / page * page;
-    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
-}
-
-}  // namespace
 
 void Program::set_packed(int matrix, uint8_t* memory) {
     Matrix& m = matrices_.at(size_t(matrix));
@@ -39,8 +25,9 @@ void Program::pack(Matrix& matrix, int64_t panel, uint8_t* to) {
     const int n = int(std::min<int64_t>(kPanel, matrix.rows - panel * kPanel));
     pack_panel(matrix.type, matrix.source + size_t(panel * kPanel) * matrix.stride(), matrix.stride(), n,
                matrix.columns, kernels_.pairs, to);
-    // The kernel for few rows may take F16 for granted as numbers; the one for many takes them as they are.
-    if (WeightType(matrix.type) == WeightType::f16 && !finite_halves(to, panel_bytes(matrix.info, matrix.columns)))
+    // The kernel for many rows takes them as they are.
+    if (kernels_.numbers && WeightType(matrix.type) == WeightType::f16 &&
+        !finite_halves(to, panel_bytes(matrix.info, matrix.columns)))
         std::atomic_ref(matrix.wide_from).store(1, std::memory_order_relaxed);
     if (matrix.packed == nullptr) return;
     matrix.done[size_t(panel)] = 1;

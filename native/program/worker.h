@@ -9,6 +9,7 @@ namespace woolly {
 
 constexpr int kAttendRows = 8;  // rows of a sequence that look at the past together
 constexpr int kSplit = 128;     // positions of one attention task: fixed, so that results do not depend on the threads
+constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
 
 constexpr size_t aligned(size_t n) { return (n + 63) & ~size_t{63}; }
 

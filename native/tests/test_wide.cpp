@@ -66,8 +66,14 @@ struct Rows {
             if (between(0, 9) == 0) std::fill_n(x.begin(), std::min<size_t>(c, 32), 0.0f);
             uint8_t* at = memory.data() + stride * size_t(i);
             if (kind == Activation::f32) {
+                // Also very large and very small ones, and those that are said to be ordinary.
+                constexpr float factors[] = {1.0f, 1.0f, 0x1p30f, 0x1p-70f, 0x1p-112f, 0x1p-140f};
+                const int which = between(0, 5);
+                for (float& value : x)
+                    if (which < 2 || between(0, 3) == 0) value *= factors[which];
                 std::memcpy(at, x.data(), c * 4);
-                rows[size_t(i)] = {reinterpret_cast<const float*>(at), nullptr, nullptr, nullptr, nullptr, nullptr};
+                const float* values = reinterpret_cast<const float*>(at);
+                rows[size_t(i)] = {values, nullptr, nullptr, nullptr, nullptr, nullptr, which < 2};
                 continue;
             }
             int8_t* q = reinterpret_cast<int8_t*>(at);
@@ -82,7 +88,7 @@ struct Rows {
             } else {
                 kernels.planes(sums, columns, planes);
             }
-            rows[size_t(i)] = {nullptr, q, scale, sums, lows, planes};
+            rows[size_t(i)] = {nullptr, q, scale, sums, lows, planes, false};
         }
     }
 };

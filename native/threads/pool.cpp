@@ -1,8 +1,8 @@
 #include "threads/pool.h"
 
-#include <unistd.h>
-
 #include <chrono>
+
+#include "platform/system.h"
 
 namespace woolly {
 
@@ -36,7 +36,7 @@ Pool::Pool(int n_threads) : n_threads_(n_threads < 1 ? 1 : n_threads) {}
 
 Pool::~Pool() {
     if (threads_.empty()) return;
-    if (owner_ != int(getpid())) {
+    if (owner_ != process_id()) {
         leave_threads();
         return;
     }
@@ -55,7 +55,7 @@ void Pool::leave_threads() {
 
 void Pool::start() {
     leave_threads();
-    owner_ = int(getpid());
+    owner_ = process_id();
     arrived_ = 0;
     running_ = 0;
     const uint32_t seen = epoch_.load();
@@ -63,7 +63,7 @@ void Pool::start() {
 }
 
 void Pool::run(void (*job)(void*, int), void* context) {
-    if (n_threads_ > 1 && owner_ != int(getpid())) start();
+    if (n_threads_ > 1 && owner_ != process_id()) start();
     job_ = job;
     context_ = context;
     running_.store(n_threads_ - 1, std::memory_order_relaxed);

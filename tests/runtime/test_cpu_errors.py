@@ -188,3 +188,9 @@ def test_native_parts_that_do_not_fit_are_refused():
             _native.pack(type, 1, columns, data, data.copy())
         with pytest.raises(ValueError, match="do not fit the row"):
             _native.dequantize_row(type, data, columns, np.zeros(64, np.float32))
+
+
+def test_more_rows_than_memory_has_room_for_are_refused_in_one_sentence(tmp_path):
+    match = r"max_rows is 1000000000000; .* GB, more than the system gives"
+    with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file, pytest.raises(RequestError, match=match):
+        CpuBackend().compile(trace(file), file.tensors, Options(max_rows=10**12))

@@ -1,6 +1,7 @@
 """Every op, type, shape and kernel level of the case table: right, and the same bits at every level."""
 
 import platform
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from woolly import _native
 from woolly.gguf import GGMLType
 from woolly.plan import OPS
 from woolly.plan.passes import FUSIONS, fuse
-from woolly.runtime import Options, cpu
+from woolly.runtime import Batch, Options, cpu
 from woolly.runtime.cpu import CpuBackend
 
 LEVELS = _native.kernel_levels()
@@ -164,3 +165,20 @@ def test_weights_that_are_no_numbers_break_the_results_that_they_belong_to_and_n
     weight = Raw(GGMLType.F16, values.shape, values.view(np.uint8).reshape(-1))
     y = linears(level, np.ones((n_rows, 300), np.float32), weight)
     assert (np.isfinite(y).all(axis=0) == np.isfinite(values).all(axis=1)).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("n_rows", [3, 21])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(name, n_rows, level, tmp_path):
+    case = next(case for name, case in CASES.items() if case.op == "attend" and case.kv_type == "f32")
+    tensors = dict(case.tensors())
+    values = tensors[f"{name}.weight"].values().copy()
+    values[n_rows - 2] = np.nan
+    tensors[f"{name}.weight"] = Raw(GGMLType.F32, values.shape, values.view(np.uint8).reshape(-1))
+    case = replace(case, make=lambda rng: tensors)
+    with case.open(tmp_path) as file:
+        program = CpuBackend().compile(case.plan(file), file.tensors, Options(level=level, kv_type="f32", threads=2))
+        batch = Batch.of([(np.arange(n_rows), 0, [0])])
+        broken = np.isnan(program.run(batch, program.new_state(1))).any(axis=1)
+    assert broken.tolist() == [row == n_rows - 2 or (row > n_rows - 2 and name != "q") for row in range(n_rows)]

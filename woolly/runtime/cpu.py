@@ -72,7 +72,13 @@ class CpuProgram:
         self._lock = threading.Lock()
         placement = place(self.fused, options.max_rows)
         self.arena_bytes = placement.n_bytes
-        self._native = _native.Program(self.level, self.threads, options.max_rows, placement.n_bytes, _MAX_CONTEXT)
+        try:
+            self._native = _native.Program(self.level, self.threads, options.max_rows, placement.n_bytes, _MAX_CONTEXT)
+        except MemoryError:
+            raise RequestError(
+                f"max_rows is {options.max_rows}; so many rows at a time need {placement.n_bytes / 1e9:.0f} GB,"
+                " more than the system gives: lower it"
+            ) from None
         self._matrices: dict[str, int] = {}
         self._experts: dict[str, list[int]] = {}  # a matrix for each expert
         self._vectors: dict[str, int] = {}

@@ -3,10 +3,11 @@
 namespace woolly::WOOLLY_TARGET {
 
 // exp of each lane: 2^n * p(r) with r in half a unit around 0; relative error below 2e-7. Below -87 the result is 0
-// or next to it; lanes are clamped to [-87, 88], so that nothing overflows.
+// or next to it; lanes are clamped to [-87, 88], so that nothing overflows. NaN stays NaN: max gives its second where
+// they cannot be compared.
 [[gnu::always_inline]] inline F32 exp(F32 x) {
-    x = max(x, set1(-87.0f));
-    x = sub(zero(), max(sub(zero(), x), set1(-88.0f)));
+    x = max(set1(-87.0f), x);
+    x = sub(zero(), max(set1(-88.0f), sub(zero(), x)));
     const I32 n = round_to_int(mul(x, set1(1.44269504f)));
     const F32 whole = to_float(n);
     F32 r = fma(whole, set1(-0.693145752f), x);  // ln 2 in two parts

@@ -85,10 +85,6 @@ inline I32 imul(I32 a, I32 b) {
     WOOLLY_PARTS a.v[i] = _mm256_mullo_epi32(a.v[i], b.v[i]);
     return a;
 }
-inline I32 load_u8(const uint8_t* p) {
-    const __m128i b = load_128(p);
-    return {{_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(b, b))}};
-}
 inline I32 load_s8(const int8_t* p) {
     const __m128i b = load_128(p);
     return {{_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))}};
@@ -110,8 +106,6 @@ inline I32 round_to_int(F32 a) {
     WOOLLY_PARTS r.v[i] = _mm256_cvtps_epi32(a.v[i]);
     return r;
 }
-// The low byte of each lane. The packing instructions saturate, so the other bytes are cleared before them;
-// they also work within 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
 inline I32 load_ints(const int32_t* p) {
     I32 r;
     WOOLLY_PARTS r.v[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8 * i));
@@ -120,6 +114,8 @@ inline I32 load_ints(const int32_t* p) {
 inline void store(int32_t* p, I32 a) {
     WOOLLY_PARTS _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * i), a.v[i]);
 }
+// The low byte of each lane. The packing instructions saturate, so the other bytes are cleared before them;
+// they also work within 128 bits, which leaves the groups of four lanes as 0, 2 | 1, 3.
 inline void store_s8(int8_t* p, I32 a) {
     const __m256i low_byte = _mm256_set1_epi32(0xff);
     const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.v[0], low_byte), _mm256_and_si256(a.v[1], low_byte));

@@ -54,7 +54,6 @@ inline I32 izero() { return {_mm512_setzero_si512()}; }
 inline I32 iadd(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I32 isub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline I32 imul(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
-inline I32 load_u8(const uint8_t* p) { return {_mm512_cvtepu8_epi32(load_128(p))}; }
 inline I32 load_s8(const int8_t* p) { return {_mm512_cvtepi8_epi32(load_128(p))}; }
 inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 template <int n>

@@ -96,13 +96,6 @@ inline I32 imul(I32 a, I32 b) {
     WOOLLY_PARTS a.v[i] = vmulq_s32(a.v[i], b.v[i]);
     return a;
 }
-inline I32 load_u8(const uint8_t* p) {
-    const uint8x16_t b = vld1q_u8(p);
-    const uint16x8_t low = vmovl_u8(vget_low_u8(b)), high = vmovl_u8(vget_high_u8(b));
-    return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
-             vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
-             vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high)))}};
-}
 inline I32 load_s8(const int8_t* p) {
     const int8x16_t b = vld1q_s8(p);
     const int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));

@@ -1,13 +1,16 @@
 // One row against F16 weights. Their conversion to f32 holds one of the two pipes for two cycles, and would be all that
-// limits the speed. So half of them are widened by shifts instead, which the other pipe does: the bits of a half, put
+// limits the speed. So most of them are widened by shifts instead, which the other pipe does: the bits of a half, put
 // where those of a float are, are its value times 2^-112. Those of infinities and NaN are not; panels that hold any are
 // opened instead.
+//
+// Powers of two change no bit of a sum as long as nothing leaves the range of normal floats: activations from 2^-60 to
+// 2^28 make products that are multiples of 2^-107, which times 2^-12 still are floats, and below 2^52. A row with any
+// other activation takes the plain way.
 
 namespace woolly::WOOLLY_TARGET {
 
 struct Halves {
-    // In front of the sum, so that no product leaves the range of f32, and behind it: 2^112 in all, without rounding.
-    // Activations of 2^28 and more would become infinite.
+    // In front of the sum and behind it: 2^112 in all.
     static constexpr float before = 0x1p100f, behind = 0x1p12f;
 
     // Whether rows 4i to 4i + 3 of column c (modulo 4) are converted; the others are shifted. Five of 16 balance the
@@ -56,6 +59,10 @@ struct Halves {
     template <int M>
     static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
         for (int m = 0; m < M; ++m) {
+            if (!rows[m].ordinary) {
+                dot_floats<LoadF16, 1>(panel, columns, rows + m, tile + 16 * m);
+                continue;
+            }
             F32 sum = zero();
             for (int64_t c = 0; c < columns; c += kFloatColumns)
                 sum = add(sum, segment_sum(panel + c * 32, rows[m].x + c, segment(columns - c)));
@@ -64,6 +71,9 @@ struct Halves {
     }
 };
 
-constexpr void set_halves(KernelTable& t) { t.dot[int(WeightType::f16)] = dot_any<Halves>; }
+constexpr void set_halves(KernelTable& t) {
+    t.dot[int(WeightType::f16)] = dot_any<Halves>;
+    t.numbers = true;
+}
 
 }  // namespace woolly::WOOLLY_TARGET

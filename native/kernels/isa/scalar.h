@@ -132,11 +132,6 @@ inline I32 imul(I32 a, I32 b) {
     WOOLLY_LANES a.v[i] *= b.v[i];
     return a;
 }
-inline I32 load_u8(const uint8_t* p) {
-    I32 r;
-    WOOLLY_LANES r.v[i] = p[i];
-    return r;
-}
 inline I32 load_s8(const int8_t* p) {
     I32 r;
     WOOLLY_LANES r.v[i] = p[i];
@@ -155,10 +150,10 @@ inline F32 to_float(I32 a) {
 // An integer to which others below 2^22 are added before it becomes a float: the level may hold it otherwise.
 inline I32 biased(int32_t x) { return iset1(x); }
 inline F32 unbiased(I32 a) { return to_float(a); }
-// To the nearest, ties to even.
+// To the nearest, ties to even. Of NaN, any number.
 inline I32 round_to_int(F32 a) {
     I32 r;
-    WOOLLY_LANES r.v[i] = int32_t(__builtin_rintf(a.v[i]));
+    WOOLLY_LANES r.v[i] = a.v[i] != a.v[i] ? 0 : int32_t(__builtin_rintf(a.v[i]));
     return r;
 }
 inline I32 load_ints(const int32_t* p) {
