@@ -69,7 +69,7 @@ class Peer:
         """Seconds for a prompt of n tokens."""
         key = Key(depth + n, 1, depth, flash, unified, ubatch)
         context = self.at_depth(key)
-        batch = self.batch([(10 + i % 1000, i, 0, i == depth + n - 1) for i in range(depth, depth + n)])
+        batch = self.batch([(token_at(i, 0), i, 0, i == depth + n - 1) for i in range(depth, depth + n)])
         start = time.perf_counter()
         self.decode(context, batch)
         return {"seconds": time.perf_counter() - start}
@@ -80,7 +80,9 @@ class Peer:
         """Seconds for n tokens, one by one, of so many sequences at once."""
         key = Key(depth + n, sequences, depth, flash, unified, ubatch)
         context = self.at_depth(key)
-        batches = [self.batch([(10 + k % 1000, k, s, True) for s in range(sequences)]) for k in range(depth, depth + n)]
+        batches = [
+            self.batch([(token_at(k, s), k, s, True) for s in range(sequences)]) for k in range(depth, depth + n)
+        ]
         start = time.perf_counter()
         for batch in batches:
             self.decode(context, batch)
@@ -154,7 +156,7 @@ class Peer:
         for s in range(key.sequences):
             for first in range(0, key.depth, key.ubatch):
                 last = min(first + key.ubatch, key.depth)
-                self.decode(context, self.batch([(10 + i % 1000, i, s, False) for i in range(first, last)]))
+                self.decode(context, self.batch([(token_at(i, s), i, s, False) for i in range(first, last)]))
         self.filled.add(key)
         return context
 
@@ -174,6 +176,11 @@ class Peer:
         llama_cpp.llama_batch_free(batch)
         if code:
             raise RuntimeError(f"llama_decode returned {code}")
+
+
+def token_at(position: int, sequence: int) -> int:
+    """The same token as in woolly/engine/bench.py, which cannot be imported here."""
+    return 10 + (position + 31 * sequence) % 1000
 
 
 def padded(n: int) -> int:

@@ -2,7 +2,7 @@
 
     python benchmarks/versus.py MODEL [--peer-python PEER/bin/python] [--report docs/benchmarks] [--quick]
 
-Both engines keep the model loaded in a process of their own and are asked in turn: ours, theirs, ours, theirs. What
+Both engines keep the model loaded in a process of their own and are asked in turn: ours, theirs, theirs, ours. What
 disturbs the machine then hits both, so the ratio means more than the figures. llama.cpp runs at its best: flash
 attention on and off (for several sequences also a shared and a split cache, for long prompts also a larger ubatch) are
 tried first for each figure, and the better is kept. Start and peak memory are taken in fresh processes, with the page
@@ -24,9 +24,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from comparison import Comparison, machine
 from figures import GROUPS, Figure, Setting, UnknownTestError, plan
@@ -39,11 +39,14 @@ from woolly.engine.machine import describe_model
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.runtime.threads import default_threads
 from woolly.store import resolve
 
 BANDWIDTH_MEGABYTES = 1024
 # A try of a setting that takes longer than this is not repeated: its noise is small beside its length.
 LONG_S = 10.0
+
+T = TypeVar("T")
 
 
 class Versus:
@@ -106,8 +109,9 @@ class Versus:
             self.bandwidths.append(measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
             for figure, (mine, others) in values.items():
                 self.say(f"{figure.name}: round {turn + 1} of {self.options.rounds}")
-                mine.append(figure.value(figure.ask(ours, None, self.pause, turn)))
-                others.append(figure.value(figure.ask(peer, self.best[figure], self.pause, turn)))
+                asked = [(mine, ours, None), (others, peer, self.best[figure])]
+                for values_of, server, setting in in_turn(asked, turn):
+                    values_of.append(figure.value(figure.ask(server, setting, self.pause, turn)))
         return [Comparison(f.name, f.unit, f.better, tuple(a), tuple(b)) for f, (a, b) in values.items()]
 
     def best_setting(self, peer: Server, figure: Figure) -> Setting:
@@ -136,7 +140,7 @@ class Versus:
         peaks: tuple[list[float], list[float]] = ([], [])
         for turn in range(self.options.load_rounds):
             self.say(f"start and memory: round {turn + 1} of {self.options.load_rounds}")
-            for i, start in enumerate((start_ours, lambda: start_peer(self.options.peer_python))):
+            for i, start in in_turn([(0, start_ours), (1, lambda: start_peer(self.options.peer_python))], turn):
                 with start() as server:
                     arguments = setting.arguments if i else {}
                     time.sleep(self.pause)
@@ -166,6 +170,11 @@ class Versus:
         return shares
 
 
+def in_turn(both: Sequence[T], turn: int) -> Sequence[T]:
+    """Ours and theirs, and in every other round theirs and ours: whoever comes second finds the machine warmer."""
+    return both[::-1] if turn % 2 else both
+
+
 def sizes(text: str) -> list[int]:
     """Whole numbers from 1, such as 1,8."""
     values = [int(part) for part in text.split(",")]
@@ -188,7 +197,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--peer-python", help="Python of an environment that has llama-cpp-python (this one)")
     p.add_argument("--tests", type=lambda t: t.split(","), default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
     p.add_argument("--quick", action="store_true", help="fewer and shorter tests, 3 rounds, for a first look")
-    p.add_argument("--threads", "-t", type=positive, default=2)
+    p.add_argument("--threads", "-t", type=positive, default=default_threads(), help="of both engines (all cores)")
     p.add_argument("--rounds", "-r", type=positive, help="rounds of each figure (5; 3 with --quick)")
     p.add_argument("--load-rounds", type=positive, help="rounds of fresh processes (3; 1 with --quick)")
     p.add_argument("--prompt", "-p", type=sizes, help="tokens of prompts (128,512,2048; 128,512 with --quick)")

@@ -1,5 +1,6 @@
 """The benchmarks start, say what they need, and calculate rightly. What they measure is not tested."""
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases.tiny import TINY, write_tiny
+from woolly.engine.bench import token_at
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -140,6 +143,44 @@ def test_no_two_rounds_have_a_beginning_of_their_text_in_common(load):
     assert len({words[:2] for words in texts}) == len(texts)
     assert {len(words.split()) for words in texts} == {65}
     assert max(map(len, texts)) < 8 * 65  # what the peer's context holds
+
+
+def test_both_engines_compute_the_same_tokens(load):
+    theirs = load("peer").token_at
+    assert all(theirs(i, s) == token_at(i, s) for i in (0, 1, 999, 1000, 8191) for s in range(64))
+
+
+def test_threads_are_those_of_the_engine(load, monkeypatch):
+    versus = load("versus")
+    monkeypatch.setattr(versus, "default_threads", lambda: 77)
+    assert versus.parser().parse_args(["x.gguf"]).threads == 77
+    assert versus.parser().parse_args(["x.gguf", "-t", "3"]).threads == 3
+
+
+def test_who_goes_first_alternates_from_round_to_round(load, monkeypatch, tiny):
+    versus = load("versus")
+    asked = []
+
+    def server(name):
+        def ask(do, **_):
+            asked.append((name, do))
+            return {"seconds": 1.0, "mib": 1.0}
+
+        return contextlib.nullcontext(SimpleNamespace(ask=ask))
+
+    monkeypatch.setattr(versus, "measure_bandwidth", lambda *_: asked.append(("round", "")) or 1.0)
+    monkeypatch.setattr(versus, "start_ours", lambda: server("ours"))
+    monkeypatch.setattr(versus, "start_peer", lambda python: server("theirs"))
+    options = versus.parser().parse_args([str(tiny), "--tests", "pp8,load", "--pause", "0", "--load-rounds", "3"])
+    vars(options).update(rounds=3, prompt=[8], generate=1, batch=[1], depth=1, quick=True)
+    subject = versus.Versus(options, lambda text: None)
+    subject.rates(server("theirs").enter_result, server("ours").enter_result)
+    rounds = asked[asked.index(("round", "")) :]
+    alternating = ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    assert [name for name, do in rounds if do == "prompt"] == alternating
+    del asked[:]
+    subject.starts()
+    assert [name for name, do in asked if do == "load"] == alternating
 
 
 # As much of llama_cpp as the peer calls. Its contexts check that no position is computed twice or left out.

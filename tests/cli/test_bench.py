@@ -12,12 +12,14 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly._native import kernel_levels, measure_bandwidth
 from woolly.cli.number_list import numbers
+from woolly.engine.bench import reset_peak
 from woolly.errors import RequestError
 
 
-def bench(*arguments):
+def bench(*arguments, before=""):
+    """The command, after some lines of Python."""
     return subprocess.run(
-        [sys.executable, "-c", "from woolly.cli import main; main()", "bench", *map(str, arguments)],
+        [sys.executable, "-c", f"{before}\nfrom woolly.cli import main; main()", "bench", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -98,6 +100,47 @@ def test_a_profile_is_in_json_too(tiny):
     assert "attend" in {kind["step"] for kind in json.loads(done.stdout)["profile"]}
 
 
+# The first setting holds 256 MiB for a moment.
+WASTE = """
+from woolly.engine.bench import Bench
+warm_up = Bench.warm_up
+def waste(self):
+    Bench.warm_up = warm_up
+    held = bytearray(256 << 20)
+    held[::4096] = bytes(len(held) // 4096)
+    del held
+    warm_up(self)
+Bench.warm_up = waste
+"""
+
+
+def peaks(tiny, before):
+    done = bench(tiny, "-p", "4", "-n", "0", "-r", "1", "-ctk", "f16,f32", "-o", "jsonl", before=before)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line)["peak_mib"] for line in done.stdout.splitlines()]
+
+
+def test_the_peak_of_a_setting_is_its_own(tiny):
+    if not reset_peak():
+        pytest.skip("this system keeps the peak of a process")
+    first, second = peaks(tiny, WASTE)
+    assert second < first - 200
+
+
+NO_RESET = "import woolly.engine.bench as b; b.reset_peak = lambda: False"
+
+
+def test_a_peak_that_is_not_known_is_left_out(tiny):
+    first, second = peaks(tiny, NO_RESET)
+    assert first > 0
+    assert second is None
+    arguments = ("-p", "4", "-n", "0", "-r", "1", "-ctk", "f16,f32")
+    rows = list(csv.DictReader(io.StringIO(bench(tiny, *arguments, "-o", "csv", before=NO_RESET).stdout)))
+    assert rows[0]["peak_mib"] != "" == rows[1]["peak_mib"]
+    for form in ("md", "table"):
+        assert bench(tiny, *arguments, "-o", form, before=NO_RESET).stdout.count("peak memory") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -117,6 +160,9 @@ def test_a_profile_is_in_json_too(tiny):
         (("--ctk", "f8"), "--kv-type is 'f8'"),
         (("-o", "xml"), "-o is 'xml'"),
         (("-o", "csv", "--profile"), "no place in csv"),
+        (("-o", "csv", "--json"), "--json is the same as -o json, but -o is 'csv'"),
+        (("-o", "md", "--json"), "--json is the same as -o json, but -o is 'md'"),
+        (("-n", "0", "-b", "8"), "-b is the number of sequences that generate at once, but -n is 0"),
         (("-ngl", "99"), "computes on the CPU"),
         (("-fa", "1"), "-fa has no meaning"),
         (("-ctv", "f16"), "which -ctk names"),

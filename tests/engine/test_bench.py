@@ -1,10 +1,13 @@
 """The bench does the work it names, counts the bytes that this reads, and reports medians."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from woolly.engine.bench import Bench, Measured, Work, peak_mib
+from woolly.engine.bench import Bench, Measured, Work, peak_mib, reset_peak, token_at
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -42,6 +45,25 @@ def test_sequences_generate_at_once_in_pages_of_their_own(program, batches):
     assert batches[-1].positions.tolist() == [PAGE_SIZE] * 3
     assert len(set(batches[-1].pages.ravel())) == batches[-1].pages.size == 6
     assert batches[-1].output_rows.tolist() == [0, 1, 2]
+
+
+def test_sequences_have_tokens_of_their_own_and_a_position_the_same_in_every_work(program, batches):
+    works = [Work("generation", 2, 3, 5), Work("prompt", 4, 1, 3)]
+    bench = Bench(program, works)
+    for work in works:
+        bench.run(work)
+    n_vocab = program.plan.n_vocab
+    depths, tokens = batches[:3], batches[3:5]
+    assert [batch.tokens.tolist() for batch in depths] == [
+        [token_at(i, s) % n_vocab for i in range(5)] for s in range(3)
+    ]
+    assert [batch.tokens.tolist() for batch in tokens] == [[token_at(i, s) % n_vocab for s in range(3)] for i in (5, 6)]
+    assert all(len(set(batch.tokens.tolist())) == 3 for batch in tokens)
+    assert batches[5].tokens.tolist() == [token_at(i, 0) % n_vocab for i in range(3, 7)]
+
+
+def test_no_two_sequences_of_the_largest_batch_have_a_token_in_common():
+    assert len({token_at(7, s) for s in range(512)}) == 512
 
 
 def test_measuring_takes_works_in_turn(program, batches):
@@ -150,3 +172,20 @@ def test_peak_memory_only_grows():
     held = bytearray(64 << 20)
     assert peak_mib() >= before > 1
     assert len(held) == 64 << 20
+
+
+def test_a_peak_that_begins_anew_forgets_what_was_freed():
+    if not reset_peak():
+        pytest.skip("this system keeps the peak of a process")
+    code = """
+from woolly.engine.bench import peak_mib, reset_peak
+held = bytearray(256 << 20)
+held[::4096] = bytes(len(held) // 4096 + (len(held) % 4096 > 0))
+before = peak_mib()
+del held
+assert reset_peak()
+print(before, peak_mib())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    before, after = map(float, done.stdout.split())
+    assert after < before - 200

@@ -134,11 +134,38 @@ def test_a_smaller_quantization_gains_no_more_than_arithmetic_allows():
 
 
 def test_weights_over_the_budget_mean_memory():
-    advice = advise(situation(kept_bytes=int(0.5e9), packing_seconds=0.06))
+    slow = run("tg32", 1, 0.1, 0.05, slack=1.8)
+    advice = advise(situation(one=slow, kept_bytes=int(0.5e9), packing_seconds=0.06))
     assert advice.kind == "memory"
     assert "--weight-memory" in advice.do
     assert "1.50 of 2.00 GB" in advice.why
-    assert advice.token_gain == pytest.approx(0.105 / 0.045)
+    assert "60 of the 180 ms of a token" in advice.why
+    assert advice.token_gain == pytest.approx(0.18 / 0.12)
+
+
+def test_keeping_weights_prepared_brings_no_more_than_the_limit_allows():
+    slow = run("tg32", 1, 0.1, 0.05, slack=1.8)
+    advice = advise(situation(one=slow, kept_bytes=0, packing_seconds=1e6))
+    assert advice.kind == "memory"
+    assert (advice.token_gain, advice.prompt_gain) == (pytest.approx(1.8), pytest.approx(1.05))
+    assert "80 of the 180 ms of a token" in advice.why
+
+
+def test_a_prompt_prepares_all_experts_and_a_token_those_that_it_goes_to():
+    slow = {"one": run("tg32", 1, 0.1, 0.05, slack=1.8), "prompt": run("pp512", 512, 0.1, 5.0, slack=1.2)}
+    advice = advise(situation(**slow, kept_bytes=0, packing_seconds=0.06, used_share=0.1))
+    assert advice.token_gain == pytest.approx(0.18 / 0.12)
+    assert advice.prompt_gain == pytest.approx(6.0 / 5.4)
+
+
+def test_of_experts_only_those_that_a_token_goes_to_are_read():
+    found = situation(bits=16.0, target_bits=4.0, used_share=0.25, disk_bytes=6e6)
+    assert found.token_bytes == 0.5e9
+    whys = {advice.kind: advice.why for advice in candidates(replace(found, one=run("tg32", 1, 0.1, 0.05, slack=3)))}
+    assert "6 MB from the disk" in whys["memory"]  # more than a hundredth of what a token needs
+    found = replace(found, one=run("tg32", 1, 0.1, 0.05, after=after("quantization", 0.025, 0.05)))
+    whys = {advice.kind: advice.why for advice in candidates(found)}
+    assert "0.50 GB become 0.12 GB to read per token" in whys["quantization"]
 
 
 def test_reading_from_the_disk_means_memory():
@@ -235,12 +262,16 @@ def test_advice_never_promises_less_than_nothing_nor_more_than_it_computed(
         busy=busy,
         depth=depth,
         kept_bytes=int(kept * GIGABYTES * 1e9),
-        packing_seconds=min(packing, 0.9 * memory),
+        packing_seconds=packing,
         disk_bytes=disk,
     )
     listed = candidates(found)
     advice = advise(found)
     assert advice.gain >= 1.0
+    for one in listed:
+        if one.kind == "memory":
+            assert one.token_gain <= 1.001 * max(1.0, found.one.seconds / found.one.limit)
+            assert one.prompt_gain <= 1.001 * max(1.0, found.prompt.seconds / found.prompt.limit)
     assert all(one.gain >= other.gain for one, other in pairwise(listed))
     assert advice.kind in {one.kind for one in listed} | {"batch", "nothing"}
     assert advice.do

@@ -1,19 +1,23 @@
 """An examination accounts for the whole time of each run, and its probes measure what they say. No time is asserted."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from tests.cases.moe import MOES
 from tests.cases.tiny import TINY, write_tiny
 from woolly._native import kernel_levels
 from woolly.engine.bench import StepCost
 from woolly.engine.bounds import PARTS, Bounds, part_of, target_bits
-from woolly.engine.diagnosis import advise
-from woolly.engine.examination import examine
+from woolly.engine.diagnosis import Limits, Part, Run, advise
+from woolly.engine.examination import _Examiner, examine
 from woolly.engine.machine import cpu_name, describe_model, mean_bits, mixture
-from woolly.engine.probe import Probe
+from woolly.engine.probe import Probe, cached_columns
 from woolly.errors import RequestError
 from woolly.gguf import GGMLType, open_gguf
 from woolly.models import trace
-from woolly.plan import CacheLayer
+from woolly.plan import CacheLayer, Tracer
 from woolly.plan.passes import fuse
 from woolly.runtime import Options
 
@@ -94,6 +98,36 @@ def test_a_probe_measures_any_type_row_count_and_level(level):
     assert probe.packing_seconds(GGMLType.Q4_K, 256) >= 0
 
 
+@pytest.mark.parametrize("type", [GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.F16, GGMLType.F32])
+@pytest.mark.parametrize("columns", [256, 768, 4864, 14336, 53248])
+def test_probed_weights_fit_half_of_a_second_cache(type, columns, monkeypatch):
+    sizes = []
+    probe = Probe(2, kernel_levels()[0])
+    monkeypatch.setattr(probe, "_compile", lambda plan, tensors, *_: sizes.append(tensors["w.weight"]) or 1 / 0)
+    for measure in (lambda: probe.linear_rate(type, columns, 1), lambda: probe.packing_seconds(type, columns)):
+        with pytest.raises(ZeroDivisionError):
+            measure()
+    assert len(sizes) == 2
+    for weights in sizes:
+        assert weights.n_bytes <= 2 * (512 << 10)
+        assert weights.shape[1] == columns or (weights.shape[1] % 256 == 0 and weights.shape[1] < columns)
+        assert weights.shape[0] >= 2 * 16 * 16  # enough panels to share out
+
+
+def test_columns_are_cut_only_where_they_do_not_fit():
+    assert cached_columns(GGMLType.Q4_K, 3584) == 3584
+    assert cached_columns(GGMLType.Q4_K, 14336) == 3584
+    assert cached_columns(GGMLType.F16, 14336) == 1024
+    assert cached_columns(GGMLType.F32, 500) == 500
+
+
+def test_a_row_that_is_cut_is_measured_once_for_all_lengths(monkeypatch):
+    probe, seen = Probe(1, kernel_levels()[0]), []
+    monkeypatch.setattr(probe, "_linear_seconds", lambda type, columns, *_: seen.append(columns) or 1.0)
+    assert probe.linear_rate(GGMLType.F16, 14336, 32) == probe.linear_rate(GGMLType.F16, 8192, 32)
+    assert seen == [1024]
+
+
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 def test_a_probe_measures_attention_over_all_layers(kv_type):
     layers = (CacheLayer(2, 32), CacheLayer(2, 32))
@@ -122,6 +156,45 @@ def test_limits_are_bytes_over_bandwidth_and_products_over_rate(tiny):
     assert limits.arithmetic == pytest.approx(3 * n / 100)
     smaller = Bounds(1000.0, Even(100.0), smaller=True).limits([cost], n_rows=3, n_runs=2)
     assert smaller.memory == pytest.approx(5.5 / 8 * n / 1000)  # 96 columns fill no block of 256: Q5_0
+
+
+def test_attention_is_held_against_as_many_rows_as_it_computes_at_once(tiny):
+    with open_gguf(tiny) as file:
+        attend = next(step for step in fuse(trace(file)).steps if step.op == "attend")
+    cost = StepCost(attend, n_rows=512, seconds=1.0, n_bytes=1, macs=12800)
+    by_rows = SimpleNamespace(linear_rate=lambda type, columns, n_rows: float(n_rows))
+    bounds = Bounds(1e9, by_rows)
+    assert bounds.limits([cost], 512, 1, 512).arithmetic == 12800 / 128  # a prompt
+    assert bounds.limits([cost], 512, 1, 3).arithmetic == 12800 / 12
+    assert bounds.limits([cost], 512, 1).arithmetic == 12800 / 4  # a token of each of 512 sequences
+
+
+def test_prompt_attention_has_the_limit_of_many_rows(tiny, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Bounds, "float_rate", lambda self, n_tokens: asked.append(n_tokens) or 1e9)
+    examine(tiny, Options(threads=1), n_prompt=64, n_sequences=3, seconds=60)
+    assert set(asked) == {1, 64}
+
+
+def test_of_experts_those_that_a_token_goes_to_are_counted_as_read_and_as_prepared(tiny):
+    experts = MOES["two-of-8"]
+    tensors = experts.make(np.random.default_rng(1), 8)
+    tracer = Tracer("moe", tensors)
+    tracer.output(tracer.output_rows(experts.build(tracer)))
+    kept = SimpleNamespace(n_bytes=0)
+    program = SimpleNamespace(
+        fused=fuse(tracer.plan()), weight_stats=lambda: kept, threads=1, level=kernel_levels()[0], max_rows=8
+    )
+    run = Run("x", 1, (Part("experts", 1.0, Limits(0.5, 0.5)),))
+    probe = SimpleNamespace(linear_rate=lambda *_: 1.0, packing_seconds=lambda *_: 1e-9)
+    with open_gguf(tiny) as file:
+        examiner = _Examiner(file, program, Options(), 8, 1, None, 1.0, lambda text: None)
+        s = examiner._examination([run] * 3, Bounds(1e9, probe), 10**9).situation
+    router = 4 * 8 * experts.width
+    all_experts = 4 * 8 * 3 * experts.ffn * experts.width
+    assert s.weight_bytes == router + all_experts
+    assert s.token_bytes == pytest.approx(router + all_experts / 4)
+    assert s.packing_seconds == pytest.approx(1e-9 * s.token_bytes)
 
 
 def test_a_model_and_a_machine_have_names(tiny):

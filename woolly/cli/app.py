@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -75,6 +76,11 @@ def main() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
+    if sys.platform == "win32":
+        # Pipes and files get UTF-8 as elsewhere, and not the code page of the country, which lacks most characters.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8")
     try:
         app()
     except WoollyError as error:

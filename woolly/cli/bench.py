@@ -66,7 +66,9 @@ def bench(
         ),
     ] = None,
     reps: Annotated[int, typer.Option("--repetitions", "--reps", "-r", help="Repetitions of each test.")] = 5,
-    output: Annotated[str, typer.Option("--output", "-o", help=f"One of: {', '.join(FORMATS)}.")] = "md",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help=f"One of: {', '.join(FORMATS)}.", show_default="md")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes.")] = False,
     gpu: Annotated[
@@ -115,7 +117,9 @@ def bench(
 
     _refuse(gpu=gpu, flash=flash, cache_v=cache_v, both=both, loading=loading, placing=placing)
     model = one_model("bench", model, named)
-    output = "json" if as_json else output
+    if as_json and output not in (None, "json"):
+        raise UsageError(f"--json is the same as -o json, but -o is {output!r}; leave out one of them")
+    output = output or ("json" if as_json else "md")
     if output not in FORMATS:
         raise UsageError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
     if profile and output == "csv":
@@ -138,7 +142,9 @@ def bench(
     with line or nullcontext():
         with Others() as others:
             records = [
-                record for options in settings for record in _measure(model, works, options, reps, profile, progress)
+                record
+                for i, options in enumerate(settings)
+                for record in _measure(model, works, options, reps, profile, i > 0, progress)
             ]
         records = [replace(record, others_share=others.share) for record in records]
         progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
@@ -172,6 +178,8 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: l
         works += [Work("generation", n, size, depth) for n in generated if n for size in sizes]
     if not works:
         raise UsageError("-p and -n are both 0, so there is nothing to measure")
+    if sizes != [1] and not any(generated):
+        raise UsageError("-b is the number of sequences that generate at once, but -n is 0; leave -b out, or name -n")
     return works
 
 
@@ -188,12 +196,19 @@ def _settings(threads: list[str] | None, kv_types: list[str] | None, rows: list[
 
 
 def _measure(
-    model: str, works: list[Work], options: Options, reps: int, profile: bool, progress: Callable[[str], None]
+    model: str,
+    works: list[Work],
+    options: Options,
+    reps: int,
+    profile: bool,
+    again: bool,
+    progress: Callable[[str], None],
 ) -> list[Record]:
+    """All works under one setting; `again` where another came before, whose memory must not count."""
     import datetime
     import time
 
-    from woolly.engine.bench import Bench, peak_mib
+    from woolly.engine.bench import Bench, peak_mib, reset_peak
     from woolly.engine.machine import describe_model
     from woolly.gguf import open_gguf
     from woolly.models import trace
@@ -201,6 +216,7 @@ def _measure(
     from woolly.text import Tokenizer
 
     path = resolve(model)
+    has_peak = reset_peak() if again else True
     progress("loading")
     start = time.perf_counter()
     with open_gguf(path) as file:
@@ -214,6 +230,7 @@ def _measure(
         progress("warming up")
         subject.warm_up()
         measured = subject.measure(reps, progress)
+        peak = peak_mib() if has_peak else None
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         return [
             Record(
@@ -227,7 +244,7 @@ def _measure(
                 kv_type=options.kv_type or "f16",
                 test_time=when,
                 load_s=load_s,
-                peak_mib=peak_mib(),
+                peak_mib=peak,
                 bandwidth_gbs=0.0,
                 measured=m,
                 profile=tuple(subject.profile(m.work)) if profile else None,

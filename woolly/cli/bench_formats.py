@@ -44,7 +44,7 @@ class Record:
     kv_type: str
     test_time: str
     load_s: float  # to the first token, with the file's pages in memory or not as it was found
-    peak_mib: float
+    peak_mib: float | None  # none where the peak of an earlier setting cannot be told apart
     bandwidth_gbs: float
     measured: Measured
     profile: tuple[StepKind, ...] | None
@@ -98,7 +98,7 @@ class Record:
             "bandwidth_share": None if share is None else round(share, 3),
             "first_token_s": None if first is None else round(first, 4),
             "load_s": round(self.load_s, 3),
-            "peak_mib": round(self.peak_mib),
+            "peak_mib": None if self.peak_mib is None else round(self.peak_mib),
             "others_share": self.others_share,
         }
         if self.profile is not None:
@@ -196,10 +196,8 @@ def _facts(records: Sequence[Record]) -> list[str]:
     for same in settings.values():
         one = same[0]
         name = f"{counted(one.threads, 'thread')}: " if len(settings) > 1 else ""
-        out.append(
-            f"{name}load to first token {one.load_s:.2f} s, peak memory {one.peak_mib:.0f} MiB,"
-            f" read bandwidth {one.bandwidth_gbs:.1f} GB/s"
-        )
+        peak = "" if one.peak_mib is None else f" peak memory {one.peak_mib:.0f} MiB,"
+        out.append(f"{name}load to first token {one.load_s:.2f} s,{peak} read bandwidth {one.bandwidth_gbs:.1f} GB/s")
         first = [f"{r.first_token_s:.2f} s after {r.measured.work.name}" for r in same if r.first_token_s is not None]
         if first:
             out.append(f"{name}time to first token " + ", ".join(first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,8 @@ class Others:
 
 def _busy_seconds() -> float | None:
     """Of all cores together since the machine started, as Linux counts it."""
+    if sys.platform == "win32":
+        return None
     try:
         fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
         idle = fields[3] + fields[4]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import select
 import stat
 import sys
+import time
 from pathlib import Path
 
 import typer
@@ -14,6 +14,12 @@ from woolly.cli.options import read_text
 from woolly.cli.usage import UsageError
 from woolly.errors import StoreError
 from woolly.store import DEFAULT_MODEL, is_catalogued, is_model_name, near_models, resolve
+
+if sys.platform == "win32":
+    import ctypes
+    import msvcrt
+else:
+    import select
 
 __all__ = ["model_and_prompt"]
 
@@ -111,9 +117,9 @@ def _waiting_input() -> str:
     except (OSError, ValueError):  # closed; or no file at all, as where a Python program stands in for it
         return "" if sys.stdin is None or sys.stdin.closed else _whole_input()
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        if not select.select([number], [], [], _TOLD_AFTER)[0]:
+        if not _brings(number, _TOLD_AFTER):
             typer.echo("woolly: waiting for standard input, which goes before the prompt (</dev/null: none)", err=True)
-            if not select.select([number], [], [], _PATIENCE - _TOLD_AFTER)[0]:
+            if not _brings(number, _PATIENCE - _TOLD_AFTER):
                 typer.echo(
                     f"woolly: nothing came on standard input in {_PATIENCE:g} s, so the prompt is answered alone;"
                     " -f - waits for it however long it takes",
@@ -124,11 +130,33 @@ def _waiting_input() -> str:
     return _whole_input() if stat.S_ISREG(mode) else ""
 
 
+if sys.platform == "win32":
+
+    def _brings(number: int, seconds: float) -> bool:
+        """Whether a pipe brings a byte, or its end, within so many seconds. Windows can only be asked again."""
+        until = time.monotonic() + seconds
+        handle, n_bytes = ctypes.c_void_p(msvcrt.get_osfhandle(number)), ctypes.c_ulong()
+        while ctypes.windll.kernel32.PeekNamedPipe(handle, None, 0, None, ctypes.byref(n_bytes), None):
+            if n_bytes.value:
+                return True
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        return True
+
+else:
+
+    def _brings(number: int, seconds: float) -> bool:
+        """Whether a pipe or a socket brings a byte, or its end, within so many seconds."""
+        return bool(select.select([number], [], [], seconds)[0])
+
+
 def _whole_input() -> str:
     if sys.stdin is None:
         return ""
     if sys.stdin.isatty():
-        typer.echo("woolly: type the prompt, end with Ctrl-D", err=True)
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        typer.echo(f"woolly: type the prompt, end with {end}", err=True)
     data = sys.stdin.buffer.read()
     try:
         return data.decode().removesuffix("\n")

@@ -70,7 +70,8 @@ class Keyboard:
 @contextlib.contextmanager
 def no_echo() -> Iterator[None]:
     """What is typed meanwhile is kept for the next line and not shown: the echo of Ctrl-C would move what is drawn."""
-    if sys.stdin is None or not sys.stdin.isatty():
+    # The console of Windows shows what is typed when it is read, and Ctrl-C not at all.
+    if sys.stdin is None or not sys.stdin.isatty() or sys.platform == "win32":
         yield
         return
     import termios

@@ -93,7 +93,7 @@ def _screen(found: Examination, width: int) -> list[str]:
     s = found.situation
     advice = advise(s)
     head = [
-        f"{found.model}, {s.weight_bytes / 1e6:.0f} MB of weights read per token, cache {s.kv_type}",
+        f"{found.model}, {s.token_bytes / 1e6:.0f} MB of weights read per token, cache {s.kv_type}",
         f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
         f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
         f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,7 +21,7 @@ from woolly.plan import Step
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 from woolly.runtime.cpu import CpuProgram
 
-__all__ = ["Bench", "Measured", "StepCost", "StepKind", "Work", "peak_mib"]
+__all__ = ["Bench", "Measured", "StepCost", "StepKind", "Work", "peak_mib", "reset_peak", "token_at"]
 
 
 @dataclass(frozen=True)
@@ -142,14 +145,15 @@ class Bench:
     def run(self, work: Work) -> float:
         """Does the work once; gives the seconds it took, without those that fill the cache before."""
         self._fill(work)
-        ids = self._ids(work.depth, work.last)
         pages = self._pages[: work.n_sequences]
+        ids = [self._ids(s, work.depth, work.last) for s in range(work.n_sequences)]
         start = time.perf_counter()
         for first, n in _runs(work, self.program.max_rows):
             # As in serving: of a prompt only the last token's logits are wanted.
             rows: list[int] | None = None if first + n == work.last or work.kind == "generation" else []
-            tokens = ids[first - work.depth : first - work.depth + n]
-            self.program.run(Batch.of([(tokens, first, p) for p in pages], rows), self._state)
+            own = slice(first - work.depth, first - work.depth + n)
+            parts = [(tokens[own], first, p) for tokens, p in zip(ids, pages, strict=True)]
+            self.program.run(Batch.of(parts, rows), self._state)
         taken = time.perf_counter() - start
         self._filled[: work.n_sequences] = [max(n, work.last) for n in self._filled[: work.n_sequences]]
         return taken
@@ -198,17 +202,17 @@ class Bench:
         kinds.sort(key=lambda kind: kind.seconds, reverse=True)
         return [*kinds, StepKind("outside of steps", 0, max(0.0, outside), 0)]
 
-    def _ids(self, first: int, last: int) -> list[int]:
+    def _ids(self, sequence: int, first: int, last: int) -> list[int]:
         """Tokens of the positions. Every work has the same, so what one leaves in the cache serves all others."""
         n_vocab = self.program.plan.n_vocab
-        return [(10 + i) % n_vocab for i in range(first, last)]
+        return [token_at(i, sequence) % n_vocab for i in range(first, last)]
 
     def _fill(self, work: Work) -> None:
         """Computes what must be in the cache before a work, where it is not."""
         for s in range(work.n_sequences):
             while (first := self._filled[s]) < work.depth:
                 last = min(first + self.program.max_rows, work.depth)
-                batch = Batch.of([(self._ids(first, last), first, self._pages[s])], [])
+                batch = Batch.of([(self._ids(s, first, last), first, self._pages[s])], [])
                 if self._quick_fill:
                     for i, step in enumerate(self.program.fused.steps):
                         if step.op == "store":
@@ -253,16 +257,42 @@ class Bench:
         return self.program.step_bytes(step) * (1 if last_alone else len(runs))
 
 
+def token_at(position: int, sequence: int) -> int:
+    """The token that is measured there: at one position another for each sequence, so that experts are not shared."""
+    return 10 + (position + 31 * sequence) % 1000
+
+
 def peak_mib() -> float:
     """The most memory that this process held at once, mapped files included, in MiB."""
     # Where Linux tells it, not by getrusage: that also counts the parent from which the process was forked.
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
+    if (peak := _status_mib("VmHWM")) is not None:
+        return peak
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def reset_peak() -> bool:
+    """Frees what is not used any more and lets the peak begin anew from there; False where the system cannot."""
+    gc.collect()
+    with suppress(AttributeError, OSError, TypeError):  # where the C library has no such function
+        # Memory that was freed is not always given back: it would count as used by whatever comes next.
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    peak, held = _status_mib("VmHWM"), _status_mib("VmRSS")
+    # A system may take the request and do nothing. Both are counted per thread and summed up now and then.
+    return peak is not None and held is not None and peak < held + 4
+
+
+def _status_mib(name: str) -> float | None:
+    """A size that Linux tells of this process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), None)
 
 
 def _runs(work: Work, max_rows: int) -> Iterator[tuple[int, int]]:

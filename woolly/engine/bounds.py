@@ -24,8 +24,8 @@ _SMALL = ("Q2", "Q3", "Q4", "IQ", "MXFP4", "TQ")
 # attn_v and ffn_down that it keeps larger. Logits keep six bits or eight.
 _TARGET_TYPES = {256: (GGMLType.Q4_K, 4.85), 32: (GGMLType.Q5_0, 5.5)}
 _TARGET_LOGITS = {256: (GGMLType.Q6_K, 6.5625), 32: (GGMLType.Q8_0, 8.5)}
-# Rows of a tile of f32 kernels: attention computes in f32, for the query heads that share a K and V.
-_FLOAT_ROWS, _FLOAT_COLUMNS = 4, 512
+# Attention computes in f32, at once for the query heads that share a K and V, and for many tokens of a prompt.
+_FLOAT_ROWS, _FLOAT_ROWS_MOST, _FLOAT_COLUMNS = 4, 128, 512
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Bounds:
     probe: Probe
     smaller: bool = False
 
-    @property
-    def float_rate(self) -> float:
-        """Products per second of f32."""
-        return self.probe.linear_rate(GGMLType.F32, _FLOAT_COLUMNS, _FLOAT_ROWS)
+    def float_rate(self, n_tokens: int) -> float:
+        """Products per second of f32 for so many tokens of one sequence at once."""
+        rows = min(_FLOAT_ROWS_MOST, _FLOAT_ROWS * n_tokens)
+        return self.probe.linear_rate(GGMLType.F32, _FLOAT_COLUMNS, rows)
 
-    def limits(self, costs: Sequence[StepCost], n_rows: int, n_runs: int) -> Limits:
-        """Of steps of one kind, per run."""
+    def limits(self, costs: Sequence[StepCost], n_rows: int, n_runs: int, n_tokens: int = 1) -> Limits:
+        """Of steps of one kind, per run, which computes so many rows at once and so many tokens of each sequence."""
         n_bytes, arithmetic = 0.0, 0.0
         for cost in costs:
             if cost.step.op == "attend":
                 n_bytes += cost.n_bytes
-                arithmetic += cost.macs / self.float_rate
+                arithmetic += cost.macs / self.float_rate(n_tokens)
             elif cost.step.matrices:
                 rows = min(n_rows, max(1, cost.n_rows // n_runs))
                 for weight in cost.step.matrices:

@@ -44,7 +44,7 @@ class Examination:
     rate_one: float  # products per second of that type in the cache, for one row
     rate_many: float  # and for many
     many: int
-    float_rate: float  # of f32
+    float_rate: float  # of f32, for as many tokens
     situation: Situation
 
 
@@ -132,7 +132,7 @@ class _Examiner:
         ]
 
     def _costs(self, bench: Bench, work: Work) -> tuple[float, list[StepCost]]:
-        """Of the median of three repetitions; of two thirds of a slow prompt's time, one."""
+        """Of the repetition whose time is the median of three; of the only one, where that takes half of the time."""
         bench.run(Work(work.kind, 2, work.n_sequences, work.depth))
         disk, waited, start = _disk_bytes(), _waited(), time.perf_counter()
         tried = [bench.costs(work)]
@@ -156,12 +156,18 @@ class _Examiner:
 
     @property
     def _weight_bytes(self) -> int:
-        """Of all matrices that are read for every token."""
-        return sum({w.name: self.file.tensors[w.name].n_bytes for w in self._matrices()}.values())
+        """Of all matrices, each counted once."""
+        return sum({m.name: m.n_bytes for m in self._matrices()}.values())
+
+    @property
+    def _used_share(self) -> float:
+        """Of these bytes, what one token needs: of experts, those that it goes to."""
+        used = {m.name: m.n_bytes * m.used_share for m in self._matrices()}
+        return sum(used.values()) / max(1, self._weight_bytes)
 
     def _matrices(self) -> list[_Matrix]:
         return [
-            _Matrix(w.name, w.type, math.prod(w.shape[:-1]), w.shape[-1])
+            _Matrix(w.name, w.type, math.prod(w.shape[:-1]), w.shape[-1], step.used_share(w))
             for step in self.program.fused.steps
             for w in step.matrices
         ]
@@ -208,7 +214,8 @@ class _Examiner:
     ) -> Run:
         """Times per run: of a whole prompt, or of one token of every sequence."""
         n_runs = 1 if work.kind == "prompt" else work.n_tokens
-        rows = min(work.n_tokens, self.program.max_rows) if work.kind == "prompt" else work.n_sequences
+        n_tokens = min(work.n_tokens, self.program.max_rows) if work.kind == "prompt" else 1
+        rows = n_tokens * work.n_sequences
         grouped: dict[str, list[StepCost]] = {name: [] for name in PARTS}
         for cost in costs:
             grouped[part_of(cost.step)].append(cost)
@@ -223,10 +230,10 @@ class _Examiner:
                 Part(
                     name,
                     taken / n_runs,
-                    machine.limits(same, rows, n_runs),
+                    machine.limits(same, rows, n_runs, n_tokens),
                     sum(cost.n_bytes for cost in same) // n_runs,
                     sum(cost.macs for cost in same) // n_runs,
-                    {change: other.limits(same, rows, n_runs) for change, other in changes.items()},
+                    {change: other.limits(same, rows, n_runs, n_tokens) for change, other in changes.items()},
                 )
             )
         return Run(work.name, work.n_tokens if work.kind == "prompt" else work.n_sequences, tuple(parts))
@@ -239,7 +246,7 @@ class _Examiner:
         type, columns = max(sizes, key=lambda key: sizes[key])
         many = min(self.n_prompt, self.program.max_rows)
         weight_bytes, kept = self._weight_bytes, self.program.weight_stats().n_bytes
-        missing = max(0, weight_bytes - kept)
+        missing = max(0, weight_bytes - kept) * self._used_share  # of what one token needs
         situation = Situation(
             prompt=prompt,
             one=one,
@@ -261,6 +268,7 @@ class _Examiner:
             available_bytes=available,
             busy=self.waited,
             disk_bytes=self.disk_bytes,
+            used_share=self._used_share,
         )
         return Examination(
             model=describe_model(self.file),
@@ -271,7 +279,7 @@ class _Examiner:
             rate_one=machine.probe.linear_rate(type, columns, 1),
             rate_many=machine.probe.linear_rate(type, columns, many),
             many=many,
-            float_rate=machine.float_rate,
+            float_rate=machine.float_rate(many),
             situation=situation,
         )
 
@@ -301,6 +309,11 @@ class _Matrix:
     type: GGMLType
     rows: int
     columns: int
+    used_share: float
+
+    @property
+    def n_bytes(self) -> int:
+        return self.rows * self.type.row_bytes(self.columns)
 
 
 def _waited() -> float:

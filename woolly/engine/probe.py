@@ -20,15 +20,25 @@ from woolly.plan import CacheLayer, Plan, Tracer
 from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.cpu import CpuBackend, CpuProgram, CpuState
 
-__all__ = ["Probe"]
+__all__ = ["Probe", "cached_columns"]
 
-# Weights of each thread: several panels, and about what the second cache of a core holds.
-_BYTES_PER_THREAD = 256 << 10
+# Weights of each thread: half of what the second cache of a core often holds, because inputs need some of it too.
+_BYTES_PER_THREAD = 512 << 10
 _PANEL = 16
+# The fewest panels of a thread, because a quarter of all, and of half of all, is shared out in pieces.
+_PANELS = 16
 _SHORT = 16  # rows below which a step is so short that what it takes to begin must be told apart
 # Runs of a step, at least so many and so long: longer than the system gives a core to another program.
 _REPETITIONS = 7
 _SECONDS = 0.03
+
+
+def cached_columns(type: GGMLType, columns: int) -> int:
+    """All columns of a matrix, or the largest multiple of 256 of which a thread's fewest panels fit its cache."""
+    most = _BYTES_PER_THREAD // (_PANELS * _PANEL)  # bytes of a row
+    if type.row_bytes(columns) <= most:
+        return columns
+    return 256 * max(1, most // type.row_bytes(256))
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,11 @@ class Probe:
         self._rates: dict[tuple[GGMLType, int, int], float] = {}
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Products per second that the kernels add up for so many rows at once, with weights in the cache."""
+        """Products per second that the kernels add up for so many rows at once, with weights in the cache.
+
+        Rows too long for that are measured by a part of their columns: beyond some hundred these make no difference.
+        """
+        columns = cached_columns(type, columns)
         key = type, columns, n_rows
         if key not in self._rates:
             large = self._panels(type, columns)
@@ -73,6 +87,7 @@ class Probe:
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
         """Seconds per byte that a linear takes longer where its weights are not kept prepared."""
+        columns = cached_columns(type, columns)
         panels = self._panels(type, columns)
         n_bytes = self.threads * panels * _PANEL * type.row_bytes(columns)
         kept, packed = (self._linear_seconds(type, columns, 1, panels, memory) for memory in (None, 0))
@@ -109,8 +124,8 @@ class Probe:
         return self._fastest(program, batch, state, attends)
 
     def _panels(self, type: GGMLType, columns: int) -> int:
-        """Of each thread; a multiple of 16, because a quarter of all, and of half of all, is shared out in pieces."""
-        return 16 * max(1, min(4, _BYTES_PER_THREAD // (16 * _PANEL * type.row_bytes(columns))))
+        """Of each thread, for columns that let the fewest of them fit."""
+        return _PANELS * max(1, min(4, _BYTES_PER_THREAD // (_PANELS * _PANEL * type.row_bytes(columns))))
 
     def _linear_seconds(
         self, type: GGMLType, columns: int, n_rows: int, panels: int, weight_memory: int | None = None
