@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-import resource
 import statistics
 import sys
 import time
@@ -16,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
+from woolly.engine.windows import peak_bytes
 from woolly.errors import RequestError
 from woolly.plan import Step
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
@@ -267,6 +267,10 @@ def peak_mib() -> float:
     # Where Linux tells it, not by getrusage: that also counts the parent from which the process was forked.
     if (peak := _status_mib("VmHWM")) is not None:
         return peak
+    if sys.platform == "win32":
+        return peak_bytes() / (1 << 20)
+    import resource
+
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 

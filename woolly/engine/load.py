@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from woolly.engine.windows import free_bytes
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import Keys, trace
@@ -89,6 +91,8 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
 
 def available_memory() -> int:
     """Bytes that this process could still take: the machine's, or its cgroup's where that is less."""
+    if sys.platform == "win32":
+        return free_bytes()
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

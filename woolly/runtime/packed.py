@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -68,6 +69,8 @@ def _packed_bytes(tensor: Tensor) -> int:
 
 def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory that the system grants page by page as it is written, in pages of 2 MiB where it can."""
+    if sys.platform == "win32":
+        return np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8)
     # Private: of what could be shared with a child, the system gives no large pages.
     memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

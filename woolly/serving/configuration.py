@@ -70,7 +70,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     except tomllib.TOMLDecodeError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import socket
+import sys
 from types import FrameType
 from typing import Any
 
@@ -139,7 +139,8 @@ def _listen(host: str, port: int) -> socket.socket:
     # asyncio switches Nagle's algorithm off only where the protocol is named; with it, the events of a stream wait for
     # the client's acknowledgement of the one before, which kernels hold back for 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform != "win32":  # where it would let two servers share a port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
         listener.listen(2048)
@@ -161,6 +162,10 @@ def _warn_if_public(settings: Settings, host: str) -> None:
 
 
 def _raise_file_limit(n_connections: int) -> None:
+    if sys.platform == "win32":  # which has no such limit on sockets
+        return
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted: Any = n_connections + _SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

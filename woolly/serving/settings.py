@@ -298,7 +298,7 @@ _LEAST: dict[str, float] = {
 
 def _text_of(name: str, path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise RequestError(f"{name} is {path}, which cannot be read: {reason}") from None

@@ -1,0 +1,77 @@
+"""What only some systems have stands in one place of the native code, or behind a question which system this is."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).resolve().parent.parent.parent / "native"
+ROOT = NATIVE.parent
+SOURCES = sorted(p for p in NATIVE.rglob("*") if p.suffix in {".cpp", ".h"})
+
+# Headers that not every one of Linux, macOS and Windows has.
+SOME_SYSTEMS = re.compile(
+    r"(sys|asm|linux|mach|net|netinet|arpa)/.*|(unistd|pthread|sched|fcntl|dlfcn|poll|pwd|grp|termios|semaphore|strings"
+    r"|dirent|windows|intrin|io|process)\.h"
+)
+ROOM = {"platform/posix.cpp", "platform/windows.cpp"}  # CMake takes one of them
+
+
+def unguarded(text):
+    """Headers of some systems that a file includes without asking for the system."""
+    found, questions = [], []
+    for line in text.splitlines():
+        if match := re.match(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)", line):
+            word, condition = match.groups()
+            if word in {"if", "ifdef", "ifndef"}:
+                questions.append(condition)
+            elif word == "elif":
+                questions[-1] += condition
+            elif word == "endif":
+                questions.pop()
+        elif match := re.match(r"\s*#\s*include\s*<([^>]+)>", line):
+            asked = any(re.search(r"__linux__|__APPLE__|_WIN32", q) for q in questions)
+            if SOME_SYSTEMS.fullmatch(match[1]) and not asked:
+                found.append(match[1])
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(NATIVE)))
+def test_no_file_outside_the_platform_room_includes_what_only_some_systems_have(path):
+    if path.relative_to(NATIVE).as_posix() not in ROOM:
+        assert unguarded(path.read_text()) == []
+
+
+def test_the_check_sees_a_header_without_a_guard_and_after_one():
+    guarded = "#if defined(_WIN32)\n#include <windows.h>\n#else\n#include <sys/mman.h>\n#endif\n"
+    assert unguarded(guarded) == []
+    assert unguarded(guarded + "#include <unistd.h>\n") == ["unistd.h"]
+    assert unguarded("#if defined(__x86_64__)\n#include <sys/mman.h>\n#endif\n") == ["sys/mman.h"]
+
+
+def test_both_systems_give_every_function_of_the_room_a_meaning():
+    signature = re.compile(r"^(?:uint8_t\*|void|int|bool) (\w+)\(", re.MULTILINE)
+    declared = signature.findall((NATIVE / "platform" / "system.h").read_text())
+    assert len(declared) >= 5
+    for name in ROOM:
+        assert sorted(signature.findall((NATIVE / name).read_text())) == sorted(declared)
+
+
+def test_the_cross_compile_has_the_flags_of_the_build():
+    script = (ROOT / "scripts" / "windows").read_text()
+    assert os.access(ROOT / "scripts" / "windows", os.X_OK)
+    subprocess.run(["sh", "-n", ROOT / "scripts" / "windows"], check=True)
+    build = (NATIVE / "CMakeLists.txt").read_text()
+    wide = re.search(r"set\(avx512 (.*)\)", build)[1]
+    assert f'avx512="{wide}"' in script
+    levels = {
+        name: flags.replace("${avx512}", "$avx512") for name, flags in re.findall(r"woolly_level\((\w+) (.*)\)", build)
+    }
+    assert {"avx2", "avxvnni", "avx512", "amx", "neon", "neon_i8mm"} == set(levels)
+    for name, flags in levels.items():
+        assert f'{name}) echo "{flags}"' in script
+    for flag in ("-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-ffp-contract=off"):
+        assert flag in build
+        assert flag in script
