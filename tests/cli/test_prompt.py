@@ -65,7 +65,7 @@ def test_a_file_as_standard_input_goes_before_the_prompt(model, stdin, tmp_path)
 def test_the_null_device_is_no_input(model, stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
     assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
-    with pytest.raises(RequestError, match="the prompt is empty"):
+    with pytest.raises(RequestError, match="a prompt was expected after it"):
         model_and_prompt([model], None, None, None)
 
 
@@ -129,6 +129,8 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
         ("smolm2", "no model named 'smolm2': did you mean smollm2"),
         ("smol2", "did you mean smollm2"),
         ("smollm", "did you mean smollm2"),
+        ("mistral", "no model named 'mistral': `woolly list` shows"),
+        ("llama3.2:1b", "no model named 'llama3.2:1b': `woolly list` shows"),
         ("missing.gguf", "no file and no model named 'missing.gguf'"),
         ("models/llama", "no file and no model named 'models/llama': give the path"),
         ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),

@@ -45,6 +45,8 @@ def model(tmp_path_factory):
         ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
         ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT TYPE"),
         ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
+        ("serve smollm2", "woolly serve takes its model as an option: woolly serve -m smollm2"),
+        ("run x --format json", "--json prints one JSON object"),
         ("show", "a model was expected, the path of a GGUF file or a name of `woolly list`"),
         ("bench", "a model was expected"),
         ("run a/b c d", 'put the prompt in "quotes"'),

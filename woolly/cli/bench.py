@@ -48,7 +48,8 @@ def bench(
         list[str], typer.Option("--batch", "-b", metavar="LIST", help="Sequences that generate at once.")
     ] = ["1"],  # noqa: B006
     threads: Annotated[
-        list[str] | None, typer.Option("--threads", "-t", metavar="LIST", help="Threads.", show_default="all cores")
+        list[str] | None,
+        typer.Option("--threads", "-t", metavar="LIST", help="Threads.", show_default="all physical cores"),
     ] = None,
     rows: Annotated[
         list[str],

@@ -61,7 +61,7 @@ ModelOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all cores")]
+Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads.", show_default="all physical cores")]
 Ctx = Annotated[
     int | None, typer.Option("--ctx", "-c", help="Context in tokens.", show_default="the model's, at most 8192")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import time
@@ -22,6 +23,13 @@ else:
     import select
 
 __all__ = ["model_and_prompt"]
+
+# Names of models elsewhere, and names with a tag: taken for a prompt, they would puzzle whoever asks.
+_LIKE_A_MODEL = re.compile(
+    r"[\w.-]+:[\w.-]+$|(llama|mistral|mixtral|qwen|gemma|phi|deepseek|granite|codellama|tinyllama|starcoder|falcon|olmo"
+    r"|gpt-oss|command-r)([\d._-][\w.-]*)?$",
+    re.IGNORECASE,
+)
 
 # Seconds that a prompt waits for the first byte of a pipe that may never bring any: ssh, cron and CI leave such open.
 _TOLD_AFTER, _PATIENCE = 1.0, 10.0
@@ -47,7 +55,7 @@ def model_and_prompt(words: list[str], named: str | None, text: str | None, file
     parts = [piped, "" if file is None else read_text("--file", Path(file)).removesuffix("\n"), prompt or ""]
     whole = "\n\n".join(part for part in parts if part.strip())
     if not whole:
-        raise UsageError("the prompt is empty")
+        raise UsageError("the prompt is empty" if name is None or prompt or file else _lacks_prompt(name))
     return name or DEFAULT_MODEL, whole
 
 
@@ -87,6 +95,11 @@ def _is_model(word: str) -> bool:
             raise StoreError(
                 f"there is no model named {word!r}: did you mean {' or '.join(near)}? (-p {word} makes it the prompt)"
             )
+        if _LIKE_A_MODEL.match(word):
+            raise StoreError(
+                f"there is no model named {word!r}: `woolly list` shows those there are, `woolly pull hf:org/repo`"
+                f" fetches others (-p {word} makes it the prompt)"
+            )
         if looks_like_a_path:
             raise StoreError(
                 f"there is no file and no model named {word!r}: give the path of a GGUF file, or hf:org/repo"
@@ -102,9 +115,13 @@ def _needed_input(name: str | None) -> str:
         raise UsageError(
             'a prompt was expected, for instance: woolly run "Why is the sky blue?"'
             if name is None
-            else f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
+            else _lacks_prompt(name)
         )
     return _whole_input()
+
+
+def _lacks_prompt(name: str) -> str:
+    return f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
 
 
 def _waiting_input() -> str:

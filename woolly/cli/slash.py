@@ -113,7 +113,7 @@ def _set(chat: Chat, text: str) -> str:
         chat.conversation.set(name, value.strip())
     params = chat.conversation.params
     shown = {**{name: getattr(params, name) for name in _USUAL}, **changed_settings(params)}
-    lines = [f"{name} = {value}" for name, value in shown.items()]
+    lines = [f"{name} = {'(not set)' if value is None else value}" for name, value in shown.items()]
     if not text:
         others = ", ".join(name for name in setting_names() if name not in shown)
         width = min(100, shutil.get_terminal_size().columns)

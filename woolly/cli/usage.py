@@ -29,7 +29,6 @@ _COMMANDS = {
     "ask": "run",
     "benchmark": "bench",
     "cli": "chat",
-    "create": "quantize",
     "delete": "rm",
     "detokenize": "tokenize",
     "download": "pull",
@@ -77,13 +76,15 @@ _HINTS = {
     **dict.fromkeys(("-ctv", "--cache-type-v"), "keys and values are kept in one type, which --kv-type names"),
     **dict.fromkeys(("-tb", "--threads-batch"), "prompts and answers have the same threads, which --threads counts"),
     **dict.fromkeys(("--mmap", "--no-mmap", "--mlock"), "files are always mapped; leave it out"),
+    "--format": "--json prints one JSON object, --json-schema holds the answer to a schema",
+    **dict.fromkeys(("-v", "--verbose"), "--json has the timings, and `woolly why` explains them"),
     **dict.fromkeys(("-mm", "--mmproj", "--image", "--lora"), "images and adapters are not supported"),
 }
 
 
 def near(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?`, or nothing where no name is near."""
-    found = difflib.get_close_matches(word, sorted(known), n=2)
+    found = difflib.get_close_matches(word, sorted(known), n=2, cutoff=0.65)
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
@@ -218,6 +219,8 @@ def _sentence(error: Any) -> str:
         return f"{command} lacks {name.removesuffix('...')}: {usage}"
     message: str = error.format_message().rstrip(".")
     if extra := re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.+)\)", message):
+        if command == "woolly serve":
+            return f"woolly serve takes its model as an option: woolly serve -m {extra[1]}"
         return f"{command} has no use for {extra[1]!r}: {usage}"
     if kind == "BadOptionUsage" and "requires" in message:
         return f"{error.option_name} needs a value"

@@ -147,7 +147,9 @@ def _cell(run: Run, name: str) -> str:
     if part is None:
         return ""
     share = f"{part.seconds / run.seconds:4.0%}"
-    return f"{share}  {part.limits.bound:<10} {part.reached:6.0%}" if part.limits.bound else share
+    # More than the limit: other programs disturbed its measurement, or the weights stayed in a cache.
+    reached = f"{part.reached:.0%}" if part.reached <= 1 else ">100%"
+    return f"{share}  {part.limits.bound:<10} {reached:>6}" if part.limits.bound else share
 
 
 def _wrapped(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:

@@ -134,7 +134,10 @@ def _invalid(error: RequestValidationError) -> ApiError:
     place = _place(first)
     if first["type"] in ("missing", "model_attributes_type") and not place:
         return ApiError(
-            400, "invalid_request", "a JSON object was expected as the body, sent with Content-Type: application/json"
+            400,
+            "invalid_request",
+            "a JSON object was expected as the body, named by the header Content-Type: application/json"
+            " (with curl: -H 'Content-Type: application/json')",
         )
     message = first["msg"][:1].lower() + first["msg"][1:]
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
