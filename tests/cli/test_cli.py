@@ -103,7 +103,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "TINY", "x", "--raw", "-sys", "y"), 2, "--system needs a chat template"),
         (("run", "TINY", ""), 2, "the prompt is empty"),
         (("run", "TINY", "  "), 2, "the prompt is empty"),
-        (("run", "TINY"), 2, "the prompt is empty"),
+        (("run", "TINY"), 2, "a prompt was expected after it"),
         (("run", "nope.gguf"), 1, "there is no file and no model named 'nope.gguf'"),
         (("run", "nope.gguf", "x"), 1, "there is no file and no model named 'nope.gguf'"),
         (("run", "smolm2"), 1, "did you mean smollm2? (-p smolm2 makes it the prompt)"),

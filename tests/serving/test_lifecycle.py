@@ -5,10 +5,12 @@ import contextlib
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -189,3 +191,22 @@ def test_the_earlier_commands_name_is_the_same_command():
     )
     assert ended.returncode == 1
     assert "port is 99999; at most 65535 was expected" in ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_client_that_goes_away_while_it_is_written_to_does_not_end_the_server(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, ctx=256) as server:
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+        assert ignored >> (signal.SIGPIPE - 1) & 1
+        host, port = server.url.removeprefix("http://").split(":")
+        body = json.dumps(LONG).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        for _ in range(20):
+            with socket.create_connection((host, int(port)), 20) as client:
+                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                assert client.recv(64)
+                # Closed with a reset, whatever is under way.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert httpx.get(f"{server.url}/health", timeout=20).status_code == 200
+        assert server.process.poll() is None

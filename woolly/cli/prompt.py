@@ -55,7 +55,7 @@ def model_and_prompt(words: list[str], named: str | None, text: str | None, file
     parts = [piped, "" if file is None else read_text("--file", Path(file)).removesuffix("\n"), prompt or ""]
     whole = "\n\n".join(part for part in parts if part.strip())
     if not whole:
-        raise UsageError("the prompt is empty" if name is None or prompt or file else _lacks_prompt(name))
+        raise UsageError("the prompt is empty" if name is None or prompt is not None or file else _lacks_prompt(name))
     return name or DEFAULT_MODEL, whole
 
 

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import socket
 import sys
+import threading
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,7 @@ _SPARE_FILES = 256  # beside connections: models, the log, the database
 def run(settings: Settings) -> int:
     """Serves until told to stop; gives the exit code. RequestError or StoreError for what cannot be served."""
     set_up_logs(settings.log_level, settings.log_format == "json")
+    _outlive_clients()
     _raise_file_limit(settings.max_connections)
     app = create_app(settings)
     listener = _listen(settings.host, settings.port)
@@ -159,6 +161,12 @@ def _warn_if_public(settings: Settings, host: str) -> None:
             " give --api-key or --api-key-file, or --host 127.0.0.1",
             extra={"host": host},
         )
+
+
+def _outlive_clients() -> None:
+    """Has a write to a client that is gone fail; it would end the process, as is right for a command's output."""
+    if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def _raise_file_limit(n_connections: int) -> None:
