@@ -50,18 +50,22 @@ class Gate:
         return self.function(*args, **named)
 
 
+async def leaves_when_its_thread_is_done(gate, work, times=1):
+    """However often it is told to."""
+    await until(gate.is_entered.is_set)
+    for _ in range(times):
+        work.cancel()
+        await asyncio.sleep(0.02)
+        assert not work.done()
+    gate.is_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
 def test_who_is_told_to_leave_leaves_when_the_thread_is_done_however_often_it_is_told():
     async def story():
         gate = Gate()
-        work = asyncio.create_task(run_held(gate))
-        await until(gate.is_entered.is_set)
-        for _ in range(3):
-            work.cancel()
-            await asyncio.sleep(0.02)
-            assert not work.done()
-        gate.is_open.set()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+        await leaves_when_its_thread_is_done(gate, asyncio.create_task(run_held(gate)), times=3)
 
     asyncio.run(story())
 
@@ -77,13 +81,7 @@ def test_json_is_held_while_it_is_looked_at(monkeypatch):
         gate = Gate()
         monkeypatch.setattr(limits_module, "_check_json", gate)
         work = asyncio.create_task(limits_module.check_json(b" " * 100_000))
-        await until(gate.is_entered.is_set)
-        work.cancel()
-        await asyncio.sleep(0.02)
-        assert not work.done()
-        gate.is_open.set()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+        await leaves_when_its_thread_is_done(gate, work)
 
     asyncio.run(story())
 

@@ -71,9 +71,9 @@ def _root(
 
 def main() -> None:
     """Entry point: 0 for success, 2 for what was typed wrongly, 1 for other errors, 130 for Ctrl-C."""
-    if hasattr(signal, "SIGPIPE") and sys.argv[1:2] not in (["serve"], ["pull"]):
-        # The reader of our output may go away (`woolly plan ... | head`): end as other tools do, without a word. What
-        # speaks with the network must not end so when the other side goes away.
+    if hasattr(signal, "SIGPIPE") and sys.argv[1:2] != ["pull"]:
+        # The reader of our output may go away (`woolly plan ... | head`): end as other tools do, without a word. Not
+        # where the one that goes away may be the other end of a download; the server sees to that itself.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
