@@ -165,7 +165,7 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
 install() {
     target=. strict=OFF
     if [ "$kind" = test ]; then target='.[test]' strict=ON; fi
-    say "installing Woolly and building its native module (a minute or two)"
+    say "installing Woolly and building its native module (two to five minutes)"
     : >"$unfinished"
     rm -f -- "$stamp"
     built=$(sources) # before, so that a file edited while the compiler runs is built at the next start

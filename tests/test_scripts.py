@@ -118,7 +118,7 @@ def test_the_first_start_makes_the_environment_installs_and_answers_on_stdout_al
     )
     assert result.stderr.splitlines() == [
         "woolly: making a virtual environment in .venv",
-        "woolly: installing Woolly and building its native module (a minute or two)",
+        "woolly: installing Woolly and building its native module (two to five minutes)",
     ]
     assert house.lines() == ["venv", f"pip WOOLLY_STRICT=OFF . in {house.root}"]
 
