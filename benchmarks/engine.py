@@ -1,6 +1,6 @@
 """What the engine adds to the program's own time, and how soon a short request is answered beside a long prompt.
 
-    python benchmarks/engine.py smollm2 --batch 8
+    python -m benchmarks.engine smollm2 --batch 8
 
 Overhead is the time of a step outside of the program and of the samplers, as a share of the step; sampling is counted
 by itself. The short request arrives just after a step began, which is the worst moment; its time to the first token
@@ -48,10 +48,10 @@ def overhead(llm: LLM, batch: int, n_tokens: int, params: dict[str, Any]) -> dic
     samplers = []
     for i in range(batch):
         prompt = llm.tokenize(f"Story number {i}, told by a sheep:")
-        sequence = engine.prepare(prompt, SamplingParams(seed=i, max_tokens=n_tokens, ignore_eos=True, **params))
-        samplers.append(Clock(sequence.sampler.next))
-        sequence.sampler.next = samplers[-1]  # type: ignore[method-assign]
-        engine.add(sequence)
+        request = engine.new_request(prompt, SamplingParams(seed=i, max_tokens=n_tokens, ignore_eos=True, **params))
+        samplers.append(Clock(request.sampler.next))
+        request.sampler.next = samplers[-1]  # type: ignore[method-assign]
+        engine.add(request)
     steps, native, sampling = [], [], []
     while not engine.is_idle:
         start = time.perf_counter()
@@ -78,7 +78,7 @@ def first_token(llm: LLM, n_long: int, n_short: int, chunk: int) -> dict[str, fl
     """Time to the first token of short requests that arrive while a long prompt is computed."""
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=llm.ctx, kv_tokens=2 * llm.ctx, chunk=chunk)
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
-    long = engine.add(engine.prepare([17 * i % llm.n_vocab for i in range(n_long)], params))
+    long = engine.add(engine.new_request([17 * i % llm.n_vocab for i in range(n_long)], params))
     chunks, waits = [], []
     while long.n_missing > 2 * engine.scheduler.chunk:
         engine.step()
@@ -87,7 +87,7 @@ def first_token(llm: LLM, n_long: int, n_short: int, chunk: int) -> dict[str, fl
         chunks.append(time.perf_counter() - start)
         # Arrived while that step was at its beginning.
         prompt = [(29 * i + len(waits)) % llm.n_vocab for i in range(n_short)]
-        short = engine.add(engine.prepare(prompt, params))
+        short = engine.add(engine.new_request(prompt, params))
         while not short.output:
             engine.step()
         waits.append((time.perf_counter() - start) / chunks[-1])

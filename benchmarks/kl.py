@@ -1,6 +1,6 @@
 """How far quantized arithmetic strays from f32: mean KL divergence and top-1 agreement on a real text.
 
-    python benchmarks/kl.py MODEL TEXT [--tokens 2048] [--chunk 512] [--levels scalar,neon] [--peer-python PYTHON]
+    python -m benchmarks.kl MODEL TEXT [--tokens 2048] [--chunk 512] [--levels scalar,neon] [--peer-python PYTHON]
 
 The reference computes the same file's weights, dequantized, in f32 with NumPy: it is slow, and takes 4 bytes of memory
 per weight. Each chunk starts from an empty cache, with BOS in its first place where the file asks for BOS; every
@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from comparison import machine, markdown
-from servers import ServerError, start_peer
 
+from benchmarks.versus.comparison import machine, markdown
+from benchmarks.versus.process import ServerError, start_peer
 from woolly.engine import Engine
 from woolly.errors import WoollyError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import trace
 from woolly.runtime import Backend, Options, choose
 from woolly.runtime.cpu import kernel_level
-from woolly.text import Tokenizer
+from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -203,7 +203,7 @@ def main() -> None:
     try:
         found = run(options, lambda text: None if quiet else print(text, file=sys.stderr))
     except (ServerError, WoollyError) as error:
-        sys.exit(f"kl.py: error: {error}")
+        sys.exit(f"kl: error: {error}")
     if options.json:
         engines = [divergence.as_json() for divergence in found]
         print(json.dumps({"model": options.model.name, "text": options.text.name, "engines": engines}, indent=2))

@@ -1,7 +1,7 @@
 # Sourced by scripts/run and scripts/test: set_up makes .venv in the project root and installs Woolly into it.
 # Plain POSIX sh. What it says goes to stderr; the answers of Woolly have stdout for themselves.
 #
-# .venv/woolly-stamp tells what was installed, one fact per line: run or test, the project root, the Python under
+# .venv/woolly-stamp says what was installed, one fact per line: run or test, the project root, the Python under
 # .venv, a checksum of pyproject.toml and native/. A start that finds its own facts there installs nothing.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd -P)
@@ -26,7 +26,7 @@ set_up() { # set_up run|test
     kind=$1
     if is_current; then return; fi
 
-    # Two starts at once take turns; this file is the lock because it is always there.
+    # Two starts at once take turns. This file is the lock, because it always exists.
     exec 9<"$root/scripts/setup.sh"
     if command -v flock >/dev/null; then flock 9 || true; fi
     if ! is_current; then
@@ -73,7 +73,7 @@ find_python() {
     PATH=$(printf '%s\n' "$PATH" | tr ':' '\n' | grep -Fxv -- "$venv/bin" | paste -sd: -)
     python=
     for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
-        # Of any other activated environment the Python under it: .venv must not hang on that environment.
+        # If another environment is activated, take the Python under it: .venv must not depend on that environment.
         python=$("$candidate" -c 'import sys
 sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sys.executable)' 2>/dev/null) || true
         [ -z "$python" ] || return 0
@@ -165,7 +165,7 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
 install() {
     target=. strict=OFF
     if [ "$kind" = test ]; then target='.[test]' strict=ON; fi
-    say "installing Woolly and building its native module (two to five minutes)"
+    say "installing Woolly and building its native module (three to eight minutes)"
     : >"$unfinished"
     rm -f -- "$stamp"
     built=$(sources) # before, so that a file edited while the compiler runs is built at the next start
@@ -184,8 +184,8 @@ in_root() {
     (cd -- "$root" && exec "$@")
 }
 
-# Runs a command with its output hidden, and shows the end of that only when the command fails. On a terminal a dot
-# every few seconds says that it goes on.
+# Runs a command with its output hidden, and shows the end of the output only if the command fails. On a terminal, a dot
+# every few seconds shows that it is running.
 quietly() {
     log=$(mktemp)
     dots=

@@ -1,24 +1,99 @@
-"""What all tests share."""
+"""What all tests share: the real model, and which tests `scripts/test quick` leaves out."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from woolly import store
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, store
 from woolly.errors import StoreError
+
+#: Folders, files and tests that start processes, servers or browsers, build, or compute for seconds.
+SLOW = (
+    "tests/clients",
+    "tests/cli/test_bench.py",
+    "tests/cli/test_cli.py",
+    "tests/cli/test_commands.py",
+    "tests/cli/test_screen.py::test_the_table_of_bench",
+    "tests/cli/test_usage.py",
+    "tests/cli/test_why.py",
+    "tests/docs/test_blocks.py::test_the_blocks_of_a_page_run_in_order",
+    "tests/engine/test_speculation.py",
+    "tests/engine/test_together.py",
+    "tests/gguf/test_fuzz.py",
+    "tests/llm/test_llm.py::test_smollm2",
+    "tests/measure/test_examination.py",
+    "tests/models/test_goldens.py::test_smollm2",
+    "tests/native",
+    "tests/packaging/test_benchmarks.py",
+    "tests/packaging/test_scripts.py",
+    "tests/packaging/test_sdist.py",
+    "tests/runtime/test_cpu_ops.py",
+    "tests/runtime/test_cpu_process.py",
+    "tests/runtime/test_cpu_rows.py",
+    "tests/runtime/test_moe.py",
+    "tests/serving/dialects/ole/test_flow.py",
+    "tests/serving/dialects/ole/test_sessions.py",
+    "tests/serving/dialects/ole/test_websocket.py",
+    "tests/serving/dialects/openai/test_chat.py",
+    "tests/serving/gate/test_hostile.py",
+    "tests/serving/pages",
+    "tests/serving/test_lifecycle.py",
+    "tests/serving/test_schema.py",
+    "tests/soak",
+    "tests/store/test_fetch.py",
+    "tests/templates/test_sandbox_fuzz.py",
+    "tests/templates/test_sandbox_hostile.py",
+)
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skips slow files before they are imported: to collect them takes longer than many tests."""
+    is_slow = collection_path.is_relative_to(ROOT) and collection_path.relative_to(ROOT).as_posix() in SLOW
+    return True if is_slow and config.option.markexpr == "not slow" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests of `SLOW`; in a whole run, an entry that matches no test is an error."""
+    unused = set(SLOW)
+    for item in items:
+        for entry in SLOW:
+            if item.nodeid.startswith(entry):
+                item.add_marker(pytest.mark.slow)
+                unused.discard(entry)
+    chosen = (config.option.file_or_dir, config.option.keyword, config.option.markexpr, config.option.ignore)
+    if unused and not any(chosen):
+        raise pytest.UsageError(f"tests/conftest.py: SLOW names what is not there: {', '.join(sorted(unused))}")
 
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """Path of the real default model, pulled once into the user's cache.
+    """Returns the path of the real default model, pulled once into the user's cache.
 
-    Where it cannot be had, tests that need it are skipped with the reason; with CI=true they fail.
+    If it is not available, tests that need it are skipped with the reason; with CI=true they fail.
     """
     try:
         return store.pull("smollm2")
     except StoreError as error:
-        reason = f"the real model cannot be had: {error}"
+        reason = f"the real model is not available: {error}"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the path of a tiny random model of the architecture `llama`; no test changes the file."""
+    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def tiny_llm(tiny_model: Path) -> Iterator[LLM]:
+    """Yields the tiny model, opened once per module; a test makes its own `Engine` over its program."""
+    with LLM(tiny_model, ctx=512) as llm:
+        yield llm

@@ -2,9 +2,13 @@
 
 import ast
 import importlib
+import io
 import pkgutil
+import re
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from pathlib import Path
 from types import FunctionType
 
@@ -15,23 +19,31 @@ import woolly
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "woolly"
 
-# A package imports only what stands on a lower rung. Names on one rung do not import each other,
-# except that text reads vocabularies with gguf.
+# A room imports only rooms on a lower rung; rooms on one rung do not import each other.
 LADDER = (
+    ("machine", "quant"),
     ("gguf", "store"),
-    ("quantize", "text"),
-    ("plan",),
-    ("models",),
-    ("runtime",),
+    ("tokens", "templates", "quantize"),
+    ("grammar", "plan"),
+    ("sampling", "models"),
+    ("chat", "runtime"),
+    ("cache", "mcp"),
     ("engine",),
     ("llm",),
-    ("async_llm",),
+    ("measure",),
     ("serving",),
+    ("cluster",),
     ("cli",),
     ("__main__",),
 )
 RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
 FREE = {"errors", "_native", "__init__"}
+
+# Folders that may be long, because all their files are leaves of one shape: one model, sampler, command, ... each.
+LEAVES = {"models", "samplers", "commands", "passes", "ops", "openai", "llama", "ole"}
+MAX_FILES = 20
+# Folders of tests that belong to no room of the package.
+TEST_FOLDERS = {"cases", "clients", "docs", "goldens", "native", "packaging", "soak"}
 
 ROOT_FILES = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
 ROOT_FOLDERS = {"woolly", "native", "tests", "benchmarks", "docs", "scripts", "deploy"}
@@ -57,33 +69,48 @@ def room(path):
     return first.removesuffix(".py")
 
 
-def imported_rooms(path):
-    """Rooms of woolly that a file imports, anywhere in it."""
+def imported_modules(path):
+    """Modules of woolly that a file imports, anywhere in it, with the names that it takes from them."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            names = [node.module]
-            if node.module == "woolly":
-                names = [f"woolly.{alias.name}" for alias in node.names]
-        for name in names:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name for name in names if name.startswith("woolly."))
+
+
+def test_a_room_imports_only_rooms_on_lower_rungs():
+    for path in modules():
+        own = room(path)
+        for other in {name.split(".")[1] for name in imported_modules(path)} if own not in FREE else ():
+            if other in RUNG and other != own:
+                assert RUNG[other] < RUNG[own], f"{path} imports {other}, which is not on a lower rung"
+
+
+def test_only_runtime_names_a_concrete_backend():
+    backends = {path.name for path in (PACKAGE / "runtime").iterdir() if (path / "__init__.py").exists()}
+    for path in modules():
+        if room(path) != "runtime":
+            for name in imported_modules(path):
+                parts = name.split(".")
+                named = parts[:2] == ["woolly", "runtime"] and backends & set(parts[2:])
+                assert not named, f"{path} imports {name}; ask the protocols of runtime/program.py instead"
+
+
+def test_dialects_do_not_import_each_other():
+    folder = PACKAGE / "serving" / "dialects"
+    shared = {"completions", "meaning"}  # not a dialect: shapes that several reply in
+    dialects = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()} - shared
+    assert dialects
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0]
+        for name in imported_modules(path):
             parts = name.split(".")
-            if parts[0] == "woolly" and len(parts) > 1:
-                yield parts[1]
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_package_imports_only_what_stands_to_its_left(path):
-    own = room(path)
-    if own in FREE:
-        return
-    assert own in RUNG, f"{own} has no place on the ladder"
-    for other in imported_rooms(path):
-        if other in FREE or other == own or not ((PACKAGE / other).exists() or (PACKAGE / f"{other}.py").exists()):
-            continue
-        assert RUNG[other] < RUNG[own], f"{own} imports {other}, which does not stand to its left"
+            others = dialects - {own}
+            named = parts[1:3] == ["serving", "dialects"] and len(parts) > 3 and parts[3] in others
+            assert not named, f"{path} imports {name}; what two dialects share belongs to neither"
 
 
 def test_every_rung_that_exists_is_on_the_ladder():
@@ -91,13 +118,30 @@ def test_every_rung_that_exists_is_on_the_ladder():
     assert rooms <= set(RUNG)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in tracked() if p.suffix in {".py", ".cpp", ".h", ".pyi"}],
-    ids=str,
-)
-def test_no_source_file_is_longer_than_400_lines(path):
-    assert len((ROOT / path).read_text().splitlines()) <= 400
+def test_only_the_cluster_imports_ray():
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            if any(name.split(".")[0] == "ray" for name in names):
+                assert room(path) == "cluster", f"{path}:{node.lineno}"
+
+
+def test_no_room_has_more_than_20_files_unless_they_are_leaves_of_one_shape():
+    sources = Counter(p.parent for p in tracked() if p.suffix in {".py", ".cpp", ".h"} and p.name != "__init__.py")
+    for folder, n_files in sources.items():
+        if folder.parts[:1] in {("woolly",), ("native",)} and folder.name not in LEAVES:
+            assert n_files <= MAX_FILES, f"{folder} has {n_files} files: make rooms in it"
+
+
+def test_the_folders_of_the_tests_are_those_of_the_rooms():
+    folders = {p.parts[1] for p in tracked() if p.parts[0] == "tests" and len(p.parts) > 2}
+    assert folders - TEST_FOLDERS == {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
+
+
+def test_no_source_file_is_longer_than_400_lines():
+    sources = [p for p in tracked() if p.suffix in {".py", ".cpp", ".h", ".pyi"}]
+    assert not [str(p) for p in sources if len((ROOT / p).read_text().splitlines()) > 400]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +191,7 @@ def test_importing_woolly_stays_light():
         "jinja2",
         "tokenizers",
         "rich",
-        "typer",
+        "click",
     }
     assert not heavy & set(loaded)
 
@@ -164,6 +208,25 @@ def test_the_library_never_prints_or_exits():
                 )
             if isinstance(node, ast.Attribute):
                 assert ast.unparse(node) not in {"sys.stdout", "sys.stderr"}, f"{path}:{node.lineno}"
+
+
+def prose():
+    """Yields the comments and docstrings of the package and of native code, line by line, with their places."""
+    for path in modules():
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
+                for number, line in enumerate(token.string.splitlines(), token.start[0]):
+                    yield f"{path.relative_to(ROOT)}:{number}", line.strip('# "')
+    for path in (p for p in tracked() if p.parts[0] == "native" and p.suffix in {".cpp", ".h"}):
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if "//" in line:
+                yield f"{path}:{number}", line.partition("//")[2].strip()
+
+
+def test_the_prose_is_plain():
+    # Name the number (n_rows), the actor (caller, client) and the act (says, reports); begin with the subject.
+    quaint = re.compile(r"\bso many\b|\bwhoever\b|\btold\b|^Of ")
+    assert not [f"{place}: {line}" for place, line in prose() if quaint.search(line)]
 
 
 def test_a_checkout_holds_no_weights_or_built_files():

@@ -2,7 +2,7 @@
 
 >>> from woolly import LLM
 >>> with LLM("smollm2") as llm:
-...     print(llm.chat([{"role": "user", "content": "Why is the sky blue?"}]))
+...     print(llm.chat("Why is the sky blue?"))
 """
 
 from importlib import import_module
@@ -23,10 +23,10 @@ from woolly.errors import (
 )
 
 if TYPE_CHECKING:
-    from woolly.async_llm import AsyncLLM
-    from woolly.engine import SamplingParams, Score
-    from woolly.llm import LLM, Chunk, Completion
-    from woolly.text import Tokenizer
+    from woolly.engine import Chunk, Completion, Score
+    from woolly.llm import LLM, AsyncLLM
+    from woolly.sampling import SamplingParams
+    from woolly.tokens import Tokenizer
 
 __all__ = [
     "LLM",
@@ -52,12 +52,12 @@ __all__ = [
 # Imported when first asked for: `woolly.gguf` alone then needs neither tokenizers nor jinja2.
 _LAZY = {
     "LLM": "woolly.llm",
-    "AsyncLLM": "woolly.async_llm",
-    "Chunk": "woolly.llm",
-    "Completion": "woolly.llm",
-    "SamplingParams": "woolly.engine",
+    "AsyncLLM": "woolly.llm",
+    "Chunk": "woolly.engine",
+    "Completion": "woolly.engine",
+    "SamplingParams": "woolly.sampling",
     "Score": "woolly.engine",
-    "Tokenizer": "woolly.text",
+    "Tokenizer": "woolly.tokens",
 }
 
 

@@ -3,6 +3,6 @@
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    from woolly.cli import main
+    from woolly.cli.app import main
 
     main()

@@ -4,6 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "gguf/strings.h"
+#include "machine/system.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,6 +51,12 @@ nb::list decode_strings(const Bytes& bytes, uint64_t offset, uint64_t count) {
 }  // namespace
 
 void bind_gguf(nb::module_& m) {
+    m.def(
+        "watch_file", [](const Bytes& bytes) { return watch_file(bytes.data(), bytes.size()); }, "buffer"_a,
+        "Let a mapped file that becomes shorter read as zeros instead of ending the process; returns a number for "
+        "unwatch_file and is_file_lost.");
+    m.def("unwatch_file", &unwatch_file, "watch"_a, "Forget a file, before it is unmapped.");
+    m.def("is_file_lost", &is_file_lost, "watch"_a, "Whether a part that is gone was read.");
     m.def("skip_strings", &bind_skip_strings, "buffer"_a, "offset"_a, "count"_a,
           "Walk length-prefixed strings; returns the offset after the last whole one and how many were whole.");
     m.def("decode_strings", &decode_strings, "buffer"_a, "offset"_a, "count"_a,

@@ -4,8 +4,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "cpu/bandwidth.h"
-#include "cpu/features.h"
+#include "machine/bandwidth.h"
+#include "machine/features.h"
 
 namespace nb = nanobind;
 
@@ -19,7 +19,7 @@ NB_MODULE(_native, m) {
         "measure_bandwidth",
         [](int threads, size_t megabytes) { return woolly::read_bandwidth(threads, megabytes * 1000000); },
         nb::arg("threads"), nb::arg("megabytes"), nb::call_guard<nb::gil_scoped_release>(),
-        "GB/s at which so many threads together read so much memory.");
+        "GB/s at which this many threads together read memory.");
     woolly::bind_gguf(m);
     woolly::bind_program(m);
     woolly::bind_quantize(m);

@@ -55,6 +55,11 @@ int64_t bind_draw(const Floats& row, float top, double u) {
     return draw(span_of(row), top, u);
 }
 
+void bind_logs(const Floats& values, const WritableFloats& out, bool base_2) {
+    if (out.size() != values.size()) throw std::invalid_argument("values and out must be equally long");
+    logs(span_of(values), base_2, span_of(out));
+}
+
 double bind_log_sum_exp(const Floats& row) {
     if (row.size() == 0) throw std::invalid_argument("the row is empty");
     const nb::gil_scoped_release release;
@@ -78,6 +83,9 @@ void bind_sampling(nb::module_& m) {
           "out[i] = exp(row[i] - top); gives their sum, added up in float32 from first to last.");
     m.def("draw", &bind_draw, "row"_a, "top"_a, "u"_a,
           "The first place at which the sum of exp(row[i] - top), in double, reaches u times the total.");
+    m.def(
+        "logs", &bind_logs, "values"_a, "out"_a, "base_2"_a = false,
+        "out[i] = log(values[i]) in double, rounded to float32 once; by the C library, whatever NumPy was built for.");
     m.def("log_sum_exp", &bind_log_sum_exp, "row"_a, "log(sum(exp(row))) in double.");
     m.def("repeat_lengths", &bind_repeat_lengths, "tokens"_a, "limit"_a, "out"_a,
           "out[i]: how many tokens that end at i are also the last ones of all, at most limit.");

@@ -7,17 +7,17 @@
 namespace woolly {
 
 // How far a walk over length-prefixed strings came. `end` is the offset after the last whole string, which is
-// where the first broken string begins when n_strings is less than what was asked for.
+// the offset of the first broken string if n_strings is less than what was asked for.
 struct StringWalk {
     uint64_t end;
     uint64_t n_strings;
 };
 
-// The string that begins at `offset` (a little-endian u64 length, then its bytes). False when it does not lie
+// The string that begins at `offset` (a little-endian u64 length, then its bytes). False if it is not
 // within `bytes`; any value of `offset` is safe.
 bool read_string(std::span<const uint8_t> bytes, uint64_t offset, std::span<const uint8_t>& text);
 
-// Walks `count` strings from `offset` and stops at the first that does not lie within `bytes`.
+// Walks `count` strings from `offset` and stops at the first that is not within `bytes`.
 StringWalk skip_strings(std::span<const uint8_t> bytes, uint64_t offset, uint64_t count);
 
 }  // namespace woolly

@@ -1,24 +1,62 @@
-// Sizes of the storage types, and which activations each one is multiplied with.
+// All weight types, a row each: X(name, ggml's id, columns of a block, bytes of a block, activations, kernel). The
+// block is Block##name, beside the row in floats.h, blocks32.h, blocks256.h or codebooks.h; the kernel is a struct of
+// the header with that name in cpu/kernels/generic. The list makes the table below, packing, decoding and the kernel
+// table of every level. docs/make/add-a-weight-type.md is the recipe.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "quant/blocks256.h"
+#include "quant/codebooks.h"
+#include "quant/floats.h"
 
-#include "kernels/table.h"
+#define WOOLLY_WEIGHT_TYPES(X) WOOLLY_FLOATS(X) WOOLLY_BLOCKS_32(X) WOOLLY_BLOCKS_256(X) WOOLLY_CODEBOOKS(X)
 
 namespace woolly {
 
+enum class WeightType : uint8_t {
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) name = id,
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+};
+
+// A block has the file's size, and packing loses no byte of it and adds none.
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel)                             \
+    static_assert(sizeof(Block##name) == bytes && alignof(Block##name) == 1, "Block" #name); \
+    static_assert(part_bytes(Block##name::layout(), true) + Block##name::layout().field_bits * columns / 8 == bytes);
+WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+
 struct TypeInfo {
+    const char* name;
     int block;  // columns per block; 0: not a type that can be computed with
     int bytes;  // per block and row
     Activation activation;
 };
 
-TypeInfo type_info(int ggml_type);
+// Ids are below this.
+constexpr int kWeightTypes = [] {
+    int most = 0;
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) most = id > most ? id : most;
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    return most + 1;
+}();
 
-inline size_t row_bytes(TypeInfo t, int64_t columns) { return size_t(columns / t.block) * size_t(t.bytes); }
+struct TypeTable {
+    TypeInfo of[kWeightTypes];
+};
+inline constexpr TypeTable kTypes = [] {
+    TypeTable t{};
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) \
+    t.of[id] = {#name, columns, bytes, Activation::activation};
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    return t;
+}();
 
-// Bytes of one packed panel: 16 rows, as many as in the file.
-inline size_t panel_bytes(TypeInfo t, int64_t columns) { return row_bytes(t, columns) * kPanel; }
+WOOLLY_INLINE TypeInfo type_info(int ggml_type) {
+    return ggml_type >= 0 && ggml_type < kWeightTypes ? kTypes.of[ggml_type] : TypeInfo{};
+}
+
+WOOLLY_INLINE size_t row_bytes(TypeInfo t, int64_t columns) { return size_t(columns / t.block) * size_t(t.bytes); }
 
 }  // namespace woolly

@@ -17,7 +17,7 @@ std::int32_t key_of(float value) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// Small enough to be scanned again where something is found, large enough for SIMD code. The compiler makes that of
+// Small enough to be scanned again if something is found, large enough for SIMD code. The compiler makes that of
 // counts, but not of a maximum of floats.
 constexpr std::size_t block_size = 64;
 
@@ -27,7 +27,7 @@ std::span<const float> block_at(std::span<const float> row, std::size_t first) {
 
 struct Look {
     bool sound;  // neither NaN nor plus infinity
-    bool above;  // something lies above the bound
+    bool above;  // something is above the bound
 };
 
 Look look_at(std::span<const float> block, float bound) {
@@ -50,7 +50,7 @@ std::int32_t id_of(std::uint64_t packed) {
 }
 
 // A few of many: whole blocks are passed over that hold nothing better than the worst that is kept.
-// Nothing where the row is not sound.
+// Nothing if the row is not sound.
 std::vector<std::uint64_t> select(std::span<const float> row, std::size_t k) {
     std::vector<std::uint64_t> kept;
     const std::size_t room = 2 * k + block_size;

@@ -39,6 +39,13 @@ std::int64_t draw(std::span<const float> row, float top, double u) {
     return std::lower_bound(sums.begin(), sums.end(), u * sum) - sums.begin();
 }
 
+void logs(std::span<const float> values, bool base_2, std::span<float> out) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const double value = values[i];
+        out[i] = static_cast<float>(base_2 ? std::log2(value) : std::log(value));
+    }
+}
+
 double log_sum_exp(std::span<const float> row) {
     const double top = *std::max_element(row.begin(), row.end());
     double sum = 0.0;

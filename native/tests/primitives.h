@@ -6,17 +6,17 @@
 #include <cstring>
 
 #define WOOLLY_TARGET scalar
-#include "kernels/isa/scalar.h"
+#include "cpu/kernels/primitives/scalar.h"
 #undef WOOLLY_TARGET
 #define WOOLLY_TARGET tested
 #if defined(TEST_NEON)
-#include "kernels/isa/neon.h"
+#include "cpu/kernels/primitives/neon.h"
 #elif defined(TEST_AVX2)
-#include "kernels/isa/avx2.h"
+#include "cpu/kernels/primitives/avx2.h"
 #elif defined(TEST_AVX512)
-#include "kernels/isa/avx512.h"
+#include "cpu/kernels/primitives/avx512.h"
 #elif defined(TEST_SCALAR)
-#include "kernels/isa/scalar.h"
+#include "cpu/kernels/primitives/scalar.h"
 #else
 #error "name the instruction set: -DTEST_SCALAR, -DTEST_NEON, -DTEST_AVX2 or -DTEST_AVX512"
 #endif
@@ -31,7 +31,7 @@ namespace t = woolly::tested;
 
 namespace {
 
-// Lanes lie in order in every instruction set's structs, so that a plain copy moves them in and out.
+// Lanes are in order in every instruction set's structs, so that a plain copy moves them in and out.
 static_assert(sizeof(t::F32) == 64 && sizeof(t::I32) == 64 && sizeof(t::U8) == 64);
 
 template <class To, class From>

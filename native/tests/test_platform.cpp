@@ -1,5 +1,5 @@
 // The system's part, as every platform must mean it: memory, pages given back, threads that meet, levels found.
-// Linked with the whole of native/ but its bindings (scripts/windows), so that it also tells what does not link.
+// Linked with the whole of native/ but its bindings (scripts/windows), so that it also shows what does not link.
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
@@ -18,11 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/bandwidth.h"
-#include "kernels/select.h"
-#include "platform/system.h"
-#include "program/memory.h"
-#include "threads/pool.h"
+#include "cpu/kernels/select.h"
+#include "cpu/program/memory.h"
+#include "cpu/threads/pool.h"
+#include "machine/bandwidth.h"
+#include "machine/system.h"
 
 namespace {
 

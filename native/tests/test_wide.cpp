@@ -7,8 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "kernels/table.h"
-#include "quant/types.h"
+#include "cpu/kernels/table.h"
+#include "cpu/kernels/tile_row.h"
+#include "cpu/weights/pack.h"
+#ifdef TEST_TILES
+#include "machine/system.h"
+#endif
 
 namespace woolly {
 extern const KernelTable TEST_TABLE;
@@ -21,33 +25,61 @@ using namespace woolly;
 std::mt19937 engine(1);
 int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
 
+// The float16 numbers of a type's blocks, which stand in front when packed: how many, and whether there is an exponent.
+struct Scales {
+    int halves;
+    bool exponent;
+};
+template <class Block>
+Scales scales() {
+    Scales s{0, false};
+    constexpr Layout layout = Block::layout();
+    for (const Part& part : layout.parts) s.halves += part.piece == Piece::half ? 1 : 0;
+    s.exponent = layout.parts[0].piece == Piece::one;
+    return s;
+}
+Scales scales_of(int type) {
+    switch (WeightType(type)) {
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) \
+    case WeightType::name:                                       \
+        return scales<Block##name>();
+        WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    }
+    return {};
+}
+
 // Any bytes are weights; only the float scales in front of a block must be numbers.
 std::vector<uint8_t> random_panel(int type, TypeInfo info, int64_t columns) {
     std::vector<uint8_t> panel(panel_bytes(info, columns));
     for (uint8_t& byte : panel) byte = uint8_t(between(0, 255));
     const WeightType t = WeightType(type);
-    if (t == WeightType::f32)
+    if (t == WeightType::F32)
         for (size_t i = 0; i < panel.size(); i += 4) {
             const float value = float(between(-1000, 1000)) * 0.001f;
             std::memcpy(&panel[i], &value, 4);
         }
-    if (t == WeightType::f16 || t == WeightType::bf16)
+    if (t == WeightType::F16 || t == WeightType::BF16)
         for (size_t i = 0; i < panel.size(); i += 2) {
             const uint16_t half = uint16_t(between(0x2000, 0x3f80) | (between(0, 1) << 15));
             std::memcpy(&panel[i], &half, 2);
         }
     if (info.activation == Activation::f32) return panel;
-    const bool minimum = t == WeightType::q4_1 || t == WeightType::q5_1 || t == WeightType::q2_k ||
-                         t == WeightType::q4_k || t == WeightType::q5_k;
+    const Scales scales = scales_of(type);
     for (int64_t b = 0; b < columns / info.block; ++b) {
         uint8_t* block = panel.data() + b * info.bytes * kPanel;
-        if (t == WeightType::mxfp4)
-            for (int i = 0; i < 16; ++i) block[i] = uint8_t(between(100, 140));
-        else
-            for (int i = 0; i < (minimum ? 32 : 16); ++i) {
-                const uint16_t half = uint16_t(between(0x1000, 0x3c00) | (between(0, 1) << 15));
-                std::memcpy(block + 2 * i, &half, 2);
+        if (scales.exponent)
+            for (int i = 0; i < kPanel; ++i) block[i] = uint8_t(between(100, 140));
+        // Nibbles of the last four half words: a quarter of 1, whatever the lower three.
+        if (t == WeightType::IQ1_M)
+            for (int r = 0; r < kPanel; ++r) {
+                uint8_t& top = block[kPanel * 48 + 64 + 4 * r + 3];
+                top = uint8_t((top & 15) | 0x30);
             }
+        for (int i = 0; i < kPanel * scales.halves; ++i) {
+            const uint16_t half = uint16_t(between(0x1000, 0x3c00) | (between(0, 1) << 15));
+            std::memcpy(block + 2 * i, &half, 2);
+        }
     }
     return panel;
 }
@@ -119,19 +151,65 @@ bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
            std::memcmp(one.data(), few.data(), one.size() * 4) == 0;
 }
 
+// The same by tiles, if the type has them: several panels and blocks at a time.
+bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n) {
+    const Grid& grid = kernels.grid[type];
+    if (grid.dot == nullptr) return true;
+    const TypeInfo info = type_info(type);
+    const Rows rows(kernels, info.activation, columns, n);
+    const int panels = between(1, 3), each = between(1, 4), tiles = (n + kTileRows - 1) / kTileRows;
+    const int64_t blocks = columns / grid.columns, bytes = tile_bytes(info.activation), step = tiles * bytes;
+    const int64_t sums_step = tiles * 256;
+    const auto take = [](int64_t bytes) {
+        return static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
+    };
+    uint8_t *a = take(blocks * step), *open = take(panels * each * grid.open_bytes);
+    std::memset(a, 255, size_t(blocks * step));  // NaN in tile rows that no row fills
+    for (int m = 0; m < n; ++m)
+        write_tile_row(info.activation, rows.rows[size_t(m)], columns, m % kTileRows, a + m / kTileRows * bytes, step);
+    std::vector<std::vector<uint8_t>> weights;
+    for (int p = 0; p < panels; ++p) weights.push_back(random_panel(type, info, columns));
+    std::vector<float> sums(size_t(panels * sums_step), 0.0f);
+    for (int64_t b = 0; b < blocks; b += each) {
+        const int count = int(std::min<int64_t>(each, blocks - b));
+        for (int p = 0; p < panels; ++p)
+            for (int k = 0; k < count; ++k)
+                grid.open(weights[size_t(p)].data() + (b + k) * grid.bytes, open + (p * count + k) * grid.open_bytes);
+        grid.dot({open, panels, count, a + b * step, step, sums.data(), sums_step}, tiles);
+    }
+    bool same = true;
+    for (int p = 0; p < panels; ++p)
+        for (int m = 0; m < n; ++m) {
+            float one[kPanel];
+            kernels.dot[type](weights[size_t(p)].data(), columns, &rows.rows[size_t(m)], 1, one);
+            same = same && std::memcmp(one, &sums[size_t(p * sums_step + kPanel * m)], sizeof one) == 0;
+        }
+    std::free(a);
+    std::free(open);
+    return same;
+}
+
 }  // namespace
 
 int main() {
     const KernelTable& kernels = TEST_TABLE;
+#ifdef TEST_TILES
+    // The system kills a process that touches a tile register without having asked for it.
+    if (!tiles_allowed()) {
+        std::printf("the system grants no tile registers\n");
+        return 1;
+    }
+#endif
     int different = 0, types = 0;
     for (int type = 0; type < kWeightTypes; ++type) {
-        if (kernels.wide[type].dot == nullptr) continue;
+        const bool wide = kernels.wide[type].dot != nullptr;
+        if (!wide && kernels.grid[type].dot == nullptr) continue;
         ++types;
         const int block = type_info(type).block;
         for (int round = 0; round < 40; ++round) {
             const int64_t columns = int64_t(block) * between(1, 2560 / block);
             const int n = round < 20 ? round + 1 : between(1, 75);
-            if (same(kernels, type, columns, n)) continue;
+            if ((!wide || same(kernels, type, columns, n)) && same_by_tiles(kernels, type, columns, n)) continue;
             ++different;
             std::printf("DIFFERENT: type %d, %d columns, %d rows\n", type, int(columns), n);
         }

@@ -1,16 +1,17 @@
 // The algorithm of the tiles over the portable primitives, with tiles of plain arrays: what can be tested of it on
-// every machine. Built like a level's target, as k_tiles_table.
+// every machine. Built like a level's target, as k_tiles_table, which has only what tiles are compared with: a whole
+// table would take minutes to compile. Codebooks look up their weights and are then as Q6_K.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/table.h"
+#include "cpu/kernels/table.h"
 
 // clang-format off: the algorithms need the primitives before them
 #define WOOLLY_TARGET tiles
-#include "kernels/isa/scalar.h"
-#include "kernels/generic/strips.h"
-#include "kernels/generic/kernels.h"
+#include "cpu/kernels/primitives/scalar.h"
+#include "cpu/kernels/primitives/strips.h"
+#include "cpu/kernels/generic/kernels.h"
 // clang-format on
 
 namespace woolly::tiles {
@@ -43,21 +44,28 @@ template <int t>
 inline void tile_store(void* p, int64_t stride) {
     for (int r = 0; r < rows_of(t); ++r) std::memcpy(static_cast<char*>(p) + r * stride, tile_bytes[t][r], 64);
 }
-template <int c, int a, int b>
-inline void tile_dot() {
+template <class Byte>
+inline void tile_sum(int c, int a, int b) {
     if (rows_of(c) != rows_of(a) || rows_of(b) != 16) std::abort();
     for (int m = 0; m < rows_of(c); ++m)
         for (int n = 0; n < 16; ++n) {
             int32_t sum;
             std::memcpy(&sum, &tile_bytes[c][m][4 * n], 4);
-            for (int k = 0; k < 64; ++k)
-                sum += int8_t(tile_bytes[a][m][k]) * int8_t(tile_bytes[b][k / 4][4 * n + k % 4]);
+            for (int k = 0; k < 64; ++k) sum += int8_t(tile_bytes[a][m][k]) * Byte(tile_bytes[b][k / 4][4 * n + k % 4]);
             std::memcpy(&tile_bytes[c][m][4 * n], &sum, 4);
         }
 }
+template <int c, int a, int b>
+inline void tile_dot() {
+    tile_sum<int8_t>(c, a, b);
+}
+template <int c, int a, int b>
+inline void tile_dot_unsigned() {
+    tile_sum<uint8_t>(c, a, b);
+}
 
 template <int offset, bool is_signed>
-inline void split_planes(U8 w, I32 factor, U8* low, U8* high) {
+inline void split_products(U8 w, I32 factor, U8* low, U8* high) {
     for (int i = 0; i < 64; ++i) {
         const int product = factor.v[i / 4] * ((is_signed ? int8_t(w.v[i]) : w.v[i]) - offset);
         low->v[i] = uint8_t(product & 127);
@@ -65,17 +73,64 @@ inline void split_planes(U8 w, I32 factor, U8* low, U8* high) {
     }
 }
 
+template <int k>
+inline I32 scale_twice(U8 a) {
+    I32 r;
+    for (int i = 0; i < 16; ++i) r.v[i] = a.v[4 * i + k] * 0x10001;
+    return r;
+}
+inline U8 byte_products(U8 w, I32 factor) {
+    for (int i = 0; i < 64; ++i) w.v[i] = uint8_t(w.v[i] * (factor.v[i / 4] & 255));
+    return w;
+}
+template <int k>
+inline U8 byte_pair(U8 a) {
+    U8 r{};
+    for (int i = 0; i < 16; ++i) r.v[4 * i] = a.v[4 * i + 2 * k], r.v[4 * i + 2] = a.v[4 * i + 2 * k + 1];
+    return r;
+}
+inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
+    int16_t two[2], pair[2];
+    std::memcpy(two, sums, 4);
+    for (int i = 0; i < 16; ++i) {
+        std::memcpy(pair, &pairs.v[4 * i], 4);
+        acc.v[i] += pair[0] * two[0] + pair[1] * two[1];
+    }
+    return acc;
+}
+
 }  // namespace woolly::tiles
 
-#include "kernels/generic/tiles256.h"
+#include "cpu/kernels/generic/grid256.h"
+#include "cpu/kernels/generic/grid32.h"
+
+namespace woolly::tiles {
+
+template <class Kernel>
+constexpr void set_tiles(KernelTable& t, WeightType type) {
+    set_grid(t, type, Kernel{});
+    set_grid_32(t, type, Kernel{});
+    t.dot[int(type)] = dot_any<Kernel>;
+}
+
+constexpr KernelTable make_tiles() {
+    KernelTable t{};
+    t.name = "tiles";
+    t.quantize_32 = quantize<32, 32>;
+    t.quantize_256 = quantize<256, 16>;
+    t.planes = planes;
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_tiles<kernel>(t, WeightType::name);
+    WOOLLY_BLOCKS_32(WOOLLY_ROW)
+    WOOLLY_BLOCKS_256(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    return t;
+}
+
+}  // namespace woolly::tiles
 
 namespace woolly {
 
 extern const KernelTable k_tiles_table;
-constinit const KernelTable k_tiles_table = [] {
-    KernelTable table = tiles::make_table("tiles");
-    tiles::set_tiles(table);
-    return table;
-}();
+constinit const KernelTable k_tiles_table = tiles::make_tiles();
 
 }  // namespace woolly

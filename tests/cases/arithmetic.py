@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.cases.weights import BLOCKS_256, FLOATS, Raw, whole_numbers
-from woolly.gguf import GGMLType
+from woolly.quant import GGMLType
 
 # Relative error of a sum of f32 products, whatever the order: they add up at random, to about sqrt(n) * 2^-24.
 SLACK = 1e-6
@@ -49,6 +49,12 @@ def linear(x: np.ndarray, weight: Raw, fma=fused_multiply_add) -> np.ndarray:
     q, x_scale = quantized(x, block)
     scale, numbers, minimum, factors = whole_numbers(weight)
     acc = np.zeros((len(x), weight.shape[0]), np.float32)
+    if weight.type == GGMLType.NVFP4:  # two scales, and two fmas, for each scale of the activations
+        for g in range(weight.shape[1] // 16):
+            part = slice(16 * g, 16 * (g + 1))
+            dots = (q[:, part] @ numbers[:, part].T).astype(np.float32)
+            acc = fma(dots, scale[None, :, g] * x_scale[:, g // 2, None], acc)
+        return acc
     for b in range(weight.shape[1] // block):
         part = slice(b * block, (b + 1) * block)
         dots = q[:, part] @ numbers[:, part].T
@@ -82,5 +88,7 @@ def rounded_to_cache(x: np.ndarray, kv_type: str) -> np.ndarray:
         return x
     if kv_type == "f16":
         return x.astype(np.float16).astype(np.float32)
-    q, scale = quantized(x.reshape(-1, x.shape[-1]), 32)
-    return (q.astype(np.float32) * np.repeat(scale, 32, axis=-1)).reshape(x.shape)
+    n = x.shape[-1]
+    filled = np.pad(x.reshape(-1, n), ((0, 0), (0, -n % 32)))  # heads fill whole blocks
+    q, scale = quantized(filled, 32)
+    return (q.astype(np.float32) * np.repeat(scale, 32, axis=-1))[:, :n].reshape(x.shape)

@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 
-from tests.text.tiny import CONTROL, byte_level, in_byte_characters
-from woolly.engine.constraint import Constraint, Grammar
-from woolly.engine.gbnf import Characters, Choice, Literal, Reference, Repeat, Sequence
+from tests.tokens.tiny import CONTROL, byte_level, in_byte_characters
 from woolly.errors import RequestError
-from woolly.text import Tokenizer
+from woolly.grammar import Constraint, Grammar
+from woolly.grammar.gbnf.nodes import Alternatives, Characters, Concat, Literal, Reference, Repeat
+from woolly.tokens import Tokenizer
 
 SPECIAL = [("<|end|>", CONTROL), ("<|think|>", CONTROL), ("<|stop|>", CONTROL)]
 CLOSING = (b'"', b"]", b"}", b")", b"0", b"\n", b'"}')
@@ -35,6 +35,23 @@ def word_tokenizer() -> Tokenizer:
     return Tokenizer.from_metadata(byte_level(merges, SPECIAL, eos_token_id=n, eot_token_id=n + 2))
 
 
+def allowed_tokens(constraint: Constraint) -> np.ndarray:
+    """One boolean per token of the vocabulary."""
+    bits = np.unpackbits(constraint.words().view(np.uint8), bitorder="little")
+    return bits[: constraint._n_vocab].astype(bool)
+
+
+def is_finished(constraint: Constraint) -> bool:
+    """Whether only the end may follow."""
+    constraint._check()
+    return constraint._matcher.is_stopped()
+
+
+def may_end(constraint: Constraint) -> bool:
+    """Whether the tokens so far are a whole text of the grammar."""
+    return constraint._matcher.is_accepting()
+
+
 def walk(tokenizer: Tokenizer, grammar: Grammar, seed: int, most: int = 200) -> str | None:
     """A text of allowed tokens, drawn with a liking for short texts; None if it grew too long."""
     draw = random.Random(seed)
@@ -43,12 +60,12 @@ def walk(tokenizer: Tokenizer, grammar: Grammar, seed: int, most: int = 200) -> 
     closing = [i for i in range(tokenizer.n_vocab) if tokenizer.token_bytes(i) in CLOSING]
     data = b""
     for n in range(most):
-        allowed = constraint.allowed().copy()
+        allowed = allowed_tokens(constraint)
         may_stop = allowed[stops].any()
         allowed[stops] = False
         if may_stop and (not allowed.any() or draw.random() < 0.3):
             constraint.accept(stops[0])
-            assert constraint.finished
+            assert is_finished(constraint)
             return data.decode()
         tokens = np.flatnonzero(allowed)
         if n > most // 3 and allowed[closing].any():
@@ -62,10 +79,10 @@ def walk(tokenizer: Tokenizer, grammar: Grammar, seed: int, most: int = 200) -> 
 def accepts(constraint: Constraint, text: bytes) -> bool:
     """Whether a constraint over single bytes takes the whole text and may end there."""
     for byte in text:
-        if constraint.finished or not constraint.allowed()[TOKEN_OF_BYTE[byte]]:
+        if is_finished(constraint) or not allowed_tokens(constraint)[TOKEN_OF_BYTE[byte]]:
             return False
         constraint.accept(TOKEN_OF_BYTE[byte])
-    return constraint.may_end
+    return may_end(constraint)
 
 
 TOKEN_OF_BYTE = {byte_tokenizer().token_bytes(i)[0]: i for i in range(256)}
@@ -95,9 +112,9 @@ class Recognizer:
         if isinstance(item, Characters):
             code = ord(self._text[at]) if at < len(self._text) else -1
             return frozenset([at + 1] if any(low <= code <= high for low, high in item.ranges) else [])
-        if isinstance(item, Choice):
+        if isinstance(item, Alternatives):
             return frozenset().union(*(self._find(option, at) for option in item.options))
-        if isinstance(item, Sequence):
+        if isinstance(item, Concat):
             ends = frozenset([at])
             for part in item.items:
                 ends = frozenset().union(*(self._find(part, end) for end in ends))

@@ -8,10 +8,10 @@ import numpy as np
 
 from tests.cases.arithmetic import SLACK, activation_block, linear_bound
 from tests.cases.weights import FLOATS, Raw, random_vector, random_weight
-from woolly.gguf import GGMLType
 from woolly.plan import Handle, Step, Tracer
-from woolly.runtime.reference_moe import expert_weights
-from woolly.runtime.reference_ops import apply_rms_norm
+from woolly.quant import GGMLType
+from woolly.runtime.reference.moe import expert_weights
+from woolly.runtime.reference.ops import apply_rms_norm
 
 EPS = 1e-5
 _F32 = GGMLType.F32
@@ -35,9 +35,10 @@ class Experts:
     scale: float = 1.0
     residual: bool = False
     logits: tuple[float, ...] | None = None
+    weigh: str = "output"
 
     def make(self, rng: np.random.Generator, n_rows: int) -> dict[str, Raw]:
-        """The file's tensors; x and r are tables of so many rows."""
+        """The file's tensors; x and r are tables of the given number of rows."""
         out = {}
         if self.norm:
             out["norm.weight"] = _floats(_SIZE * random_vector(rng, self.width, 1.0).values())
@@ -73,6 +74,7 @@ class Experts:
             scoring=self.scoring,  # type: ignore[arg-type]
             normalize=self.normalize,
             weights_scale=self.weights_scale,
+            weigh=self.weigh,  # type: ignore[arg-type]
         )
         y = y * self.scale if self.scale != 1.0 else y
         return y if r is None else r + y
@@ -111,14 +113,17 @@ def moe_bound(step: Step, tensors: dict[str, Raw], x: np.ndarray, residual: np.n
     total, size = np.zeros(x.shape), np.zeros((len(x), 1))
     for e in np.flatnonzero(weights.any(axis=0)):
         gate, up, down = (_expert(raws[role], int(e)) for role in ("gate", "up", "down"))
-        d_gate, d_up = linear_bound(x, gate), linear_bound(x, up)
+        w, d_w = weights[:, e, None], d_weights[:, e, None]
         g, u = (exact @ m.values().T.astype(np.float64) for m in (gate, up))
+        d_gate, d_up = linear_bound(x, gate), linear_bound(x, up)
+        if step.text("weigh") == "input":
+            d_gate, d_up = w * d_gate + d_w * np.abs(g), w * d_up + d_w * np.abs(u)
+            g, u, w, d_w = w * g, w * u, np.sign(w), 0 * d_w
         # silu lies between -0.28 and its argument; its slope is at most 1.1.
         hidden = g / (1 + np.exp(-g)) * u
         d_hidden = 1.1 * d_gate * (np.abs(u) + d_up) + np.maximum(g, 0.28) * d_up + SLACK * np.abs(hidden)
         part = np.abs(hidden @ down.values().T.astype(np.float64))
         d_part = _inexact_linear_bound(hidden, d_hidden, down)
-        w, d_w = weights[:, e, None], d_weights[:, e, None]
         total += w * d_part + d_w * (part + d_part) + SLACK * w * part
         size += w * np.sqrt(np.mean(part**2, axis=1, keepdims=True))
     bound: np.ndarray = abs(step.number("scale")) * np.minimum(total, 0.25 * size)
@@ -161,6 +166,16 @@ MOES: dict[str, Experts] = {
     "sigmoid": Experts(9, 3, scoring="sigmoid", weights_scale=1.5),
     "sigmoid-normalized": Experts(9, 3, scoring="sigmoid", normalize=True, weights_scale=2.5),
     "sigmoid-next-to-zero": Experts(4, 2, scoring="sigmoid", normalize=True, logits=(-200.0, -90.0, -300.0, -200.0)),
+    "sparsemixer": Experts(33, 2, scoring="sparsemixer", weights_scale=1.5),
+    # The last one is far from the first in rank and near the second; of three zeros none is far.
+    "sparsemixer-near": Experts(6, 2, scoring="sparsemixer", logits=(1.0, 1.99, 1.98, 2.0, -2.0, 1.955)),
+    "sparsemixer-below-0": Experts(4, 3, scoring="sparsemixer", logits=(-9.0, -3.05, -3.0, -3.02)),
+    "sparsemixer-zeros": Experts(5, 2, scoring="sparsemixer", logits=(-1.0, 0.0, 0.0, -0.5, 0.0)),
+    "input": Experts(8, 1, scoring="sigmoid", weigh="input"),
+    "input-Q8_0": Experts(8, 2, (GGMLType.Q8_0,) * 3, 96, 64, scoring="sigmoid", weigh="input"),
+    "input-Q4_K": Experts(
+        8, 2, (GGMLType.Q4_K, GGMLType.F16, GGMLType.Q4_K), 256, 256, scoring="sigmoid", weigh="input"
+    ),
     "norm": Experts(8, 2, norm=True, normalize=True),
     "norm-scale-residual": Experts(8, 2, norm=True, normalize=True, scale=0.22, residual=True),
     "residual": Experts(8, 4, residual=True),

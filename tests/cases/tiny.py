@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from woolly.gguf import GGMLType, GGUFWriter
+from woolly.gguf import GGUFWriter
+from woolly.quant import GGMLType
 
 N_VOCAB = 320
+ADDED = ("position_embd", "token_types")  # tables that converters leave in f32
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,27 @@ class Tiny:
     rope_base: float = 10000.0
     tied: bool = True
     qkv_bias: bool = False
-    qk_norm: bool = False
+    qk_norm: bool | str = False  # per head; "whole": over all heads at once, "heads": per head with own weights
     llama3_rope: bool = False
     type: GGMLType = GGMLType.F32
     extra: dict[str, Any] = field(default_factory=dict)
+    n_rot: int = 0  # 0: all of a head
+    layer_norm: bool = False
+    last_norm: bool = True
+    norms: str = "attn_norm ffn_norm"  # of each block
+    fused_qkv: bool = False
+    mlp: str = "gated"  # "fused": gate and up in one matrix, "plain": no gate
+    biases: str = ""  # of further matrices and norms of each block
+    experts: int = 0  # of which 2 are used
+    expert_ffn: int = 0  # 0: ffn, and no key of its own
+    shared: int = 0  # width of the expert of all rows
+    dense: int = 0  # layers before the first with experts
+    more: dict[str, Any] = field(default_factory=dict)  # shapes of further tensors of each block
+    blocks: Any = None  # function of the row and the layer that gives a block's shapes, if they follow no rule
+    factors: dict[str, float] = field(default_factory=dict)  # of tensors of each block
+    shared_metadata: dict[str, Any] = field(default_factory=dict)  # keys without the architecture's name
+    root: dict[str, Any] = field(default_factory=dict)  # values of further tensors outside blocks
+    norm_name: str = "output_norm"
 
 
 GRANITE = {
@@ -67,7 +86,20 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
     writer = GGUFWriter(path)
     writer.add("general.architecture", tiny.architecture)
     writer.add("general.name", tiny.name)
-    for key, value in {
+    for key, value in metadata(tiny).items():
+        writer.add(f"{tiny.architecture}.{key}", value)
+    for key, value in (byte_vocabulary() | tiny.shared_metadata).items():
+        writer.add(key, value)
+    for name, array in tensors(tiny).items():
+        is_matrix = array.ndim >= 2 and "norm" not in name and not name.startswith(ADDED)
+        writer.add_tensor(name, array, tiny.type if is_matrix else GGMLType.F32)
+    writer.write()
+    return path
+
+
+def metadata(tiny: Tiny) -> dict[str, Any]:
+    """Keys below the architecture's name."""
+    out = {
         "block_count": tiny.n_layers,
         "context_length": tiny.context,
         "embedding_length": tiny.width,
@@ -76,56 +108,99 @@ def write_tiny(tiny: Tiny, path: Path) -> Path:
         "attention.head_count_kv": tiny.n_kv_heads,
         "attention.key_length": tiny.head_dim,
         "attention.value_length": tiny.head_dim,
-        "rope.dimension_count": tiny.head_dim,
+        "rope.dimension_count": tiny.n_rot or tiny.head_dim,
         "rope.freq_base": tiny.rope_base,
-        "attention.layer_norm_rms_epsilon": 1e-5,
+        f"attention.layer_norm_{'' if tiny.layer_norm else 'rms_'}epsilon": 1e-5,
         "vocab_size": N_VOCAB,
-        **tiny.extra,
-    }.items():
-        writer.add(f"{tiny.architecture}.{key}", value)
-    for key, value in byte_vocabulary().items():
-        writer.add(key, value)
-    for name, array in tensors(tiny).items():
-        writer.add_tensor(name, array, tiny.type if array.ndim == 2 else GGMLType.F32)
-    writer.write()
-    return path
+    }
+    if tiny.experts:
+        out |= {"expert_count": tiny.experts, "expert_used_count": 2}
+        out |= {"expert_feed_forward_length": tiny.expert_ffn} if tiny.expert_ffn else {}
+        out |= {"expert_shared_feed_forward_length": tiny.shared} if tiny.shared else {}
+    return out | tiny.extra
 
 
 def tensors(tiny: Tiny) -> dict[str, np.ndarray]:
     """Every weight as f32; matrices as (rows, columns)."""
     random = np.random.RandomState(zlib.crc32(tiny.name.encode()))
 
-    def matrix(rows, columns):
-        return (random.standard_normal((rows, columns)) * columns**-0.5).astype(np.float32)
+    def made(name: str, *shape: int) -> np.ndarray:
+        """Norms and scales near 1, sinks and biases near 0, matrices that keep the size of what they meet.
 
-    def near(value, n):
-        return (value + 0.1 * random.standard_normal(n)).astype(np.float32)
+        Rates of recurrent layers are negative: what is kept fades.
+        """
+        if name == "ssm_a":
+            return -(0.1 + np.abs(random.standard_normal(shape))).astype(np.float32)
+        if len(shape) == 1 or "norm" in name or name.endswith(".bias"):
+            spread = 1.0 if "sinks" in name else 0.3 if "probs" in name else 0.1
+            around = 0.0 if name.endswith(".bias") or "sinks" in name or "inp_shexp" in name else 1.0
+            return (around + spread * random.standard_normal(shape)).astype(np.float32)
+        return (random.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
 
-    q_width, kv_width = tiny.n_heads * tiny.head_dim, tiny.n_kv_heads * tiny.head_dim
-    out = {"token_embd.weight": matrix(N_VOCAB, tiny.width)}
+    out = {"token_embd.weight": made("token_embd.weight", N_VOCAB, tiny.width)}
     for i in range(tiny.n_layers):
-        block = {
-            "attn_norm.weight": near(1, tiny.width),
-            "attn_q.weight": matrix(q_width, tiny.width),
-            "attn_k.weight": matrix(kv_width, tiny.width),
-            "attn_v.weight": matrix(kv_width, tiny.width),
-            "attn_output.weight": matrix(tiny.width, q_width),
-            "ffn_norm.weight": near(1, tiny.width),
-            "ffn_gate.weight": matrix(tiny.ffn, tiny.width),
-            "ffn_up.weight": matrix(tiny.ffn, tiny.width),
-            "ffn_down.weight": matrix(tiny.width, tiny.ffn),
-        }
-        if tiny.qkv_bias:
-            block |= {f"attn_{x}.bias": near(0, q_width if x == "q" else kv_width) for x in "qkv"}
-        if tiny.qk_norm:
-            block |= {f"attn_{x}_norm.weight": near(1, tiny.head_dim) for x in "qk"}
-        out |= {f"blk.{i}.{name}": array for name, array in block.items()}
-    out["output_norm.weight"] = near(1, tiny.width)
+        arrays = {name: made(name, *shape) for name, shape in block(tiny, i).items()}
+        out |= {f"blk.{i}.{name}": array * np.float32(tiny.factors.get(name, 1)) for name, array in arrays.items()}
+    if tiny.last_norm:
+        out[f"{tiny.norm_name}.weight"] = made("output_norm.weight", tiny.width)
+    if "output_norm" in tiny.biases.split():
+        out["output_norm.bias"] = made("output_norm.bias", tiny.width)
     if not tiny.tied:
-        out["output.weight"] = matrix(N_VOCAB, tiny.width)
+        out["output.weight"] = made("output.weight", N_VOCAB, tiny.width)
     if tiny.llama3_rope:
         out["rope_freqs.weight"] = llama3_divisors(tiny)
-    return out
+    return out | {name: np.asarray(values, np.float32) for name, values in tiny.root.items()}
+
+
+def block(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors of one layer."""
+    if tiny.blocks is not None:
+        return tiny.blocks(tiny, i)
+    heads, kv_heads, ffn = (
+        value[i] if isinstance(value := metadata(tiny)[key], list) else value
+        for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+    )
+    width, q_width, kv_width = tiny.width, heads * tiny.head_dim, kv_heads * tiny.head_dim
+    attention = {"q": q_width, "k": kv_width, "v": kv_width}
+    if tiny.fused_qkv:
+        attention = {"qkv": sum(attention.values())}
+    first, *others = tiny.norms.split()
+    out: dict[str, tuple[int, ...]] = {}
+    if heads:
+        out = {f"{first}.weight": (width,)} | {f"attn_{x}.weight": (n, width) for x, n in attention.items()}
+        out["attn_output.weight"] = (width, q_width)
+    if ffn:
+        out |= {f"{name}.weight": (width,) for name in others} | mlp(tiny, i, ffn)
+    if tiny.qkv_bias:
+        out |= {f"attn_{x}.bias": (n,) for x, n in attention.items()}
+    if tiny.qk_norm:
+        wide = {True: (1, 1), "whole": (heads, kv_heads), "heads": (heads, kv_heads)}[tiny.qk_norm]
+        shapes = [(n, tiny.head_dim) if tiny.qk_norm == "heads" else (n * tiny.head_dim,) for n in wide]
+        out |= {f"attn_{x}_norm.weight": shape for x, shape in zip("qk", shapes, strict=True)}
+    weights = {name.removesuffix(".weight"): shape for name, shape in out.items()}
+    out |= {
+        f"{name}.bias": weights[name][: max(1, len(weights[name]) - 1)]
+        for name in tiny.biases.split()
+        if name in weights
+    }
+    more = {name: n for name, n in tiny.more.items() if "probs" not in name or i >= tiny.dense}
+    return out | {name: (n,) for name, n in more.items() if "nextn" not in name or i == tiny.n_layers - 1}
+
+
+def mlp(tiny: Tiny, i: int, ffn: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the feed-forward network of one layer."""
+    width = tiny.width
+    if tiny.experts and i >= tiny.dense:
+        inner = tiny.expert_ffn or ffn
+        out: dict[str, tuple[int, ...]] = {"ffn_gate_inp.weight": (tiny.experts, width)}
+        out |= {f"ffn_{x}_exps.weight": (tiny.experts, inner, width) for x in ("gate", "up")}
+        out["ffn_down_exps.weight"] = (tiny.experts, width, inner)
+        if tiny.shared:
+            out |= {f"ffn_{x}_shexp.weight": (tiny.shared, width) for x in ("gate", "up")}
+            out["ffn_down_shexp.weight"] = (width, tiny.shared)
+        return out
+    rows = {"gated": {"gate": ffn, "up": ffn}, "fused": {"up": 2 * ffn}, "plain": {"up": ffn}}[tiny.mlp]
+    return {f"ffn_{x}.weight": (n, width) for x, n in rows.items()} | {"ffn_down.weight": (width, ffn)}
 
 
 # Llama 3.1's published scaling, over a short original context so that few tokens show it.

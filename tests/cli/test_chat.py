@@ -4,26 +4,25 @@ import io
 import json
 import os
 import pty
-import select
-import subprocess
 import sys
 import termios
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases.texts import write_readers
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import LLM, SamplingParams
-from woolly.cli import answer
-from woolly.cli.answer import _split, visible
-from woolly.cli.chat import Chat
-from woolly.cli.conversation import Conversation
-from woolly.cli.slash import COMMANDS
-from woolly.cli.typing_in import Keyboard, no_echo
+from woolly.cli.chat.chat import Chat
+from woolly.cli.chat.conversation import Conversation
+from woolly.cli.chat.slash import COMMANDS
+from woolly.cli.terminal import answer
+from woolly.cli.terminal.answer import _split, visible
+from woolly.cli.terminal.keyboard import Keyboard, no_echo
 from woolly.errors import RequestError
 
 
@@ -141,7 +140,7 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
         ("/set temperature", "a name and a value"),
         ("/set temperature hot", "temperature is 'hot'"),
         ("/load /no/such", "cannot be read"),
-        ("/save", "say where to"),
+        ("/save", "a file was expected"),
         ("/regen", "there is no question"),
         ("/clear all", "takes nothing after it"),
     ],
@@ -155,7 +154,10 @@ def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
 
 
 def test_every_command_that_is_promised_exists(chat, capsys):
-    assert set(COMMANDS) == {"system", "clear", "regen", "save", "load", "set", "stats", "help", "quit"}
+    assert set(COMMANDS) == {
+        *("system", "clear", "regen", "forget", "read", "edit", "save", "load", "model", "show", "set", "stats"),
+        *("help", "quit", "tools"),
+    }
     chat.take("/stats")
     chat.take("hello")
     chat.take("/stats")
@@ -186,49 +188,47 @@ def test_a_question_that_cannot_be_answered_is_not_kept(chat, capsys):
     assert contents(chat) == []
 
 
-def test_a_terminal_shows_a_prompt_and_ends_with_ctrl_d(model, tmp_path):
-    ours, theirs = pty.openpty()
-    # The first terminal that the leader of a session opens is the one that its Ctrl-C comes from.
-    # A shell that starts the tests in the background has them ignore Ctrl-C, and so would the child.
-    own = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.setsid()"
-    own += "; tty = os.open(os.environ['TTY'], os.O_RDWR); [os.dup2(tty, i) for i in range(3)]"
-    command = [sys.executable, "-c", f"{own}; from woolly.cli import main; main()"]
-    command += ["chat", str(model), "-n", "4", "-t", "1", "--seed", "1"]
-    environment = {**os.environ, "WOOLLY_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    environment["TTY"] = os.ttyname(theirs)
-    child = subprocess.Popen(command, env=environment)
-    screen = b""
+def test_the_end_of_the_context_is_told_as_such(llm, capsys):
+    chat = Chat(llm, Conversation(SamplingParams(max_tokens=500, seed=1, ignore_eos=True)), None)
+    chat.take("x" * 450)
+    assert "(cut: the context of 512 tokens is full" in capsys.readouterr().err
+    chat = Chat(llm, Conversation(SamplingParams(max_tokens=5, seed=1, ignore_eos=True)), None)
+    chat.take("x")
+    assert "(cut: max_tokens is reached)" in capsys.readouterr().err
 
-    def until(expected, again=b""):
-        nonlocal screen
-        start = time.monotonic()
-        while expected not in screen:
-            assert time.monotonic() - start < 60, screen
-            if select.select([ours], [], [], 2)[0]:
-                screen += os.read(ours, 4096)
-            else:
-                os.write(ours, again)
-        screen = screen.split(expected, 1)[1]
 
+def test_the_meter_follows_every_change_of_the_conversation(model, tmp_path, capsys):
+    other = write_tiny(replace(TINY["granite"], context=1024), tmp_path / "other.gguf")
+    chat = Chat(LLM(model, threads=1), Conversation(SamplingParams(max_tokens=6, seed=1)), None)
     try:
-        until(b"/help lists the commands")
-        until(b"> ")
-        os.write(ours, b"\x03")
-        # Python sees a signal that comes just before it waits for a key only at the next one.
-        until(b"ends the chat", again=b"\x03")
-        os.write(ours, b"hello\n")
-        until(b"cut: max_tokens is reached")
-        until(b"> ")
-        os.write(ours, b"\x04")
-        assert child.wait(timeout=60) == 0
+        assert chat.meter == ""
+        chat.take("one " * 40)
+        chat.take("two")
+        whole = chat.n_tokens
+        assert chat.meter == f"context {whole / 512:.0%} full"
+        chat.take("/forget 1")
+        assert 0 < chat.n_tokens < whole / 2
+        chat.take("/load x")  # refused: nothing changes
+        chat.take(f"/model {other}")
+        assert chat.llm.ctx == 1024 and chat.meter == f"context {chat.n_tokens / 1024:.0%} full"
+        chat.take("three")
+        chat.take("/clear")
+        assert chat.meter == "" and chat.n_tokens == 0
+        capsys.readouterr()
+        chat.take("/stats")
+        assert "context  0 of 1024 tokens" in capsys.readouterr().err
     finally:
-        child.kill()
-        child.wait()
-        os.close(ours)
-        os.close(theirs)
-    history = tmp_path / "chat_history"
-    assert "hello" in history.read_text()
-    assert history.stat().st_mode & 0o777 == 0o600
+        chat.llm.close()
+
+
+def test_a_model_that_writes_nothing_is_refused(chat, llm, tmp_path, capsys):
+    embedder = write_readers(tmp_path, "embedder") / "embedder.gguf"
+    says = "embedder makes vectors of texts and writes nothing, so nobody can talk with it; `woolly embed` takes it"
+    with pytest.raises(RequestError, match=says):
+        woolly("chat", embedder, stdin="hi\n")
+    chat.take(f"/model {embedder}")
+    assert says in capsys.readouterr().err
+    assert chat.llm is llm and not llm.is_closed
 
 
 def test_keys_are_not_shown_while_an_answer_is_drawn(monkeypatch):
@@ -273,7 +273,7 @@ def test_a_file_that_is_no_conversation_is_refused(tmp_path):
     conversation = Conversation(SamplingParams())
     for text in ("[1]", "3", '{"messages": 1}', '{"messages": [{"role": "user"}]}', "{"):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(RequestError, match=r"holds no conversation|is no JSON"):
+        with pytest.raises(RequestError, match=r"holds no conversation|is not JSON"):
             conversation.load(tmp_path / "x.json")
 
 
@@ -296,7 +296,10 @@ def test_a_stop_that_is_no_text_is_refused_or_taken_as_it_is(text):
         ('{"messages": [], "settings": [1]}', r"the settings in .* are \[1\]; expected"),
         ('{"messages": [], "settings": {"stop": 5}}', "stop is 5"),
         ('{"messages": [], "settings": {"temperature": -1}}', "temperature is -1; a number of at least 0"),
-        ('{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400), "cannot be set"),
+        (
+            '{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400),
+            "temperature is 10+; a number was expected",
+        ),
         ('{"messages": [], "system": 5}', "the system prompt in .* is 5; a text was expected"),
         ("[" * 100_000, "nested too deeply"),
     ],
@@ -322,7 +325,7 @@ def test_a_path_that_cannot_be_is_one_sentence():
     for path in ("a\0b", "~no-such-person-here/x"):
         with pytest.raises(RequestError, match="cannot be written"):
             conversation.save(Path(path))
-        with pytest.raises(RequestError, match=r"cannot be read|is no JSON"):
+        with pytest.raises(RequestError, match=r"cannot be read|is not JSON"):
             conversation.load(Path(path))
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import LLM
-from woolly.cli.scoring import mean_and_error
 from woolly.errors import RequestError
+from woolly.measure.perplexity import mean_and_error
 
 TEXT = "".join(chr(33 + i * i % 90) for i in range(700)) + "\n"
 CTX = 64

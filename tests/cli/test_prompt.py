@@ -9,8 +9,8 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
-from woolly.cli import prompt as prompts
-from woolly.cli.prompt import model_and_prompt
+from woolly.cli.parse import prompt as prompts
+from woolly.cli.parse.prompt import model_and_prompt
 from woolly.errors import RequestError, StoreError
 
 
@@ -53,20 +53,20 @@ def piped(data):
 )
 def test_what_is_piped_goes_before_the_prompt(model, stdin, words, text, data, expected):
     stdin(piped(data))
-    assert model_and_prompt(words, model, text, None) == (model, expected)
+    assert model_and_prompt(words, model, text) == (model, expected)
 
 
 def test_a_file_as_standard_input_goes_before_the_prompt(model, stdin, tmp_path):
     (tmp_path / "x").write_text("a\n")
     stdin(os.open(tmp_path / "x", os.O_RDONLY))
-    assert model_and_prompt([model, "ask"], None, None, None) == (model, "a\n\nask")
+    assert model_and_prompt([model, "ask"], None, None) == (model, "a\n\nask")
 
 
 def test_the_null_device_is_no_input(model, stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
-    assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+    assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     with pytest.raises(RequestError, match="a prompt was expected after it"):
-        model_and_prompt([model], None, None, None)
+        model_and_prompt([model], None, None)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
@@ -80,7 +80,7 @@ def test_an_open_pipe_that_brings_nothing_does_not_hold_the_prompt_up(model, std
         ours, theirs = (end.detach() for end in pair)
     stdin(ours)
     try:
-        assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+        assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     finally:
         os.close(theirs)
     told = capsys.readouterr().err.splitlines()
@@ -90,9 +90,9 @@ def test_an_open_pipe_that_brings_nothing_does_not_hold_the_prompt_up(model, std
 
 def test_closed_standard_input_is_none(model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    assert model_and_prompt([model, "ask"], None, None, None) == (model, "ask")
+    assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
     with pytest.raises(RequestError, match="a prompt was expected after it"):
-        model_and_prompt([model], None, None, None)
+        model_and_prompt([model], None, None)
 
 
 def test_the_whole_command_joins_what_is_piped(model):
@@ -129,8 +129,14 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
         ("smolm2", "no model named 'smolm2': did you mean smollm2"),
         ("smol2", "did you mean smollm2"),
         ("smollm", "did you mean smollm2"),
-        ("mistral", "no model named 'mistral': `woolly list` shows"),
-        ("llama3.2:1b", "no model named 'llama3.2:1b': `woolly list` shows"),
+        ("mixtral", "no model named 'mixtral': did you mean mistral"),
+        ("qwen-max", "no model named 'qwen-max': `woolly list` shows"),
+        ("wool:latest", "no model named 'wool:latest': `woolly list` shows"),
+        ("llama3.2:9b", "no model named 'llama3.2:9b': did you mean llama3.2:3b or llama3.2:1b"),
+        (
+            "org/repo-GGUF",
+            "no file org/repo-GGUF, and hf:org/repo-GGUF is not here yet: run `woolly pull hf:org",
+        ),
         ("missing.gguf", "no file and no model named 'missing.gguf'"),
         ("models/llama", "no file and no model named 'models/llama': give the path"),
         ("hf:org/repo", "hf:org/repo is not here yet: run `woolly pull hf:org/repo`"),
@@ -141,7 +147,7 @@ def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     with pytest.raises(StoreError) as error:
-        model_and_prompt([word], None, None, None)
+        model_and_prompt([word], None, None)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -152,9 +158,9 @@ def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkey
 def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     stdin(os.open(os.devnull, os.O_RDONLY))
-    assert model_and_prompt([word], None, None, None) == ("smollm2", word)
+    assert model_and_prompt([word], None, None) == ("smollm2", word)
 
 
 def test_minus_p_makes_any_word_a_prompt(stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
-    assert model_and_prompt([], None, "smolm2", None) == ("smollm2", "smolm2")
+    assert model_and_prompt([], None, "smolm2") == ("smollm2", "smolm2")

@@ -41,7 +41,11 @@ def test_a_dry_run_tells_the_same_sizes_and_writes_nothing(source, tmp_path):
     wet = json.loads(woolly("quantize", source, tmp_path / "out.gguf", "Q5_K_M", "--json"))
     assert (dry["bytes"], dry["tensors"]) == (wet["bytes"], wet["tensors"])
     assert dry["tensor_list"]["blk.0.attn_norm.weight"]["to"] == "F32"
-    assert "blk.0.ffn_down.weight" in woolly("quantize", source, tmp_path / "x.gguf", "Q5_K_M", "--dry-run")
+    summary = woolly("quantize", source, tmp_path / "x.gguf", "Q5_K_M", "--dry-run")
+    whole = woolly("quantize", source, tmp_path / "x.gguf", "Q5_K_M", "--dry-run", "--verbose")
+    assert len(summary.splitlines()) == 2
+    assert whole.endswith(summary)
+    assert "blk.0.ffn_down.weight" in whole
 
 
 def test_types_of_the_two_large_tensors_can_be_chosen(source, tmp_path):

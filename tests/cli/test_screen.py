@@ -10,15 +10,15 @@ from rich.table import Table
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
-from woolly.cli import plan as plan_command
-from woolly.cli import progress
-from woolly.cli.bench_formats import write
-from woolly.cli.options import complete_model
-from woolly.cli.progress import bytes_bar, steps_bar
-from woolly.cli.screen import print_table, results
-from woolly.cli.why import _screen
-from woolly.engine.diagnosis import Limits, Part, Run, Situation
-from woolly.engine.examination import Examination
+from woolly.cli.commands import plan as plan_command
+from woolly.cli.commands.bench_formats import write
+from woolly.cli.commands.why import _screen
+from woolly.cli.parse.options import complete_model
+from woolly.cli.terminal import progress
+from woolly.cli.terminal.progress import bytes_bar, steps_bar
+from woolly.cli.terminal.screen import print_table, results
+from woolly.measure.diagnosis import Limits, Part, Run, Situation
+from woolly.measure.examination import Examination
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_plan_is_cut_at_the_edge_of_a_terminal_and_whole_in_a_pipe(model, monk
 @pytest.mark.parametrize(("width", "columns"), [(60, 5), (100, 8)])
 def test_the_table_of_bench_keeps_its_first_column_on_a_narrow_terminal(model, monkeypatch, width, columns):
     kept = []
-    monkeypatch.setattr("woolly.cli.bench.write", lambda records, form, console: kept.extend(records))
+    monkeypatch.setattr("woolly.cli.commands.bench.write", lambda records, form, console: kept.extend(records))
     woolly("bench", model, "-p", "4", "-n", "2", "-r", "1")
     console = terminal(width)
     write(kept, "table", console)
@@ -122,7 +122,7 @@ def test_the_table_of_bench_keeps_its_first_column_on_a_narrow_terminal(model, m
 def test_singulars_of_the_other_commands(model, tmp_path, monkeypatch):
     (tmp_path / "text").write_text("wool " * 40)
     told = []
-    monkeypatch.setattr("typer.echo", lambda text="", **_: told.append(str(text)))
+    monkeypatch.setattr("click.echo", lambda text="", **_: told.append(str(text)))
     woolly("perplexity", model, tmp_path / "text", "--ctx", "8", "-n", "1")
     woolly("tokenize", model, "5", "--no-special", "-d")
     woolly("tokenize", model, "w", "--no-special")
@@ -137,5 +137,5 @@ def test_names_are_completed(tmp_path, monkeypatch):
     folder.mkdir()
     for name in ("wool.gguf", "two words.gguf"):
         (folder / name).touch()
-    assert complete_model("") == ["smollm2", "wool.gguf"]
-    assert complete_model("wo") == ["wool.gguf"]
+    assert complete_model("") == ["smollm2", "wool"]
+    assert complete_model("wo") == ["wool"]

@@ -9,12 +9,12 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import SamplingParams
-from woolly.cli import busy
-from woolly.cli.busy import Others
-from woolly.cli.sampling import SAMPLING, sampling_params
-from woolly.cli.sizes import counted
-from woolly.cli.usage import UsageError
+from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.sizes import counted
 from woolly.errors import RequestError
+from woolly.machine import busy
+from woolly.machine.busy import Others
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,13 @@ def model(tmp_path_factory):
         ("chta", "there is no command 'chta': did you mean chat?"),
         ("ls", "there is no command 'ls': did you mean list?"),
         ("help", "there is no command 'help': did you mean --help?"),
-        ("run hello -ngl 99", "woolly run has no option -ngl: Woolly computes on the CPU"),
-        ("run hello -fa on", "woolly run has no option -fa: attention always works so"),
-        ("run hello -hf org/repo", "woolly run has no option -hf: name the model as hf:org/repo:QUANT"),
-        ("run hello -cnv", "woolly run has no option -cnv: `woolly chat`"),
+        ("run hello --rope-scale 2", "woolly run does not take --rope-scale 2: the model's file says"),
+        ("run hello -hf org/repo", "woolly run does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
+        ("run hello -cnv", "woolly run does not take -cnv: `woolly chat`"),
         ("run hello --ctx", "--ctx needs a value"),
         ("run hello --top-k x", "--top-k is 'x'; a whole number was expected"),
         ("run hello --top-p x", "--top-p is 'x'; a number was expected"),
-        ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but --mirostat 0 makes no use of it"),
+        ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but --mirostat=0 makes no use of it"),
         ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
         ("run hello --samplers top_q", "--samplers names 'top_q'; the known ones are"),
         ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
@@ -85,13 +84,12 @@ def test_minus_m_of_run_is_the_model(model):
 
 def test_every_sampler_has_its_option_and_the_default_that_help_tells():
     usual = SamplingParams()
-    for option in SAMPLING:
-        value = getattr(usual, option.field)
-        assert option.default in ("", "random") or float(option.default) == value, option.field
+    for option in SAMPLING.options:
+        assert option.shown in ("", "random") or float(option.shown) == getattr(usual, option.name), option.name
     without = {"max_tokens", "min_tokens", "n", "stop", "stop_token_ids", "logprobs", "prompt_logprobs", "min_keep"}
     without |= {"json_schema", "json_object", "regex", "choice", "lark", "grammar", "logits_processors"}
-    without |= {"custom_sampler", "context_shift", "n_keep"}
-    assert {option.field for option in SAMPLING} == set(vars(usual)) - without
+    without |= {"custom_sampler", "context_shift", "n_keep", "adapters", "post_sampling_probs"}
+    assert {option.name for option in SAMPLING.options} == set(vars(usual)) - without
 
 
 def test_options_reach_the_sampler(monkeypatch, model):
@@ -101,7 +99,7 @@ def test_options_reach_the_sampler(monkeypatch, model):
         seen.append(given)
         raise RequestError("enough")
 
-    monkeypatch.setattr("woolly.engine.SamplingParams", keep)
+    monkeypatch.setattr("woolly.cli.parse.sampling.SamplingParams", keep)
     line = "--repeat-penalty 1.1 --repeat-last-n -1 --typical 0.9 --presence-penalty 0.5 --frequency-penalty 0.25"
     line += " --top-nsigma 2 --dry-sequence-breaker a --samplers top_k;temperature --ignore-eos -s -1"
     line += " --logit-bias 5-inf"
@@ -141,6 +139,11 @@ def test_help_is_plain_text_within_the_terminal():
     for command in ("run", "chat", "bench", "show", "list"):
         assert woolly(command, "--help").isascii()  # no frames
     assert "\nSampling:\n" in text
+    assert [line for line in text.splitlines() if line.endswith(":") and line[0] != " "] == [
+        "Arguments:",
+        "Options:",
+        "Sampling:",
+    ]
 
 
 def test_python_runs_the_package_too():
@@ -168,3 +171,20 @@ def test_figures_say_what_else_ran(monkeypatch, model):
     quiet = woolly("show", model)
     assert "other programs" not in quiet
     assert "just now" in quiet
+
+
+def test_a_pair_is_one_word_or_two():
+    from woolly.cli.commands.run import run
+    from woolly.cli.parse.options import ENGINE
+
+    two = ["a:b.gguf", "-0.5", "--control-vector-layer-range", "3", "9"]
+    for words in (["a:b.gguf:-0.5", "--control-vector-layer-range=3:9"], two):
+        context = run.make_context("run", ["hi", "--control-vector-scaled", *words, "--control-vector", "c.gguf"])
+        assert context.params["control_vector_scaled"] == ("a:b.gguf:-0.5",)
+        assert context.params["control_vector_layer_range"] == "3:9"
+        given = dict(context.params)
+        ENGINE.collect(given)
+        assert given["engine"] == {
+            "control_vectors": (("c.gguf", 1.0), ("a:b.gguf", -0.5)),
+            "control_vector_layers": (3, 9),
+        }

@@ -63,7 +63,7 @@ def test_json_has_the_measurements_and_the_advice(tiny):
         (("-d", "-1"), "-d is -1"),
         (("-b", "1000"), "at most 512"),
         (("-d", "450", "-p", "64"), "context holds 512"),
-        (("-ctk", "f8"), "--kv-type is 'f8'"),
+        (("-ctk", "f8"), "-ctk is 'f8'"),
         (("--weight-memory", "lots"), "--weight-memory is 'lots'"),
         (("--plot", "/nowhere/plot.svg"), "/nowhere is not a folder"),
     ],

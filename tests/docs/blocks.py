@@ -38,19 +38,19 @@ def blocks_of(page: str) -> list[Block]:
     lines = (ROOT / page).read_text().splitlines()
     i = 0
     while i < len(lines):
-        fence = re.fullmatch(r"```(\w*)", lines[i])
+        fence = re.fullmatch(r"( *)```(\w*)", lines[i])
         if not fence:
             assert not lines[i].lstrip().startswith("```"), f"{page}:{i + 1}: a fence that no test would find"
             i += 1
             continue
-        end = lines.index("```", i + 1)
-        mark = _MARK.fullmatch(lines[i - 1]) if i else None
-        text = "\n".join(lines[i + 1 : end]) + "\n"
-        found.append(Block(page, i + 2, fence[1], text, mark[1] if mark else ""))
+        end = lines.index(f"{fence[1]}```", i + 1)
+        mark = _MARK.fullmatch(lines[i - 1].strip()) if i else None
+        text = "\n".join(line.removeprefix(fence[1]) for line in lines[i + 1 : end]) + "\n"
+        found.append(Block(page, i + 2, fence[2], text, mark[1] if mark else ""))
         i = end + 1
     return found
 
 
 def prose_of(page: str) -> str:
     """A page without its blocks."""
-    return re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    return re.sub(r"^( *)```.*?^\1```$", "", (ROOT / page).read_text(), flags=re.M | re.S)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases.texts import READERS
 from tests.cases.tiny import TINY, write_tiny
 from tests.docs.blocks import ROOT, Block
-from woolly.gguf import GGMLType
+from woolly.quant import GGMLType
 
 # Wide, for a machine that does much else; a hang ends here.
 TIMEOUT = 600
@@ -43,7 +44,7 @@ class Desk:
         """The same commands for the port that is free here."""
         address = self.url.removeprefix("http://")
         text = re.sub(r"(127\.0\.0\.1|localhost):8080", address, text)
-        return re.sub(r"^woolly ps\b", f"woolly ps --url {self.url}", text, flags=re.M)
+        return re.sub(r"^woolly (ps|stop)\b", rf"woolly \1 --url {self.url}", text, flags=re.M)
 
     def shell(self, block: Block) -> None:
         """Runs it with sh, which stops at the first command that fails."""
@@ -109,15 +110,21 @@ def model_home(smollm2, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def docs_server(model_home, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serving")
-    desk = Desk(folder, model_home, "http://127.0.0.1:8080")
+    folder, home = tmp_path_factory.mktemp("serving"), tmp_path_factory.mktemp("models") / "home"
+    shutil.copytree(model_home, home, copy_function=os.link)
+    for name in ("embedder", "ranker"):  # of the pages that ask one server for vectors and ranks too
+        write_tiny(READERS[name], home / ".cache" / "woolly" / "models" / f"{name}.gguf")
+    desk = Desk(folder, home, "http://127.0.0.1:8080")
     with serving(SERVE, folder, desk.environment) as url:
         yield url
 
 
 @pytest.fixture
 def desk(model_home, docs_server, tmp_path, monkeypatch):
-    """A folder with what the docs speak of: your-model.gguf (and model.gguf), model-F16.gguf, text.txt."""
+    """A folder with what the docs speak of: your-model.gguf (and model.gguf), model-F16.gguf, text.txt, docs.
+
+    your-embedder.gguf and your-reranker.gguf are tiny random models.
+    """
     home, folder = tmp_path / "home", tmp_path / "folder"
     shutil.copytree(model_home, home, copy_function=os.link)  # so that a page may remove its own
     folder.mkdir()
@@ -125,7 +132,10 @@ def desk(model_home, docs_server, tmp_path, monkeypatch):
     for name in ("your-model.gguf", "model.gguf"):
         os.link(model, folder / name)
     write_tiny(replace(TINY["llama"], type=GGMLType.F16, width=256, ffn=256), folder / "model-F16.gguf")
+    write_tiny(READERS["embedder"], folder / "your-embedder.gguf")
+    write_tiny(READERS["ranker"], folder / "your-reranker.gguf")
     shutil.copy(ROOT / "LICENSE", folder / "text.txt")
+    shutil.copytree(ROOT / "docs" / "use", folder / "docs" / "use")
     desk = Desk(folder, home, docs_server)
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name not in desk.environment]:

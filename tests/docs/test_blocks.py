@@ -7,11 +7,11 @@ import shutil
 import subprocess
 import sys
 
+import click
 import pytest
-from typer.main import get_command
 
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, prose_of
-from woolly.cli import app
+from woolly.cli.app import COMMANDS, app
 from woolly.serving.configuration import read_settings
 
 # Languages that hold nothing to run: outputs, signatures, usage lines.
@@ -22,9 +22,9 @@ COMMAND = re.compile(r"^(\$ |\./scripts/|scripts/|woolly [a-z]|curl |pip |python
 # What a test cannot run, by page. An entry here is a promise that somebody has tried it by hand.
 NOT_RUN = {
     "README.md": [
-        "makes .venv and builds; tests/test_scripts.py and CI run it",
+        "builds, for a few minutes",
+        "makes .venv and builds; tests/packaging/test_scripts.py and CI run it",
         "this is what runs these blocks",
-        ".venv is made by ./scripts/run",
         "needs the Hugging Face hub",
     ],
     "CONTRIBUTING.md": [
@@ -33,20 +33,25 @@ NOT_RUN = {
         "cross-compiles, for many minutes",
         "needs torch",
     ],
-    "docs/add-a-model.md": [
-        "a line of the registry",
-    ],
+    "docs/make/add-an-op.md": ["a part of its file"] * 4,  # tests/plan/test_recipes.py finds them there
     "docs/benchmarks/README.md": [
         "needs llama-cpp-python",
+        "writes gigabytes",
+        "writes gigabytes",
+        "needs the python of another engine",
     ],
-    "docs/releasing.md": [
+    "docs/make/releasing.md": [
         "builds wheels, for many minutes",
         "cross-compiles and emulates, for many minutes",
     ],
-    "docs/recipes.md": [
+    "docs/use/recipes.md": [
         "needs langchain-openai",
+        "needs langchain-openai",
+        "needs llama-index",
         "a file of llm",
         "needs llm",
+        "needs a control vector",
+        "needs a control vector",
         "needs root and systemd",
     ],
 }
@@ -85,7 +90,8 @@ def run(block: Block, desk) -> None:
     elif block.language == "json":
         json.loads(block.text)
     elif block.language == "toml":
-        (desk.folder / "woolly.toml").write_text(block.text)
+        # A folder of models must be there.
+        (desk.folder / "woolly.toml").write_text(block.text.replace("/var/lib/woolly/models", str(desk.folder)))
         read_settings({}, {})
         (desk.folder / "woolly.toml").unlink()
     else:
@@ -97,7 +103,7 @@ def test_the_blocks_that_are_not_run_are_these():
     assert {page: reasons for page, reasons in found.items() if reasons} == NOT_RUN
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/cli.md"])
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/reference/cli.md"])
 def test_no_command_hides_where_it_is_not_run(page):
     for block in blocks_of(page):
         if block.language in SILENT:
@@ -127,9 +133,9 @@ def commands_of(page: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/cli.md"])
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/reference/cli.md"])
 def test_every_woolly_command_and_option_that_a_page_names_exists(page):
-    known = get_command(app).commands
+    known = {name: app.get_command(click.Context(app), name) for name in COMMANDS}
     for words in commands_of(page):
         if words[:1] != ["woolly"] or len(words) < 2 or not re.fullmatch(r"[a-z]+", words[1]):
             continue
@@ -143,16 +149,15 @@ def test_every_woolly_command_and_option_that_a_page_names_exists(page):
 
 def test_every_option_of_the_comparison_that_its_page_names_exists():
     page = "docs/benchmarks/README.md"
-    told = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "versus.py", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    section = prose_of(page).partition("## benchmarks/versus.py")[2]
+    command = [sys.executable, "-m", "benchmarks.versus", "--help"]
+    help_text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    section = prose_of(page).partition("## benchmarks/versus")[2].partition("\n## ")[0]
     options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(re.findall(r"`([^`]+)`", section))))
     options |= {
-        word for words in commands_of(page) if "benchmarks/versus.py" in words for word in words if word.startswith("-")
+        word for words in commands_of(page) if "benchmarks.versus" in words for word in words if word.startswith("--")
     }
     assert {"--peer-python", "--report", "--quick", "--tests"} <= options
-    assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", told))
+    assert options <= set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_text))
 
 
 GUIDES = [page for page in PAGES if not re.search("CONTRIBUTING|cli|troubleshooting|benchmarks", page)]

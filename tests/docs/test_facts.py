@@ -7,26 +7,33 @@ from inspect import signature
 
 import pytest
 
-from docs.make_api import reference
+from docs.tools import models
+from docs.tools.api import reference
 from tests.docs.blocks import ROOT
+from tests.test_house import LADDER
 from woolly import LLM, SamplingParams
 from woolly.models import architectures
 from woolly.quantize import MIXES
 
 README = (ROOT / "README.md").read_text()
-LIBRARY = (ROOT / "docs" / "library.md").read_text()
-TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
+LIBRARY = (ROOT / "docs" / "use" / "library.md").read_text()
+TROUBLESHOOTING = (ROOT / "docs" / "use" / "troubleshooting.md").read_text()
 
 
 def test_the_api_reference_is_that_of_the_code():
-    message = "run `python docs/make_api.py > docs/api.md`"
-    assert (ROOT / "docs" / "api.md").read_text() == reference(), message
+    message = "run `python docs/tools/api.py > docs/reference/api.md`"
+    assert (ROOT / "docs" / "reference" / "api.md").read_text() == reference(), message
 
 
-def test_the_readme_names_every_architecture_and_counts_them():
+def test_the_page_of_models_is_that_of_the_catalogue():
+    message = "run `python docs/tools/models.py > docs/reference/models.md`"
+    assert (ROOT / "docs" / "reference" / "models.md").read_text() == models.reference(), message
+
+
+def test_the_readme_names_every_architecture():
     row = next(line for line in README.splitlines() if line.startswith("| architectures | `"))
     assert set(re.findall(r"`([^`]+)`", row)) == set(architectures())
-    assert f"| architectures | **{len(architectures())}** (below) |" in README
+    assert f"| architectures | {len(architectures())}, listed below |" in README
 
 
 def test_the_library_page_has_every_option_of_an_llm():
@@ -42,10 +49,38 @@ def test_what_the_library_page_says_of_sampling_exists():
 
 
 def test_the_types_of_the_speed_page_can_be_written():
-    page = (ROOT / "docs" / "speed.md").read_text().partition("## Quantization")[2].partition("## ")[0]
+    page = (ROOT / "docs" / "use" / "speed.md").read_text().partition("## Quantization")[2].partition("## ")[0]
     named = re.findall(r"^\| ((?:[A-Z0-9_]+(?:, )?)+) \|", page, flags=re.M)
     types = {name for row in named for name in row.split(", ")}
     assert types and types <= {*MIXES, "F16", "BF16", "Q8_0"}
+
+
+@pytest.mark.parametrize(
+    "page", ["architecture", "engine", "kernels", "add-an-isa", "add-a-command", "add-a-backend", "releasing"]
+)
+def test_a_path_that_a_page_names_exists(page):
+    text = (ROOT / "docs" / "make" / f"{page}.md").read_text()
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w-]+\.\w+)?)`", text)
+    homes = [ROOT, ROOT / "woolly", ROOT / "native", ROOT / "native" / "cpu" / "kernels"]
+    folders = {f"{p.name}/" for home in ("woolly", "native") for p in (ROOT / home).rglob("*") if p.is_dir()}
+    folders.add("cluster/")  # reserved
+    lost = [path for path in named if path not in folders and not any((home / path).exists() for home in homes)]
+    assert named and not [path for path in lost if "NAME" not in path]
+
+
+def test_the_architecture_page_has_every_room_in_the_order_of_the_ladder():
+    text = (ROOT / "docs" / "make" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/` \|", text, flags=re.M)
+    ladder = [(str(rung), name) for rung, names in enumerate(LADDER[:-1], 1) for name in names]
+    assert rows == ladder
+
+
+def test_the_readme_lists_every_page():
+    listed = set(re.findall(r"\]\((docs/[^)]+\.md)\)", README.partition("## Documentation")[2]))
+    kinds = ("use", "reference", "make")
+    assert listed == {f"docs/{kind}/{p.name}" for kind in kinds for p in (ROOT / "docs" / kind).iterdir()} | {
+        "docs/benchmarks/README.md"
+    }
 
 
 def sentences():

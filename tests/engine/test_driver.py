@@ -9,9 +9,9 @@ import weakref
 
 import pytest
 
-from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, AsyncLLM, CallbackError, RequestError, SamplingParams
 from woolly.engine import Engine
+from woolly.engine.step_names import find_step
 from woolly.runtime import CancelledRun
 from woolly.runtime.cpu import CpuProgram
 
@@ -19,14 +19,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("driver") / "tiny.gguf")
-
-
 @pytest.fixture
-def llm(path):
-    with LLM(path, ctx=256, threads=1) as model:
+def llm(tiny_model):
+    with LLM(tiny_model, ctx=256, threads=1) as model:
         yield model
 
 
@@ -86,9 +81,9 @@ def test_whatever_a_callback_raises_is_its_own_requests_error(llm, error, where)
     assert llm.generate("again", GREEDY).finish_reason == "length"
 
 
-def test_an_async_request_whose_callback_exits_leaves_the_others_running(path):
+def test_an_async_request_whose_callback_exits_leaves_the_others_running(tiny_model):
     async def main():
-        async with AsyncLLM(path, ctx=256, threads=1) as llm:
+        async with AsyncLLM(tiny_model, ctx=256, threads=1) as llm:
             bad = SamplingParams(logits_processors=(raising(SystemExit(3)),))
             tasks = [llm.generate("hello", LONG), llm.generate("x", bad), llm.generate("later", LONG)]
             return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
@@ -164,22 +159,21 @@ def test_an_interrupt_of_the_main_thread_cancels_its_own_request_alone(llm, inte
     assert llm.driver.call(lambda _: pages.n_free) == pages.n_pages
 
 
-def test_an_interrupted_settle_leaves_the_other_sequences_as_they_were(llm):
-    """Ctrl-C in a step that the main thread itself runs, between the tokens of two sequences."""
+def test_an_interrupted_settle_leaves_the_other_requests_as_they_were(llm):
+    """Ctrl-C in a step that the main thread itself runs, between the tokens of two requests."""
     wanted = {text: llm.generate(text, LONG).token_ids for text in ("before", "after")}
-    with llm.driver.exclusive():
-        engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024)
-        hit = SamplingParams(max_tokens=50, ignore_eos=True, logits_processors=(raising(KeyboardInterrupt(), 3),))
-        before, own, after = (
-            engine.add(engine.prepare(llm.tokenize(text), params))
-            for text, params in (("before", LONG), ("own", hit), ("after", LONG))
-        )
-        with pytest.raises(KeyboardInterrupt):
-            while True:
-                engine.step()
-        assert own.finish_reason == "error"
-        while not engine.is_idle:
+    engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024)
+    hit = SamplingParams(max_tokens=50, ignore_eos=True, logits_processors=(raising(KeyboardInterrupt(), 3),))
+    before, own, after = (
+        engine.add(engine.new_request(llm.tokenize(text), params))
+        for text, params in (("before", LONG), ("own", hit), ("after", LONG))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        while True:
             engine.step()
+    assert own.finish_reason == "error"
+    while not engine.is_idle:
+        engine.step()
     assert tuple(before.output) == wanted["before"]
     assert tuple(after.output) == wanted["after"]
     assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
@@ -276,7 +270,7 @@ def test_a_run_that_somebody_wants_goes_on(llm, monkeypatch):
     cancels = []
     first, second = llm.prepare(["a", "b"], LONG)
     monkeypatch.setattr(engine.program, "cancel", lambda: cancels.append(1))
-    monkeypatch.setattr(engine, "_computing", (*first, *second))
+    monkeypatch.setattr(engine._runner, "_computing", (*first, *second))
     llm.driver.cancel(first)
     assert not cancels
     llm.driver.cancel(second)
@@ -304,17 +298,17 @@ def test_a_cancellation_that_hits_the_wrong_run_changes_nothing(llm, monkeypatch
     assert llm.logits([1, 2, 3]).shape == (3, 320)
 
 
-def test_closing_ends_the_work_on_weights_of_both_programs(path, monkeypatch):
+def test_closing_ends_the_work_on_weights_of_both_programs(tiny_model, monkeypatch):
     closed = []
     close = CpuProgram.close
     monkeypatch.setattr(CpuProgram, "close", lambda self: (closed.append(id(self)), close(self)))
-    LLM(path, ctx=256, speculation=path).close()
+    LLM(tiny_model, ctx=256, speculation=tiny_model).close()
     assert len(set(closed)) == 2
 
 
-def test_a_dropped_llm_leaves_no_thread_and_no_engine(path):
+def test_a_dropped_llm_leaves_no_thread_and_no_engine(tiny_model):
     async def main():
-        llm = AsyncLLM(path, ctx=256, threads=1)
+        llm = AsyncLLM(tiny_model, ctx=256, threads=1)
         await llm.generate("x", GREEDY)
         return weakref.ref(llm.llm.engine)
 
@@ -328,6 +322,7 @@ def test_a_dropped_llm_leaves_no_thread_and_no_engine(path):
 
 def test_two_hooks_at_one_fused_step_both_read(llm):
     seen = []
-    hooks = {"blk.0": lambda *_: seen.append("layer"), "blk.0.ffn_down": lambda *_: seen.append("weight")}
+    step = find_step(llm.engine.program, "blk.0")
+    hooks = {"blk.0": lambda *_: seen.append("layer"), step: lambda *_: seen.append("number")}
     llm.generate([1, 2], GREEDY, hooks=hooks)
-    assert seen == ["layer", "weight"] * 10
+    assert seen == ["layer", "number"] * 10

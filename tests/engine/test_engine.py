@@ -28,10 +28,10 @@ def prompts():
 
 
 def run_all(engine, params):
-    sequences = [engine.add(engine.prepare(prompt, params)) for prompt in prompts()]
+    requests = [engine.add(engine.new_request(prompt, params)) for prompt in prompts()]
     for _ in range(10_000):
-        if all(s.finish_reason for s in sequences):
-            return sequences
+        if all(s.finish_reason for s in requests):
+            return requests
         engine.step()
     raise AssertionError("the engine does not come to an end")
 
@@ -40,10 +40,10 @@ def run_all(engine, params):
 def test_requests_together_give_what_they_give_alone(llm, chunk):
     alone = [llm.generate(prompt, GREEDY) for prompt in prompts()]
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=chunk)
-    for one, sequence in zip(alone, run_all(engine, GREEDY), strict=True):
-        assert sequence.finish_reason == one.finish_reason == "length"
-        assert tuple(sequence.output) == one.token_ids
-        assert sequence.text == one.text
+    for one, request in zip(alone, run_all(engine, GREEDY), strict=True):
+        assert request.finish_reason == one.finish_reason == "length"
+        assert tuple(request.output) == one.token_ids
+        assert request.text == one.text
 
 
 def test_a_cache_too_small_for_all_serves_them_one_after_another(llm):
@@ -55,9 +55,9 @@ def test_a_cache_too_small_for_all_serves_them_one_after_another(llm):
 
 def test_a_long_prompt_does_not_stall_a_running_answer(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, chunk=16)
-    running = engine.add(engine.prepare([1, 2, 3], GREEDY))
+    running = engine.add(engine.new_request([1, 2, 3], GREEDY))
     engine.step()
-    engine.add(engine.prepare(prompts()[1], GREEDY))
+    engine.add(engine.new_request(prompts()[1], GREEDY))
     before = len(running.output)
     engine.step()
     assert len(running.output) == before + 1
@@ -168,13 +168,18 @@ def test_without_max_tokens_an_answer_may_fill_the_context(llm):
     assert len(answer.token_ids) == 256 - 200
 
 
+@pytest.mark.parametrize("limit", [-1, 100_000])
+def test_a_limit_beyond_the_context_means_at_most(llm, limit):
+    answer = llm.generate([1] * 250, SamplingParams(temperature=0, ignore_eos=True, max_tokens=limit))
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 6)
+
+
 @pytest.mark.parametrize(
     ("prompt", "params", "message"),
     [
         ("", GREEDY, "the prompt is empty"),
         ((), GREEDY, "the prompt is empty"),
         ([1] * 256, GREEDY, "the prompt has 256 tokens .*, but the context holds 256"),
-        ([1] * 250, GREEDY, "250 tokens and max_tokens=12 exceed the context of 256"),
         ([1, 320], GREEDY, "token 320 is not an id of this vocabulary"),
         ([-1], GREEDY, "token -1 is not an id"),
         ([1.5], GREEDY, "token 1.5 is not an id"),

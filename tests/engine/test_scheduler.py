@@ -3,35 +3,28 @@
 import numpy as np
 import pytest
 
-from tests.cases.tiny import TINY, write_tiny
-from woolly import LLM, RequestError, SamplingParams
+from woolly import RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.work import Work
+from woolly.engine.batching import Work
 
 
 def params(n=12, **others):
     return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **others)
 
 
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory):
-    with LLM(write_tiny(TINY["llama"], tmp_path_factory.mktemp("scheduler") / "tiny.gguf"), ctx=512) as model:
-        yield model
-
-
 @pytest.fixture
-def engine_of(llm):
+def engine_of(tiny_llm):
     """Engines over one program; at the end of a test none may have lost a page."""
     made = []
 
     def make(**options):
-        made.append(Engine(llm.engine.program, llm.tokenizer, **{"ctx": 512, **options}))
+        made.append(Engine(tiny_llm.engine.program, tiny_llm.tokenizer, **{"ctx": 512, **options}))
         return made[-1]
 
     yield make
     for engine in made:
-        for sequence in engine.scheduler.sequences:
-            engine.cancel(sequence)
+        for request in engine.scheduler.requests:
+            engine.cancel(request)
         pool = engine.scheduler.pages
         assert pool.n_free == pool.n_pages
         assert not engine.scheduler.running and not engine.scheduler.waiting
@@ -42,7 +35,7 @@ def ids(n, seed=0):
 
 
 def add(engine, n, seed=0, n_answer=12, **options):
-    return engine.add(engine.prepare(ids(n, seed), params(n_answer), **options))
+    return engine.add(engine.new_request(ids(n, seed), params(n_answer), **options))
 
 
 def finish(engine):
@@ -87,6 +80,57 @@ def test_many_short_prompts_do_not_starve_a_long_one(engine_of):
     assert long.output
 
 
+def many(engine, n, n_answer=100, **options):
+    """The n answers to one prompt."""
+    first = add(engine, 40, 1, n_answer, **options)
+    return [first, *(add(engine, 40, 1, n_answer, beside=first, **options) for _ in range(n - 1))]
+
+
+def test_many_answers_to_one_prompt_do_not_delay_another_client(tiny_llm, engine_of):
+    engine = engine_of(kv_tokens=8192, max_running=4)
+    answers = many(engine, 16)
+    for _ in range(10):
+        engine.step()
+    assert len(engine.scheduler.running) == 4
+    other = add(engine, 40, 2)
+    engine.step()
+    assert len(other.output) == 1  # one of the four places is taken from the group that has them all
+    finish(engine)
+    alone = tiny_llm.generate(ids(40, 1), params(100)).token_ids
+    assert {tuple(answer.output) for answer in answers} == {alone}
+    assert sum(answer.n_preemptions for answer in answers) == 1
+
+
+def test_waiting_groups_get_places_in_turn(engine_of):
+    engine = engine_of(kv_tokens=8192, max_running=4)
+    add(engine, 5, 9, 20)
+    a, b = many(engine, 8), many(engine, 8)
+    alone = add(engine, 5, 7)
+    for _ in range(4):
+        engine.step()
+    groups = [request.group for request in engine.scheduler.running]
+    assert {a[0].group, b[0].group, alone.group} < set(groups)
+    # A group gives a place away, but not its last one, and not to a lower priority.
+    low = add(engine, 5, 8, priority=-1)
+    engine.step()
+    assert not low.output
+    finish(engine)
+    assert all(request.finish_reason == "length" for request in (*a, *b, alone, low))
+
+
+def test_many_answers_give_up_pages_for_another_client(engine_of):
+    engine = engine_of(ctx=256, kv_tokens=512)
+    answers = many(engine, 4, 200)
+    while not answers[-1].output:
+        engine.step()
+    other = add(engine, 230, 2, 20)
+    engine.step()
+    engine.step()
+    assert other.pages
+    finish(engine)
+    assert {len(answer.output) for answer in answers} == {200}
+
+
 def test_equal_prompts_are_finished_one_after_the_other(engine_of):
     engine = engine_of(chunk=64, kv_tokens=2048)
     first, second = add(engine, 200, 1), add(engine, 200, 2)
@@ -107,32 +151,32 @@ def test_a_higher_priority_goes_first_whenever_it_came(engine_of):
     assert low.finish_reason == "length"
 
 
-def test_a_full_cache_preempts_the_last_and_lowest_and_nobody_fails(llm, engine_of):
+def test_a_full_cache_preempts_the_last_and_lowest_and_nobody_fails(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=160)
     urgent = add(engine, 40, 1, 80, priority=1)
     early, late = add(engine, 40, 2, 80), add(engine, 20, 3, 80)
     finish(engine)
     assert late.n_preemptions > 0
     assert urgent.n_preemptions == 0
-    for sequence in (urgent, early, late):
-        alone = llm.generate(list(sequence.prompt), params(80))
-        assert tuple(sequence.output) == alone.token_ids
-        assert sequence.finish_reason == "length"
+    for request in (urgent, early, late):
+        alone = tiny_llm.generate(list(request.prompt), params(80))
+        assert tuple(request.output) == alone.token_ids
+        assert request.finish_reason == "length"
 
 
-def test_logits_make_the_last_of_the_running_give_way_and_are_the_same(llm, engine_of):
+def test_logits_make_the_last_of_the_running_give_way_and_are_the_same(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=160)
-    sequences = [add(engine, 40, seed, 60) for seed in range(2)]
+    requests = [add(engine, 40, seed, 60) for seed in range(2)]
     for _ in range(10):
         engine.step()
-    np.testing.assert_array_equal(engine.logits(ids(128)), llm.logits(ids(128)))
-    assert [s.n_preemptions for s in sequences] == [1, 1]
+    np.testing.assert_array_equal(engine.logits(ids(128)), tiny_llm.logits(ids(128)))
+    assert [s.n_preemptions for s in requests] == [1, 1]
     finish(engine)
-    for sequence in sequences:
-        assert tuple(sequence.output) == llm.generate(list(sequence.prompt), params(60)).token_ids
+    for request in requests:
+        assert tuple(request.output) == tiny_llm.generate(list(request.prompt), params(60)).token_ids
 
 
-def test_hooks_read_a_token_once_even_if_it_is_computed_again(llm, engine_of):
+def test_hooks_read_a_token_once_even_if_it_is_computed_again(tiny_llm, engine_of):
     engine = engine_of(ctx=128, kv_tokens=128)
     add(engine, 40, 1, 80)
     seen = []
@@ -142,40 +186,40 @@ def test_hooks_read_a_token_once_even_if_it_is_computed_again(llm, engine_of):
     assert hooked.n_preemptions > 0
     np.testing.assert_array_equal(np.concatenate([p for p, _ in seen]), np.arange(99))
     everything = [*hooked.prompt, *hooked.output][:99]
-    np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), llm.hidden(everything, "blk.1"))
+    np.testing.assert_array_equal(np.concatenate([v for _, v in seen]), tiny_llm.hidden(everything, "blk.1"))
 
 
 def test_a_request_that_fits_alone_is_served_however_small_the_cache(engine_of):
     engine = engine_of(ctx=96, kv_tokens=96, chunk=8)
-    sequences = [add(engine, 60, seed, 36) for seed in range(8)]
+    requests = [add(engine, 60, seed, 36) for seed in range(8)]
     finish(engine)
-    assert [len(s.output) for s in sequences] == [36] * 8
+    assert [len(s.output) for s in requests] == [36] * 8
 
 
 def test_pages_are_taken_as_they_are_needed(engine_of):
     engine = engine_of()
-    sequence = add(engine, 5, 1, 200)
+    request = add(engine, 5, 1, 200)
     engine.step()
-    assert len(sequence.pages) == 1
-    while sequence.n_computed < 33:
+    assert len(request.pages) == 1
+    while request.n_computed < 33:
         engine.step()
-    assert len(sequence.pages) == 2
+    assert len(request.pages) == 2
 
 
 def test_a_missed_deadline_ends_a_request_at_the_next_step_with_what_it_has(engine_of, monkeypatch):
     engine = engine_of()
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    sequence = add(engine, 5, 1, 200, timeout=3)
+    request = add(engine, 5, 1, 200, timeout=3)
     waiting = engine_of(max_running=1)
     engine.step()
     clock[0] = 102.9
     engine.step()
-    assert sequence.finish_reason is None
+    assert request.finish_reason is None
     clock[0] = 103.0
-    assert sequence in engine.step()
-    assert (sequence.finish_reason, sequence.stop_reason) == ("cancelled", "timeout")
-    assert len(sequence.output) == 2
+    assert request in engine.step()
+    assert (request.finish_reason, request.stop_reason) == ("cancelled", "timeout")
+    assert len(request.output) == 2
     # One that never got to run is ended too.
     add(waiting, 5, 1, 200)
     late = add(waiting, 5, 2, 200, timeout=1)
@@ -187,22 +231,22 @@ def test_a_missed_deadline_ends_a_request_at_the_next_step_with_what_it_has(engi
 
 def test_cancelling_is_effective_before_the_next_step(engine_of):
     engine = engine_of()
-    sequence, other = add(engine, 40, 1), add(engine, 40, 2)
+    request, other = add(engine, 40, 1), add(engine, 40, 2)
     engine.step()
-    engine.cancel(sequence)
-    assert sequence.finish_reason == "cancelled"
-    assert sequence.pages == []
+    engine.cancel(request)
+    assert request.finish_reason == "cancelled"
+    assert request.pages == []
     assert engine.step() == [other]
-    engine.cancel(sequence)
-    assert len(sequence.output) == 1
+    engine.cancel(request)
+    assert len(request.output) == 1
 
 
 def test_a_callback_may_cancel_its_own_request(engine_of):
     engine = engine_of()
-    sequence = engine.prepare(ids(5), params(20, logits_processors=(lambda *_: engine.cancel(sequence),)))
-    engine.add(sequence)
+    request = engine.new_request(ids(5), params(20, logits_processors=(lambda *_: engine.cancel(request),)))
+    engine.add(request)
     engine.step()
-    assert sequence.finish_reason == "cancelled"
+    assert request.finish_reason == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +262,7 @@ def test_a_callback_may_cancel_its_own_request(engine_of):
 )
 def test_options_out_of_range_are_refused_by_name(engine_of, options, message):
     with pytest.raises(RequestError, match=message):
-        engine_of().prepare([1], params(), **options)
+        engine_of().new_request([1], params(), **options)
 
 
 def test_a_cache_smaller_than_one_context_is_refused(engine_of):
@@ -226,44 +270,44 @@ def test_a_cache_smaller_than_one_context_is_refused(engine_of):
         engine_of(kv_tokens=100)
 
 
-def test_a_shifted_context_keeps_its_head_and_is_computed_as_if_it_were_a_prompt(llm, engine_of):
+def test_a_shifted_context_keeps_its_head_and_is_computed_as_if_it_were_a_prompt(tiny_llm, engine_of):
     engine = engine_of(ctx=64)
     asked = params(100, context_shift=True, n_keep=5)
-    sequence = engine.add(engine.prepare(ids(20), asked))
+    request = engine.add(engine.new_request(ids(20), asked))
     seen = []
     while not engine.is_idle:
         engine.step()
-        if sequence.n_shifts == 1 and not seen:
-            seen = [list(sequence.context), len(sequence.output)]
-    assert len(sequence.output) == 100
-    assert sequence.n_shifts > 1
+        if request.n_shifts == 1 and not seen:
+            seen = [list(request.context), len(request.output)]
+    assert len(request.output) == 100
+    assert request.n_shifts > 1
     context, n_output = seen
-    everything = [*sequence.prompt, *sequence.output]
+    everything = [*request.prompt, *request.output]
     assert context == everything[:5] + everything[5 + 29 : 64]
     # From there on it goes as a request does whose prompt is what was left.
-    again = llm.generate(context, params(64 - len(context)))
-    assert tuple(sequence.output[n_output : n_output + len(again.token_ids)]) == again.token_ids
+    again = tiny_llm.generate(context, params(64 - len(context)))
+    assert tuple(request.output[n_output : n_output + len(again.token_ids)]) == again.token_ids
 
 
 def test_a_full_context_ends_an_answer_where_no_shift_was_asked_for(engine_of):
     engine = engine_of(ctx=64)
-    sequence = engine.add(engine.prepare(ids(20), params(None)))
+    request = engine.add(engine.new_request(ids(20), params(None)))
     finish(engine)
-    assert (sequence.finish_reason, len(sequence.output)) == ("length", 44)
+    assert (request.finish_reason, len(request.output)) == ("length", 44)
 
 
 def test_a_shift_that_could_drop_nothing_is_refused(engine_of):
     with pytest.raises(RequestError, match="n_keep keeps 63 tokens, but of a context of 64"):
-        engine_of(ctx=64).prepare(ids(63), params(9, context_shift=True, n_keep=-1))
+        engine_of(ctx=64).new_request(ids(63), params(9, context_shift=True, n_keep=-1))
 
 
 def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
     engine = engine_of()
-    sequence = engine.prepare(ids(20), params())
-    assert Work(sequence, 19).n_outputs == 0
-    assert Work(sequence, 20).n_outputs == 1
-    assert Work(sequence, 20, [1, 2]).n_outputs == 3
-    scored = engine.prepare(ids(20), params(prompt_logprobs=0))
+    request = engine.new_request(ids(20), params())
+    assert Work(request, 19).n_outputs == 0
+    assert Work(request, 20).n_outputs == 1
+    assert Work(request, 20, [1, 2]).n_outputs == 3
+    scored = engine.new_request(ids(20), params(prompt_logprobs=0))
     assert Work(scored, 7).n_outputs == 7
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, RequestError, SamplingParams
 from woolly.engine import DraftModel, Engine, PromptLookup, check_vocabulary
-from woolly.engine.draft import DraftLength
+from woolly.engine.drafts.draft import DraftLength
 
 KINDS = {
     "greedy": {"temperature": 0},
@@ -39,13 +39,13 @@ class Oracle:
 
     def propose(self, wanted):
         out = []
-        for sequence, n in wanted:
-            first = len(sequence.output)
+        for request, n in wanted:
+            first = len(request.output)
             guess = self.answer[first : first + n]
             out.append([t if first + i not in self.wrong else (t + 1) % 256 for i, t in enumerate(guess)])
         return out
 
-    def forget(self, sequence):
+    def forget(self, request):
         pass
 
 
@@ -55,13 +55,13 @@ def prompt():
 
 def run(llm, params, draft, **options):
     engine = Engine(llm.engine.program, llm.tokenizer, **{"ctx": 256, **options}, draft=draft)
-    sequence = engine.add(engine.prepare(prompt(), params))
+    request = engine.add(engine.new_request(prompt(), params))
     n_steps = 0
-    while sequence.finish_reason is None:
+    while request.finish_reason is None:
         engine.step()
         n_steps += 1
     assert engine.scheduler.pages.n_free == engine.scheduler.pages.n_pages
-    return sequence, n_steps
+    return request, n_steps
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,10 +86,10 @@ def test_text_is_the_same_with_and_without(llm, folder, kind, draft):
 
 
 def test_a_model_that_drafts_for_itself_is_always_right(llm):
-    sequence, n_steps = run(
+    request, n_steps = run(
         llm, SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), DraftModel(llm.engine.program, 512, 256)
     )
-    assert sequence.n_accepted == sequence.n_drafted > 40
+    assert request.n_accepted == request.n_drafted > 40
     assert n_steps < 20
 
 
@@ -98,22 +98,22 @@ def test_drafts_never_make_anyone_give_way(llm):
         llm.engine.program, llm.tokenizer, ctx=128, kv_tokens=128, draft=DraftModel(llm.engine.program, 512, 256)
     )
     params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
-    sequence = engine.add(engine.prepare(list(range(64)), params))
+    request = engine.add(engine.new_request(list(range(64)), params))
     while not engine.is_idle:
         engine.step()
-    assert (len(sequence.output), sequence.n_preemptions) == (64, 0)
+    assert (len(request.output), request.n_preemptions) == (64, 0)
 
 
 def test_a_draft_model_frees_its_pages_when_the_request_is_over(llm):
     program = llm.engine.program
     draft = DraftModel(program, 512, 256)
     engine = Engine(program, llm.tokenizer, ctx=256, chunk=32, draft=draft)
-    sequence = engine.add(
-        engine.prepare(list(range(200)), SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
+    request = engine.add(
+        engine.new_request(list(range(200)), SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
     )
     while not engine.is_idle:
         engine.step()
-    assert sequence.n_accepted > 0
+    assert request.n_accepted > 0
     assert draft._pages.n_free == draft._pages.n_pages
     assert not draft._tracks
 
@@ -123,13 +123,13 @@ def test_a_draft_cache_that_is_full_only_means_no_guesses(llm):
         llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=1024, draft=DraftModel(llm.engine.program, 64, 256)
     )
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-    sequences = [engine.add(engine.prepare([i, i + 1], params)) for i in range(5)]
+    requests = [engine.add(engine.new_request([i, i + 1], params)) for i in range(5)]
     for _ in range(5):
         engine.step()
-    assert sum(s.n_drafted > 0 for s in sequences) == 2
+    assert sum(s.n_drafted > 0 for s in requests) == 2
     while not engine.is_idle:
         engine.step()
-    assert [tuple(s.output) for s in sequences] == [llm.generate(list(s.prompt), params).token_ids for s in sequences]
+    assert [tuple(s.output) for s in requests] == [llm.generate(list(s.prompt), params).token_ids for s in requests]
 
 
 def test_a_shifted_context_is_guessed_at_too(llm):
@@ -194,7 +194,7 @@ def test_an_llm_that_is_given_shares_no_program_and_may_be_closed(llm, folder):
     wanted = llm.generate(prompt(), params).token_ids
     with LLM(folder / "tiny.gguf", ctx=256) as small:
         fast = LLM(folder / "tiny.gguf", ctx=256, speculation=small)
-        assert fast.engine._draft._program is not small.engine.program
+        assert fast.engine.draft._program is not small.engine.program
     with fast:
         assert fast.generate(prompt(), params).token_ids == wanted
     with pytest.raises(RequestError, match="was closed"):
@@ -206,4 +206,4 @@ def test_a_draft_reads_as_far_as_both_models_go(folder):
     short = write_tiny(replace(TINY["llama"], context=128), folder / "short.gguf")
     for draft, ctx in ((path, 256), (short, 128)):
         with LLM(path, ctx=256, speculation=draft) as fast:
-            assert fast.engine._draft._ctx == ctx
+            assert fast.engine.draft._ctx == ctx

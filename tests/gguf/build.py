@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from woolly.gguf import GGMLType, GGUFWriter, ValueType
+from woolly.gguf import GGUFWriter
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
 
 
 def string(text: str | bytes) -> bytes:
@@ -66,7 +68,7 @@ def write_sample(path: Path, *, version: int = 3, alignment: int = 32) -> Path:
     writer.add_tensor("token_embd.weight", random.standard_normal((3, 32), dtype=np.float32), GGMLType.Q4_0)
     writer.add_tensor("output_norm.weight", random.standard_normal(5, dtype=np.float32))
     writer.add_tensor("blk.0.attn_q.weight", random.standard_normal((2, 2, 256), dtype=np.float32), GGMLType.Q6_K)
-    writer.add_raw_tensor("blk.0.ffn_up.weight", GGMLType.IQ2_XS, (1, 256), bytes(74))
+    writer.add_raw_tensor("blk.0.ffn_up.weight", GGMLType.Q1_0, (1, 256), bytes(36))
     writer.add_raw_tensor("scalar", GGMLType.I8, (), b"\x05")
     writer.write()
     return path

@@ -7,7 +7,9 @@ import pytest
 
 from tests.gguf.build import array, entry, gguf_bytes, string, tensor, write_sample
 from woolly.errors import GGUFError
-from woolly.gguf import GGMLType, ValueType, open_gguf
+from woolly.gguf import open_gguf
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
 
 U8, U32, BOOL, STRING, ARRAY, U64 = 0, 4, 7, 8, 9, 10
 HUGE = 2**64 - 1

@@ -10,7 +10,9 @@ import pytest
 
 from tests.gguf.build import entry, gguf_bytes, string, tensor, write_sample
 from woolly.errors import GGUFError
-from woolly.gguf import GGMLType, GGUFFile, GGUFWriter, StringArray, ValueType, open_gguf
+from woolly.gguf import GGUFFile, GGUFWriter, StringArray, open_gguf
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
 
 
 @pytest.fixture

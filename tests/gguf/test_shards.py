@@ -9,7 +9,9 @@ import pytest
 
 from tests.gguf.build import write_sample
 from woolly.errors import GGUFError
-from woolly.gguf import GGMLType, GGUFWriter, ValueType, copy_gguf, open_gguf
+from woolly.gguf import GGUFWriter, copy_gguf, open_gguf
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
 
 
 def write_shards(

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.cases.vocabularies import find_vocabularies, need_vocabularies
 from tests.gguf.build import entry, gguf_bytes, string, tensor, write_sample
 from woolly.errors import GGUFError
-from woolly.gguf import GGMLType, GGUFWriter, ValueType, copy_gguf, open_gguf
+from woolly.gguf import GGUFWriter, copy_gguf, open_gguf
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
 
 
 def read_back(path: Path, value: object, type: ValueType | None = None) -> tuple[object, ValueType, ValueType | None]:

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 import transformers
 
-from tests.cases.tiny import LLAMA3, TINY, write_tiny
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
+from tests.goldens import classes, hybrids, rwkv7
 
 HERE = Path(__file__).parent
 TEXT = (
@@ -40,103 +42,87 @@ class File:
         return self.fields.get(f"{self.architecture}.{key}", default)
 
 
-def rope_parameters(file):
-    parameters = {"rope_type": "default", "rope_theta": float(file.get("rope.freq_base", 10000.0))}
-    kind = file.get("rope.scaling.type")
-    if "rope_freqs.weight" in file.tensors:
-        parameters |= {"rope_type": "llama3", **LLAMA3}
-    elif kind == "linear":
-        parameters |= {"rope_type": "linear", "factor": float(file.get("rope.scaling.factor"))}
-    elif kind == "yarn":
-        parameters |= {
-            "rope_type": "yarn",
-            "factor": float(file.get("rope.scaling.factor")),
-            "original_max_position_embeddings": int(file.get("rope.scaling.original_context_length")),
-        }
-    return parameters
+def kind_of(file):
+    """The module that knows the family."""
+    return hybrids if file.architecture in hybrids.CLASSES else classes
 
 
 def build(file):
     """The same model in transformers, in f32."""
-    names = {"llama": "Llama", "granite": "Granite", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-    name = names[file.architecture]
-    heads, kv_heads = int(file.get("attention.head_count")), int(file.get("attention.head_count_kv"))
-    width = int(file.get("embedding_length"))
-    n_vocab = len(file.tensors["token_embd.weight"])
-    options = {
-        "vocab_size": n_vocab,
-        "hidden_size": width,
-        "intermediate_size": int(file.get("feed_forward_length")),
-        "num_hidden_layers": int(file.get("block_count")),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": int(file.get("attention.key_length", width // heads)),
-        "max_position_embeddings": int(file.get("context_length")),
-        "rms_norm_eps": float(file.get("attention.layer_norm_rms_epsilon")),
-        "rope_parameters": rope_parameters(file),
-        "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attn_implementation": "eager",
-    }
-    if file.architecture in ("llama", "granite"):
-        options["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-    if file.architecture == "granite":
-        options |= {
-            "embedding_multiplier": float(file.get("embedding_scale")),
-            "residual_multiplier": float(file.get("residual_scale")),
-            "attention_multiplier": float(file.get("attention.scale")),
-            "logits_scaling": float(file.get("logit_scale")),
-        }
-    config = getattr(transformers, f"{name}Config")(**options)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
+    kind = kind_of(file)
+    name = kind.class_name(file)
+    texts = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", "Step3p7")
+    config_name = f"{name}TextConfig" if name in texts else f"{name}Config"
+    config = getattr(transformers, config_name)(**kind.options(file))
+    causal = getattr(transformers, f"{name}ForCausalLM", None) or WithHead
+    model = causal(config).float().eval()
+    if file.architecture == "deci":
+        for i, n in enumerate(np.atleast_1d(file.get("attention.head_count_kv"))):
+            if n == 0 and f"blk.{i}.attn_output.weight" in file.tensors:
+                model.model.layers[i].self_attn = Alone(config.hidden_size)
     with torch.no_grad():
-        load(model, file, heads, kv_heads)
+        load(model, file)
     return model
 
 
-def load(model, file, heads, kv_heads):
-    turned = file.architecture in ("llama", "granite")  # these files keep rotary pairs side by side
+class WithHead(torch.nn.Module):
+    """Step's text model, which transformers has inside one that sees images."""
 
-    def halves(array, n):
-        if not turned:
-            return array
-        shape = (n, array.shape[0] // n // 2, 2, *array.shape[1:])
-        return array.reshape(shape).swapaxes(1, 2).reshape(array.shape)
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.model = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    left = set(file.tensors) - {"rope_freqs.weight"}
+    def forward(self, ids):
+        hidden = self.model(input_ids=ids).last_hidden_state
+        return transformers.modeling_outputs.CausalLMOutput(logits=self.lm_head(hidden))
 
-    def put(parameter, name, n=None):
-        array = file.tensors[name]
-        left.discard(name)
-        array = array if n is None else halves(array, n)
+
+class Alone(torch.nn.Module):
+    """A matrix in place of attention."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.o_proj = torch.nn.Linear(width, width, bias=False)
+
+    def forward(self, hidden_states, **others):
+        return self.o_proj(hidden_states), None
+
+
+def load(model, file):
+    """Every tensor of the file goes into a parameter. Parts that a layer does not have give zeros."""
+    drafts = tuple(f"blk.{i}." for i in range(model.config.num_hidden_layers, int(file.get("block_count"))))
+    left = {name for name in file.tensors if not name.startswith((*drafts, "rope_"))}
+    if file.architecture == "gemma3n":  # matrices of layers that look at K and V of others
+        config = model.config
+        shared = range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers)
+        left -= {f"blk.{i}.attn_{x}.weight" for i in shared for x in ("k", "k_norm", "v")}
+    for name, parameter in model.state_dict().items():
+        if name == "lm_head.weight" and "output.weight" not in file.tensors:
+            continue
+        if name.endswith(("slope_rate", "_decay")):  # MiniMax's constants
+            continue
+        if "act_fn" in name:
+            parameter.fill_(float(file.fields[f"xielu.{name.rpartition('.')[2]}"][int(name.split(".")[2])]))
+            continue
+        array, names = kind_of(file).source(file, name, parameter)
+        left -= set(names)
+        if array is None:
+            assert file.architecture == "deci" or name.endswith("bias"), name
+            parameter.zero_() if "layernorm" not in name else parameter.fill_(1)
+            continue
         assert tuple(parameter.shape) == array.shape, (name, parameter.shape, array.shape)
         parameter.copy_(torch.from_numpy(np.array(array, np.float32)))
-
-    put(model.model.embed_tokens.weight, "token_embd.weight")
-    put(model.model.norm.weight, "output_norm.weight")
-    if "output.weight" in file.tensors:
-        put(model.lm_head.weight, "output.weight")
-    for i, layer in enumerate(model.model.layers):
-        block = f"blk.{i}."
-        put(layer.input_layernorm.weight, block + "attn_norm.weight")
-        put(layer.post_attention_layernorm.weight, block + "ffn_norm.weight")
-        for x, n in (("q", heads), ("k", kv_heads), ("v", None)):
-            projection = getattr(layer.self_attn, f"{x}_proj")
-            put(projection.weight, f"{block}attn_{x}.weight", n)
-            if projection.bias is not None:
-                put(projection.bias, f"{block}attn_{x}.bias", n)
-            if f"{block}attn_{x}_norm.weight" in file.tensors:
-                put(getattr(layer.self_attn, f"{x}_norm").weight, f"{block}attn_{x}_norm.weight")
-        put(layer.self_attn.o_proj.weight, block + "attn_output.weight")
-        if layer.self_attn.o_proj.bias is not None:
-            layer.self_attn.o_proj.bias.zero_()
-        for x in ("gate", "up", "down"):
-            put(getattr(layer.mlp, f"{x}_proj").weight, f"{block}ffn_{x}.weight")
     assert not left, f"not loaded: {sorted(left)}"
 
 
 def logits(path, ids):
+    file = File(path)
+    if file.architecture == "rwkv7":
+        return rwkv7.logits(file, ids)
     with torch.no_grad():
-        return build(File(path))(torch.tensor([ids])).logits[0].numpy()
+        return build(file)(torch.tensor([ids])).logits[0].numpy()
 
 
 def save(name, ids, rows, stride):
@@ -153,10 +139,12 @@ def save(name, ids, rows, stride):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        for tiny in TINY.values():
+        for tiny in FAMILIES.values():
+            if (HERE / f"tiny-{tiny.name}.npz").exists():  # delete a golden to make it anew
+                continue
             path = write_tiny(tiny, Path(folder, f"{tiny.name}.gguf"))
             ids = np.random.RandomState(7).randint(0, 264, 48).tolist()
-            save(f"tiny-{tiny.name}", ids, logits(path, ids), 4)
+            save(f"tiny-{tiny.name}", ids, logits(path, ids), 5)
     if len(sys.argv) > 1:
         from woolly import Tokenizer
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.tiny import TINY, write_tiny
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
 from woolly import LLM
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
-# Of the norm of one position's logit vector; f32 engines that add up in another order differ by about 1e-6.
+# Relative to the norm of one position's logit vector; f32 engines that add up in another order differ by about 1e-6.
 TOLERANCE = 1e-4
 
 
@@ -23,10 +24,10 @@ def check(logits, golden):
     np.testing.assert_allclose(np.linalg.norm(logits.astype(np.float64), axis=1), golden["norm"], rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_tiny_model_has_the_logits_of_transformers(name, tmp_path):
     golden = np.load(GOLDENS / f"tiny-{name}.npz")
-    with LLM(write_tiny(TINY[name], tmp_path / "tiny.gguf"), backend="reference") as llm:
+    with LLM(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), backend="reference") as llm:
         check(llm.logits(golden["ids"].tolist()), golden)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = Path("woolly/serving/web/static")
+PAGE = Path("woolly/serving/pages/web/static")
 MAKE = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
 
 
@@ -47,7 +47,7 @@ def test_every_source_that_cmake_names_is_in_it(texts):
     listing = texts[Path("native/CMakeLists.txt")]
     named = re.findall(r"^\s+([\w/]+\.cpp)$", listing, re.MULTILINE)
     named += [
-        f"kernels/targets/{level}.cpp" for level in re.findall(r"woolly_level\((\w+)", listing) if level != "name"
+        f"cpu/kernels/targets/{level}.cpp" for level in re.findall(r"woolly_level\((\w+)", listing) if level != "name"
     ]
     assert len(named) > 20
     assert not [name for name in named if Path("native", name) not in texts]
@@ -69,4 +69,4 @@ def test_the_python_package_and_its_web_page_are_whole(texts):
         return {path for path in found if path.suffix not in {".pyc", ".so"} and not path.name.startswith(".")}
 
     assert sources("woolly") <= set(texts)
-    assert {PAGE / "index.html", PAGE / "js" / "main.js", Path("woolly/_native.pyi")} <= set(texts)
+    assert {PAGE / "index.html", PAGE / "js" / "app" / "main.js", Path("woolly/_native.pyi")} <= set(texts)

@@ -11,7 +11,8 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Plan, Step, Value
-from woolly.plan.passes import FUSIONS, barriers, fuse, place
+from woolly.plan.passes import FUSIONS, fuse
+from woolly.plan.passes.place import barriers, place
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +92,9 @@ def memory(plan, placement, step):
     if step.op == "linears":  # the prepared input
         writes.append(("activations", 0, 1))
     if step.op == "store":
-        writes.append((f"cache {step.integer('layer')}", 0, 1))
+        writes.append((f"state {step.integer('entry')}", 0, 1))
     if step.op == "attend":
-        reads.append((f"cache {step.integer('layer')}", 0, 1))
+        reads.append((f"state {step.integer('entry')}", 0, 1))
         writes.append(("partials", 0, 1))
     return reads, writes
 

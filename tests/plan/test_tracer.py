@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from woolly.errors import ModelError, PlanError
-from woolly.gguf import GGMLType
-from woolly.plan import OPS, Rope, Tracer
+from woolly.plan import OPS, Paged, Rope, Tracer
+from woolly.quant import GGMLType
 
 
 def tensors(**shapes):
@@ -33,6 +33,17 @@ def test_a_matrix_of_other_rows_than_the_metadata_says_is_refused():
         p.linear(p.embed("token_embd", width=8), "up", width=8)
     with pytest.raises(PlanError, match=r"token_embd\.weight has 8 columns, but the metadata says 9"):
         p.embed("token_embd", width=9)
+
+
+def test_the_bias_of_a_matrix_with_a_scale_is_added_after_it():
+    p = tracer(up__weight=(6, 8), up__bias=(6,), up__scale=(1,))
+    p.output(p.linear(p.embed("token_embd", width=8), "up", width=6))
+    steps = p.plan().steps
+    assert [(s.op, [w.name for w in s.weights]) for s in steps[1:]] == [
+        ("linear", ["up.weight"]),
+        ("gain", ["up.scale"]),
+        ("shift", ["up.bias"]),
+    ]
 
 
 def test_a_missing_tensor_is_named_with_its_scope():
@@ -79,18 +90,60 @@ def test_rope_refuses_an_odd_part_of_the_head():
         p.rope(p.embed("token_embd", width=8), Rope(head_dim=4, n_rot=3, base=10000.0, style="halves"))
 
 
-def test_attention_layers_come_in_order():
+@pytest.mark.parametrize("buckets", [3, 512])
+def test_attention_refuses_buckets_of_distances_that_end_before_they_begin(buckets):
+    p = tracer(far__weight=(buckets, 2))
+    x = p.embed("token_embd", width=8)
+    with pytest.raises(PlanError, match=rf"far\.weight has shape \({buckets}, 2\) for 2 heads"):
+        p.attention(x, x, x, head_dim=4, scale=1.0, mask="all", distances="far")
+
+
+def test_attention_keeps_entries_in_order_of_use():
     p = tracer()
     x = p.embed("token_embd", width=8)
-    with pytest.raises(PlanError, match="names layer 1, but layer 0 comes next"):
-        p.attention(x, x, x, layer=1, head_dim=4, scale=1.0)
+    a = p.attention(x, x, x, head_dim=4, scale=1.0, window=3)
+    p.attention(x, like=a, head_dim=4, scale=1.0, window=5)
+    wide = p.attention(x, x, p.columns(x, first=0, width=2), head_dim=4, scale=1.0)
+    inside = p.attention(x, x, v_dim=3, head_dim=8, scale=1.0, window=2)
+    last = p.attention(x, like=inside, head_dim=8, scale=1.0)
+    assert (wide.width, inside.width, last.width) == (2, 3, 3)
+    p.output(last)
+    plan = p.plan()
+    assert plan.state == (Paged(2, 4, 4, window=5), Paged(2, 4, 1), Paged(1, 8, 3, v_in_k=True))
+    assert [step.integer("entry") for step in plan.steps if step.op == "attention"] == [0, 0, 1, 2, 2]
+    assert plan.bytes_per_token(2) == 2 * (16 + 10 + 8)
+    assert plan.bytes_per_sequence == 0
+
+
+def test_attention_like_another_needs_that_one_and_its_heads():
+    p = tracer()
+    x = p.embed("token_embd", width=8)
+    a = p.attention(x, x, x, head_dim=4, scale=1.0)
+    with pytest.raises(PlanError, match="no attention made"):
+        p.attention(x, like=x, head_dim=4, scale=1.0)
+    with pytest.raises(PlanError, match="got heads of 8, but the one that it is like keeps heads of 4"):
+        p.attention(x, like=a, head_dim=8, scale=1.0)
+    for kv in ((), (x, x)):
+        with pytest.raises(PlanError, match="needs k, or an earlier attention"):
+            p.attention(x, *kv, like=a if kv else None, head_dim=4, scale=1.0)
+
+
+def test_attention_refuses_widths_and_masks_that_do_not_fit():
+    p = tracer()
+    x = p.embed("token_embd", width=8)
+    with pytest.raises(PlanError, match="v_dim of 9; 1 to 8 expected"):
+        p.attention(x, x, v_dim=9, head_dim=8, scale=1.0)
+    with pytest.raises(PlanError, match="k of width 8 and v of 3; multiples of 4"):
+        p.attention(x, x, p.columns(x, first=0, width=3), head_dim=4, scale=1.0)
+    with pytest.raises(PlanError, match="'chunked' needs a window"):
+        p.attention(x, x, x, head_dim=4, scale=1.0, mask="chunked")
 
 
 def test_attention_needs_whole_groups_of_query_heads():
     p = tracer(q__weight=(12, 8))
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match="no multiple of the k width"):
-        p.attention(p.linear(x, "q", width=12), x, x, layer=0, head_dim=4, scale=1.0)
+        p.attention(p.linear(x, "q", width=12), x, x, head_dim=4, scale=1.0)
 
 
 def test_a_tensor_that_no_step_reads_is_an_error():
@@ -98,6 +151,24 @@ def test_a_tensor_that_no_step_reads_is_an_error():
     p.output(p.output_rows(p.embed("token_embd", width=8)))
     with pytest.raises(ModelError, match=r"surprise\.weight"):
         p.plan()
+
+
+def test_rows_that_no_step_reads_are_an_error():
+    p = tracer(up__weight=(6, 8), up__bias=(6,))
+    x = p.embed("token_embd", width=8)
+    y = p.linear(x, "up", width=2, first=0) + p.linear(x, "up", width=2, first=2)
+    p.output(p.output_rows(y))
+    with pytest.raises(ModelError, match=r"up\.weight has rows that Woolly's test model does not use"):
+        p.plan()
+    with pytest.raises(PlanError, match=r"up\.weight has 6 rows, but rows 5 to 7 were expected"):
+        p.linear(x, "up", width=2, first=5)
+
+
+def test_what_a_model_skips_and_towers_may_stay_unread():
+    p = tracer(v__patch__weight=(8,), blk__3__norm__weight=(8,), up__input_scale=(1,))
+    p.skip("blk.3")
+    p.output(p.output_rows(p.embed("token_embd", width=8)))
+    assert len(p.plan().steps) == 2
 
 
 def test_a_model_without_output_is_an_error():
@@ -118,16 +189,32 @@ def test_equal_models_give_equal_plans():
 
 
 def test_every_plain_op_of_the_table_can_be_traced():
-    experts = {"gate__weight": (2, 6, 8), "down__weight": (2, 8, 6), "router__weight": (2, 8)}
-    p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts)
-    x = p.embed("token_embd", width=8)
+    experts = {"gate__weight": (2, 12, 8), "down__weight": (2, 8, 6), "router__weight": (2, 8)}
+    experts["heads__weight"] = (2, 4, 4)
+    recurrent = {"filter__weight": (8, 2), "rates__weight": (8, 2), "skips__weight": (8,), "two__weight": (2, 1)}
+    texts = {"at__weight": (5, 8), "kinds__weight": (2, 8)}
+    p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts, **recurrent, **texts)
+    x = p.embed_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
+    two, b, _ = p.split(x, 2, 2, 4)
+    x = p.scan_mamba(p.conv(x, "filter", kernel=2), p.previous(x), two, b, a="rates", d="skips")
+    x = p.scan_mamba2(x, two, b, b, a="two", d="two", groups=1) + p.vector("norm")
+    x = p.delta_net(x, x, x, two, b, heads_k=2, heads_v=2, order="div", eps=1e-6)
+    x = p.lightning(p.wkv7(x, x, x, x, x, x, head=4), x, x, head=4, slope=1.0)
+    x = p.join(p.columns(x, first=0, width=3), p.columns(x, first=3, width=5))
+    x = p.peaks(p.match(p.mix(x, p.columns(x, first=0, width=4), streams=2), x, least=1e-5), deviations=0.5)
+    x = p.per_head_linear(x, "heads", heads=2, width=4)
+    x = p.lerp(x, p.mul(x, p.dots(x, x, group=4)), "skips") + p.hidden("skips", eps=1e-6)
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)
-    x = x + p.attention(q, q, h, layer=0, head_dim=4, scale=0.5)
-    x = p.swiglu(x, x) * 0.5
+    x = x + p.attention(q, q, h, head_dim=4, scale=0.5)
+    x = p.glu(x, p.act(p.gain(p.softcap(x, 3.0), "norm"), "relu2")) * 0.5
+    x = x + p.attention(p.columns(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
+    x = p.layer_norm(p.xielu(x, alpha_p=1.0, alpha_n=1.0, beta=0.5, eps=-1e-6), eps=1e-6) * x
     x = p.moe(x, "router", "gate", "gate", "down", n_experts=2, ffn=6, n_used=1)
-    p.output(p.output_rows(x))
+    p.output_rows(x)
+    p.output(p.pool(x, "mean"))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}
-    assert plan.cache[0].n_kv_heads == 2
-    assert plan.cache_bytes_per_token(2) == 2 * 8 * 2
+    assert list(plan.paged.values()) == [Paged(2, 4, 4), Paged(2, 4, 4)]
+    assert [slot.numbers for slot in plan.slots.values()] == [8, 8, 16, 16, 32, 32, 32]
+    assert plan.bytes_per_sequence == 4 * 144

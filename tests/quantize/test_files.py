@@ -10,7 +10,8 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, SamplingParams
 from woolly.errors import GGUFError, RequestError
-from woolly.gguf import GGMLType, GGUFWriter, open_gguf
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.quant import GGMLType
 from woolly.quantize import find_mix, make_recipe, quantize_file
 
 WIDE = replace(TINY["llama"], width=256, ffn=512, head_dim=64, type=GGMLType.F32)

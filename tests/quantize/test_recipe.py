@@ -3,7 +3,8 @@
 import pytest
 
 from woolly.errors import RequestError
-from woolly.gguf import GGMLType, GGUFWriter, open_gguf
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.quant import GGMLType
 from woolly.quantize import MIXES, find_mix, find_type, make_recipe
 
 N_LAYERS = 30

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from woolly._native import can_quantize, quantize_rows
-from woolly.gguf import GGMLType, dequantize, quantize
+from woolly.quant import GGMLType, dequantize, quantize
 
 FIXED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 # Root mean square error of each searched type on normal numbers, over their own; the least that would betray a slip.

@@ -8,11 +8,11 @@ import pytest
 from tests.cases.ops import CaseTracer
 from tests.cases.tiny import N_VOCAB, TINY, write_tiny
 from tests.cases.weights import random_weight
-from woolly import _native
+from woolly import LLM, _native
 from woolly.errors import PlanError, RequestError, UnsupportedError
-from woolly.gguf import GGMLType, GGUFWriter, open_gguf
+from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models import trace
-from woolly.plan import Rope
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 
@@ -94,7 +94,7 @@ def test_a_cache_of_another_plan_is_refused(program, tmp_path):
 
 
 def test_steps_outside_the_plan_are_refused(program):
-    n = len(program.fused.steps)
+    n = len(program.running_plan.steps)
     for first, last in ((-1, 2), (2, 2), (3, 2), (0, n + 1), (n, n + 1)):
         with pytest.raises(PlanError, match="not a part of a plan"):
             program.run(BATCH, program.new_state(4), first, last)
@@ -123,15 +123,14 @@ def test_the_level_is_the_best_unless_named(tmp_path, monkeypatch):
     assert _native.kernel_levels()[-1] == "scalar"
     assert kernel_level() == _native.kernel_levels()[0]
     monkeypatch.setenv("WOOLLY_ISA", "scalar")
-    assert compiled(TINY["llama"], tmp_path).level == "scalar"
+    assert compiled(TINY["llama"], tmp_path).about.level == "scalar"
     assert kernel_level(_native.kernel_levels()[0]) == _native.kernel_levels()[0]  # what is asked for here wins
 
 
 def test_heads_that_a_cache_cannot_hold_are_refused(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"heads of 16 do not fit the q8_0 cache.*multiples of 32 up to 512"):
-        compiled(TINY["llama"], tmp_path, kv_type="q8_0")
-    with pytest.raises(UnsupportedError, match=r"heads of 24 do not fit the f16 cache.*multiples of 16"):
-        compiled(replace(TINY["llama"], head_dim=24), tmp_path)
+    with pytest.raises(UnsupportedError, match=r"heads of 578 do not fit the cache.*heads of up to 576"):
+        compiled(replace(TINY["llama"], head_dim=578), tmp_path)
+    compiled(replace(TINY["llama"], head_dim=576), tmp_path, kv_type="q8_0")
 
 
 def case_of(folder, tensors, build, **options):
@@ -146,22 +145,9 @@ def case_of(folder, tensors, build, **options):
 
 
 def test_a_weight_type_without_kernel_is_refused_by_name(tmp_path):
-    raw = random_weight(np.random.default_rng(0), GGMLType.IQ2_XXS, 4, 256)
-    with pytest.raises(UnsupportedError, match=r"tensor 'x\.weight' is IQ2_XXS, which is not supported yet"):
+    raw = random_weight(np.random.default_rng(0), GGMLType.Q1_0, 4, 256)
+    with pytest.raises(UnsupportedError, match=r"tensor 'x\.weight' is Q1_0, which is not supported yet"):
         case_of(tmp_path, {"x.weight": raw}, lambda p: p.embed("x"))
-
-
-def test_a_second_rotary_embedding_is_refused(tmp_path):
-    def build(p):
-        x = p.embed("x")
-        for layer, base in enumerate((100.0, 200.0)):
-            rope = Rope(32, 32, base, "halves")
-            x = p.attention(p.rope(x, rope), p.rope(x, rope), x, layer=layer, head_dim=32, scale=1.0)
-        return x
-
-    raw = random_weight(np.random.default_rng(0), GGMLType.F32, 4, 32)
-    with pytest.raises(UnsupportedError, match="several rotary embeddings"):
-        case_of(tmp_path, {"x.weight": raw}, build)
 
 
 def test_native_parts_that_do_not_fit_are_refused():
@@ -177,10 +163,21 @@ def test_native_parts_that_do_not_fit_are_refused():
         program.add_matrix(99, 1, 32, data)
     with pytest.raises(ValueError, match="outside the arena"):
         program.add_value(512, 64, False)
-    with pytest.raises(ValueError, match="op 'conv' has no native form"):
-        program.add_step("conv", [], [])
+    with pytest.raises(ValueError, match="op 'nothing' has no native form"):
+        program.add_step("nothing", [], [], [], {})
+    x = program.add_value(0, 4, False)
+    for inputs, weights, attributes, message in (
+        ([x], [], {}, "op 'scale' needs attribute 'factor'"),
+        ([x], [], {"factor": "two"}, "op 'scale' needs a number as attribute 'factor'"),
+        ([x], [], {"factor": [2.0]}, "attribute 'factor' is neither a number nor text"),
+        ([], [], {"factor": 2.0}, "op 'scale' needs input 0"),
+        ([x], [], {"factor": 2.0, "window": 3}, "op 'scale' has no attribute 'window'"),
+        ([x], [("bias", [0])], {"factor": 2.0}, "op 'scale' has no weight 'bias'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            program.add_step("scale", inputs, [x], weights, attributes)
     with pytest.raises(ValueError, match="KV type 'q4' is unknown"):
-        _native.Cache("q4", 1, [(1, 32)])
+        _native.Cache("q4", 1, [(1, 32, 32)])
     with pytest.raises(ValueError, match="too short"):
         _native.pack(int(GGMLType.F32), 16, 16, data, data.copy())
     for type, columns in ((99, 32), (int(GGMLType.Q4_0), 33)):
@@ -190,7 +187,73 @@ def test_native_parts_that_do_not_fit_are_refused():
             _native.dequantize_row(type, data, columns, np.zeros(64, np.float32))
 
 
+def test_native_code_refuses_whole_numbers_beyond_32_bits_and_lengths_of_0():
+    program = _native.Program("scalar", 1, 4, 1024, 128)
+    x, y = (program.add_value(512 * i, 4, False) for i in range(2))
+    attributes = {"entry": 0, "head_dim": 4, "mask": "", "window": 0, "scale": 1.0, "softcap": 0.0, "temper": 0.1}
+    attributes |= {"temper_offset": 0, "alibi": 0.0}
+    for changes, message in (
+        (
+            {"temper_length": 2**32},
+            "op 'attend' got 4294967296 as attribute 'temper_length', which 32 bits do not hold",
+        ),
+        ({"temper_length": 1, "window": -(2**31) - 1}, "attribute 'window', which 32 bits"),
+        ({"temper_length": 0}, "op 'attend' needs a temper_length of at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            program.add_step("attend", [x], [y], [], attributes | changes)
+
+
+def test_native_code_refuses_to_turn_more_than_a_head():
+    program = _native.Program("scalar", 1, 4, 1024, 128)
+    x, y = (program.add_value(512 * i, 4, False) for i in range(2))
+    attributes = {"head_dim": 4, "turns": 0, "adjacent": 0, "eps": 0.0, "entry": 0}
+    for n_rot in (6, -2):
+        for op, inputs, extra in (("rope", [x], ()), ("store", [x, x, x], ("eps", "entry"))):
+            own = {name: n for name, n in attributes.items() if name not in {"eps", "entry"} - set(extra)}
+            with pytest.raises(ValueError, match=f"op '{op}' cannot turn {n_rot} elements of a head"):
+                program.add_step(op, inputs, [y], [], own | {"n_rot": n_rot})
+
+
+def test_native_code_refuses_more_experts_than_it_was_given():
+    program = _native.Program("scalar", 1, 4, 1024, 128)
+    x, y = (program.add_value(512 * i, 4, False) for i in range(2))
+    data = np.zeros(64, np.uint8)
+    expert = program.add_matrix(int(GGMLType.F32), 4, 4, data)
+    attributes = {"scoring": "softmax", "normalize": 0, "weights_scale": 1.0, "eps": 0.0, "scale": 1.0, "act": "silu"}
+    attributes |= {"groups": 0, "groups_used": 0, "group_top": 2, "weigh": "output", "limit": 0.0}
+    for n_experts, n_used in ((2, 3), (2, 0), (3, 1)):
+        router = program.add_matrix(int(GGMLType.F32), n_experts, 4, data)
+        weights = [("router", [router]), *((role, [expert] * 2) for role in ("gate", "up", "down"))]
+        with pytest.raises(ValueError, match=r"op 'moe' of \d experts cannot use"):
+            program.add_step("moe", [x], [y], weights, {**attributes, "n_used": n_used, "epilogue": "none"})
+
+
+def test_native_code_refuses_a_limit_that_it_cannot_keep():
+    program = _native.Program("scalar", 1, 4, 1024, 128)
+    x, y = (program.add_value(512 * i, 4, False) for i in range(2))
+    for act, limit in (("gelu", 7.0), ("silu", -1.0)):
+        with pytest.raises(ValueError, match=f"op 'glu' has no limit for activation '{act}'"):
+            program.add_step("glu", [x, x], [y], [], {"act": act, "limit": limit})
+
+
 def test_more_rows_than_memory_has_room_for_are_refused_in_one_sentence(tmp_path):
     match = r"max_rows is 1000000000000; .* GB, more than the system gives"
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file, pytest.raises(RequestError, match=match):
         CpuBackend().compile(trace(file), file.tensors, Options(max_rows=10**12))
+
+
+@pytest.mark.parametrize("n_tokens", [2**40, 10**30])
+def test_more_cache_than_memory_is_refused_with_its_size(n_tokens, tmp_path):
+    with pytest.raises(
+        RequestError, match=r"a cache of \d+ tokens takes [\d,.]+ GB, more than the system gives"
+    ) as error:
+        LLM(write_tiny(TINY["llama"], tmp_path / "tiny.gguf"), threads=1, kv_tokens=n_tokens)
+    assert error.value.field == "kv_tokens"
+
+
+def test_a_window_without_end_is_the_whole_context(tmp_path):
+    program = compiled(replace(TINY["llama"], extra={"attention.sliding_window": 2**63 - 1}), tmp_path)
+    with open_gguf(write_tiny(TINY["llama"], tmp_path / "none.gguf")) as file:
+        whole = CpuBackend().compile(trace(file), file.tensors, Options(threads=2, max_rows=8))
+        assert np.array_equal(program.run(BATCH, program.new_state(3)), whole.run(BATCH, whole.new_state(3)))

@@ -13,8 +13,9 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import _native
-from woolly.gguf import GGMLType, open_gguf
+from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 
@@ -51,7 +52,13 @@ def count(folder: str) -> None:
                 for name in ("tokens", "positions", "offsets", "pages", "output_rows"):
                     assert getattr(batch, name).flags.c_contiguous
                 arguments = (state.native, batch.tokens, batch.positions, batch.offsets, batch.pages)
-                tables = (batch.output_rows, program._cosines, program._sines, 0, len(program.fused.steps))
+                tables = (
+                    batch.output_rows,
+                    program._turns.cosines,
+                    program._turns.sines,
+                    0,
+                    len(program.running_plan.steps),
+                )
                 before = allocations()
                 for _ in range(10):
                     assert program._native.run(*arguments, *tables)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases.tiny import TINY, write_tiny
-from woolly.gguf import GGMLType, open_gguf
+from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose, pages_for
 from woolly.runtime.cpu import CpuBackend
 
@@ -152,7 +153,7 @@ def test_packed_weights_change_nothing_but_speed(name, budget, models):
 def test_a_run_in_parts_gives_the_same_as_one(name, models):
     model = models(name)
     program = model.programs[2]
-    n = len(program.fused.steps)
+    n = len(program.running_plan.steps)
     batch = Batch.of([(TOKENS[0], 0, range(5))], range(150))
     for cuts in ([1, n // 2], list(range(1, n))):
         state = program.new_state(5)

@@ -13,18 +13,18 @@ from tests.cases.moe import MOES, Experts
 from tests.cases.ops import N_TOKENS, CaseTracer
 from tests.cases.weights import Raw, random_weight
 from woolly import _native
-from woolly.engine.bench import Bench, Work
-from woolly.engine.bounds import Bounds
 from woolly.errors import PlanError, UnsupportedError
-from woolly.gguf import GGMLType, GGUFWriter, open_gguf
-from woolly.plan import Plan, Step, show
-from woolly.plan.passes import FUSIONS, barriers, fuse, place
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.measure.bench import Bench, Workload
+from woolly.measure.bounds import Bounds
+from woolly.plan import Plan, show
+from woolly.plan.passes import FUSIONS, fuse
+from woolly.plan.passes.place import barriers, place
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
-from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.reference_moe import expert_weights
+from woolly.runtime.reference.moe import expert_weights
 
-LEVELS = _native.kernel_levels()
-T = GGMLType
+LEVELS, T = _native.kernel_levels(), GGMLType
 TOKENS = np.random.RandomState(3).randint(0, N_TOKENS, 150)
 
 
@@ -87,15 +87,29 @@ def one_by_one(experts: Experts, tensors: dict[str, Raw], tokens):
         ranked = sorted(range(experts.n_experts), key=lambda e: (-logits[e], e))[: experts.n_used]
         sigmoids, shares = 1 / (1 + np.exp(-logits)), np.exp(logits) / np.exp(logits).sum()
         scores = sigmoids if experts.scoring == "sigmoid" else shares
+        if experts.scoring == "sparsemixer":
+            scores = mixed(logits, ranked)
         total = sum(scores[e] for e in ranked) + 1e-20 if experts.normalize else 1.0
         y = np.zeros_like(x)
         for e in ranked:
-            gate, up = values["gate.weight"][e] @ x, values["up.weight"][e] @ x
+            share = experts.weights_scale * scores[e] / total
+            into, out_of = (share, 1.0) if experts.weigh == "input" else (1.0, share)
+            gate, up = values["gate.weight"][e] @ (into * x), values["up.weight"][e] @ (into * x)
             hidden = gate / (1 + np.exp(-gate)) * up
-            y += experts.weights_scale * scores[e] / total * (values["down.weight"][e] @ hidden)
+            y += out_of * (values["down.weight"][e] @ hidden)
         y *= experts.scale
         out.append(y + values["r.weight"][token] if experts.residual else y)
     return np.array(out)
+
+
+def mixed(logits, ranked):
+    """The share of each chosen expert among those near it that are not chosen before it."""
+    out = {}
+    for best in ranked:
+        top = logits[best]
+        gaps = {e: top - x for e, x in enumerate(logits) if e not in out}
+        out[best] = 1 / sum(np.exp(-gap) for e, gap in gaps.items() if gap <= 0.02 * max(abs(logits[e]), top))
+    return out
 
 
 @pytest.mark.parametrize("name", [name for name in MOES if name != "sigmoid-next-to-zero"])
@@ -104,27 +118,6 @@ def test_the_reference_is_a_loop_over_rows_and_their_experts(name, mixtures):
     got = run(mixture.program("reference"))
     want = one_by_one(mixture.experts, mixture.tensors, TOKENS)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
-
-
-def routed(n_used, logits, scoring="softmax", normalize=False, weights_scale=1.0):
-    attributes = {"n_used": n_used, "scoring": scoring, "normalize": normalize, "weights_scale": weights_scale}
-    step = Step("moe", (0,), (1,), (), tuple(attributes.items()), "")
-    return expert_weights(step, np.array([logits], np.float32))[0]
-
-
-def test_of_equal_logits_the_lower_index_is_chosen():
-    assert np.flatnonzero(routed(3, [1, 2, 1, 2, 1, 1])).tolist() == [0, 1, 3]
-    # Sigmoids of 50 and of 60 are both 1 in f32; their logits still tell them apart.
-    assert np.flatnonzero(routed(2, [50, 60, 55, 60, 50, 60], "sigmoid")).tolist() == [1, 3]
-
-
-def test_weights_are_scores_over_all_experts_unless_normalized_over_the_chosen():
-    log = np.log([1.0, 2.0, 3.0, 2.0])
-    np.testing.assert_allclose(routed(2, log), [0, 2 / 8, 3 / 8, 0], rtol=1e-6)
-    np.testing.assert_allclose(routed(2, log, normalize=True, weights_scale=10), [0, 4, 6, 0], rtol=1e-6)
-    odds = np.log([1.0, 3.0, 1 / 3])
-    np.testing.assert_allclose(routed(2, odds, "sigmoid"), [0.5, 0.75, 0], rtol=1e-6)
-    np.testing.assert_allclose(routed(2, odds, "sigmoid", normalize=True), [0.4, 0.6, 0], rtol=1e-6)
 
 
 def test_scores_of_nothing_but_zeros_make_no_row_that_is_not_a_number(mixtures):
@@ -145,10 +138,10 @@ def by_linears(experts, tensors, folder, level, weight_of):
         def build(p):
             x = p.embed("x")
             x = p.rms_norm(x, "norm", eps=1e-5) if experts.norm else x
-            return p.linear(p.swiglu(p.linear(x, "gate"), p.linear(x, "up")), "down")
+            return p.linear(p.glu(p.linear(x, "gate"), p.linear(x, "up")), "down")
 
         with write(folder / f"{e}.gguf", parts) as file:
-            program = CpuBackend().compile(plan_of(file, build), file.tensors, Options(threads=1, level=level))
+            program = choose("cpu").compile(plan_of(file, build), file.tensors, Options(threads=1, level=level))
             y = run(program, TOKENS)
         weight = weight_of[:, e, None]
         np.add(total, weight * y, out=total, where=weight != 0)
@@ -190,7 +183,8 @@ def one_normed(tensors):
     return x.astype(np.float32)
 
 
-ROWS = ["two-of-8", "three-of-33", "sigmoid", "odd-sizes", "Q8_0", "norm-residual-Q4_K", "Q6_K", "Q4_K-Q8_0-Q6_K"]
+ROWS = ["two-of-8", "three-of-33", "sigmoid", "sparsemixer", "odd-sizes"]
+ROWS += ["Q8_0", "norm-residual-Q4_K", "Q6_K", "Q4_K-Q8_0-Q6_K"]
 
 
 @pytest.fixture(scope="module")
@@ -245,12 +239,12 @@ def test_only_experts_that_rows_go_to_are_packed_unless_ahead(mixtures):
     program = mixture.program(threads=2)
 
     def done(name):
-        return [program._native.panels_done(index) for index in program._experts[f"{name}.weight"]]
+        return [program._native.panels_done(index) for index in program._steps.matrices[f"{name}.weight"]]
 
     run(program, TOKENS)
     panels = -(-mixture.experts.ffn // 16)
     assert done("gate") == done("up") == [0, 0, 0, panels, 0, 0]
-    program.prepare()
+    program.load_weights()
     total = 6 * (2 * panels + mixture.experts.width // 16)
     deadline = time.monotonic() + 60
     while sum(done("gate") + done("up") + done("down")) < total and time.monotonic() < deadline:
@@ -267,7 +261,7 @@ def test_a_run_of_no_row_gives_none(tmp_path):
         return p.moe(x, "router", "gate", "up", "down", n_experts=8, ffn=experts.ffn, n_used=2)
 
     with write(tmp_path / "moe.gguf", experts.make(np.random.default_rng(0), N_TOKENS)) as file:
-        program = CpuBackend().compile(plan_of(file, build), file.tensors, Options(threads=2))
+        program = choose("cpu").compile(plan_of(file, build), file.tensors, Options(threads=2))
         assert run(program, TOKENS).shape == (0, experts.width)
 
 
@@ -324,14 +318,14 @@ def test_a_shared_expert_beside_the_routed_ones_is_added_and_not_lost(tmp_path):
         plan = plan_of(file, build)
         reference = [run(choose("reference").compile(p, file.tensors, Options()), TOKENS) for p in (plan, fuse(plan))]
         np.testing.assert_array_equal(*reference)
-        got = run(CpuBackend().compile(plan, file.tensors, Options(threads=2)), TOKENS)
+        got = run(choose("cpu").compile(plan, file.tensors, Options(threads=2)), TOKENS)
     np.testing.assert_allclose(got, reference[0], rtol=1e-4, atol=1e-5 * np.abs(got).max())
 
 
 def test_costs_count_the_experts_that_rows_go_to(mixtures):
     mixture = mixtures("two-of-8")
     width, ffn = mixture.experts.width, mixture.experts.ffn
-    one, prompt = Work("generation", 3), Work("prompt", 20)
+    one, prompt = Workload("generation", 3), Workload("prompt", 20)
     bench = Bench(mixture.program(threads=2, max_rows=16), [one, prompt])
     step = bench.costs(one)[1][-1]
     assert step.macs == 3 * (8 * width + 2 * 3 * ffn * width)
@@ -344,7 +338,7 @@ def test_costs_count_the_experts_that_rows_go_to(mixtures):
 
 def test_bounds_count_the_experts_that_rows_go_to(mixtures):
     mixture = mixtures("two-of-8")
-    work = Work("generation", 3)
+    work = Workload("generation", 3)
     _, costs = Bench(mixture.program(threads=1), [work]).costs(work)
     probe = SimpleNamespace(linear_rate=lambda type, columns, n_rows: 1e6 * n_rows)
     limits = Bounds(1e6, probe).limits(costs[-1:], 1, 3)
@@ -373,7 +367,10 @@ def refused(message, shapes=None, **changes):
 def test_what_does_not_fit_is_refused_in_one_sentence():
     for n_used in (0, -1, 5):
         refused(f"moe uses {n_used} of 4 experts; at least 1 and at most all were expected", n_used=n_used)
-    refused("moe got scoring 'argmax'; softmax or sigmoid was expected", scoring="argmax")
+    refused("moe got scoring 'argmax'; one of softmax, sigmoid, sparsemixer was expected", scoring="argmax")
+    refused("moe got scoring 'sparsemixer' with normalize, select or", scoring="sparsemixer", normalize=True)
+    refused("moe got a limit of 7 for gelu; 0, or a positive one for silu, was expected", act="gelu", limit=7.0)
+    refused("moe got a limit of -1 for silu; 0, or a positive one for silu, was expected", limit=-1.0)
     refused(r"router\.weight has shape \(5, 8\), expected \(4, 8\)", {"router": (5, 8)})
     refused(r"router\.weight has shape \(4, 8\), expected \(5, 8\)", n_experts=5)
     refused(r"router\.weight has shape \(32,\), a matrix was expected", {"router": (32,)})
@@ -385,16 +382,9 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
 
 
 def test_experts_of_a_type_without_kernel_are_refused_by_name(tmp_path):
-    experts = Experts(2, 1, (T.F32, T.IQ2_XXS, T.F32), width=256, logits=(0.0, 0.0))
+    experts = Experts(2, 1, (T.F32, T.Q1_0, T.F32), width=256, logits=(0.0, 0.0))
     with (
         write(tmp_path / "moe.gguf", experts.make(np.random.default_rng(0), 4)) as file,
-        pytest.raises(UnsupportedError, match=r"tensor 'up\.weight' is IQ2_XXS, which is not supported yet"),
+        pytest.raises(UnsupportedError, match=r"tensor 'up\.weight' is Q1_0, which is not supported yet"),
     ):
-        CpuBackend().compile(plan_of(file, experts.build), file.tensors, Options())
-
-
-def test_native_code_refuses_more_experts_than_it_was_given():
-    program = _native.Program("scalar", 1, 4, 1024, 128)
-    for options in ({"n_experts": 2, "n_used": 3}, {"n_experts": 2, "n_used": 0}, {"n_experts": 3, "n_used": 1}):
-        with pytest.raises(ValueError, match=r"a moe step of \d experts cannot use"):
-            program.add_step("moe", [0], [1], matrices=[0] * 7, biases=[-1], **options)
+        choose("cpu").compile(plan_of(file, experts.build), file.tensors, Options())

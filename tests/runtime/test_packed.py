@@ -11,8 +11,9 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.weights import TYPES, random_weight
 from woolly import _native
-from woolly.gguf import GGMLType, open_gguf
+from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend
 
@@ -30,7 +31,7 @@ def packed_bytes(program):
     """Bytes of each matrix that a linear reads, in order of use, rows rounded up to whole panels of 16."""
     return {
         weight.name: -(-weight.shape[0] // 16) * 16 * weight.type.row_bytes(weight.shape[1])
-        for step in program.fused.steps
+        for step in program.running_plan.steps
         if step.op == "linears"
         for weight in step.by_role("weight")
     }
@@ -38,7 +39,7 @@ def packed_bytes(program):
 
 def panels(program):
     """Panels that are packed so far, of each matrix."""
-    return {name: program._native.panels_done(index) for name, index in program._matrices.items()}
+    return {name: program._native.panels_done(index) for name, (index,) in program._steps.matrices.items()}
 
 
 def test_without_budget_every_matrix_of_a_linear_is_kept(tmp_path):
@@ -81,7 +82,7 @@ def test_the_budget_holds_and_goes_to_what_comes_first(share, tmp_path):
 
 def test_a_run_in_parts_counts_each_read_once(tmp_path):
     program = compiled(tmp_path, weight_memory=0)
-    state, n = program.new_state(1), len(program.fused.steps)
+    state, n = program.new_state(1), len(program.running_plan.steps)
     for first in range(n):
         program.run(BATCH, state, first, first + 1)
     assert program.weight_stats().misses == N_MATRICES
@@ -111,7 +112,15 @@ def test_packing_moves_bits_and_loses_none(type, rows):
     assert (out[-8:] == 0xAA).all()  # nothing is written behind the panels
     out = out[:-8]
     assert np.unpackbits(out).sum() == np.unpackbits(raw.data).sum()
-    if type.name not in ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K"):  # theirs are fields, the rest is whole bytes
+    if type.name not in (
+        "Q5_0",
+        "Q5_1",
+        "Q2_K",
+        "Q3_K",
+        "Q5_K",
+        "Q6_K",
+        "TQ2_0",
+    ):  # theirs are fields, the rest is bytes
         padding = np.zeros(out.size - raw.data.size, np.uint8)
         np.testing.assert_array_equal(np.sort(out), np.sort(np.concatenate([raw.data.reshape(-1), padding])))
 
@@ -134,7 +143,7 @@ def test_pages_of_the_file_are_given_back_after_packing(tmp_path):
     program = CpuBackend().compile(trace(file), file.tensors, Options(threads=2))
     packed = sum(packed_bytes(program).values()) // 1024
     assert packed > 4000
-    for _ in range(2):  # and are read again by nobody
+    for _ in range(2):  # nothing reads them again
         program.run(BATCH, program.new_state(1))
         assert mapped_kib(tmp_path / "tiny.gguf") < packed // 4
     kept = compiled(tmp_path, tiny=tiny, weight_memory=0)
@@ -148,21 +157,21 @@ def test_weights_are_packed_ahead_and_a_run_takes_over(tmp_path):
     sizes = {name: -(-program.plan.weights[name].shape[0] // 16) for name in packed_bytes(program)}
     for wait in (True, False):
         program = compiled(tmp_path)
-        program.prepare()
+        program.load_weights()
         deadline = time.monotonic() + 60
         while wait and sum(panels(program).values()) < sum(sizes.values()) and time.monotonic() < deadline:
             time.sleep(0.001)
         if wait:
             assert {name: n for name, n in panels(program).items() if n} == sizes
         np.testing.assert_array_equal(program.run(BATCH, program.new_state(1)), want)
-        program.prepare()  # has nothing left to do
+        program.load_weights()  # has nothing left to do
         program.close()
 
 
 def test_a_program_that_is_dropped_while_it_prepares_frees_its_file(tmp_path):
     for _ in range(20):
         program = compiled(tmp_path)
-        program.prepare()
+        program.load_weights()
         del program
     gc.collect()
     assert mapped_kib(tmp_path / "tiny.gguf") == 0

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly.serving import Settings, create_app
+from woolly.store import own_names
 
 _MAIN = "from woolly.cli import main; main()"
 
@@ -30,7 +31,7 @@ class Server:
     @property
     def name(self) -> str:
         """The model's name."""
-        return self.model.stem
+        return own_names(self.model.parent, self.model)[0]
 
     @property
     def address(self) -> tuple[str, int]:
@@ -64,10 +65,12 @@ def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool 
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = (folder / f"server-{port}.log").open("wb")
-    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--ctx", str(ctx), "--port", str(port)]
+    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--port", str(port), *flags]
     # A session database of its own, so that no test sees another's.
-    sessions = ["--sessions-file", str(folder / f"sessions-{port}.db")]
-    process = subprocess.Popen([*command, *sessions, *flags], stdout=log, stderr=log, cwd=folder)
+    for flag, value in (("--ctx", ctx), ("--sessions-file", folder / f"sessions-{port}.db")):
+        if flag not in flags:  # an option may be given once
+            command += [flag, str(value)]
+    process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     server = Server(f"http://127.0.0.1:{port}", process, model, Path(log.name))
     try:
         for _ in range(600 if wait else 0):
@@ -107,7 +110,13 @@ def app_with(tiny_folder, tmp_path):
     """Makes an app of this process with settings of the test's own; `with app_with(...) as client:`."""
 
     def make(**settings):
-        settings = {"sessions_file": tmp_path / "sessions.db", "threads": 1, "models_dir": tiny_folder, **settings}
+        own = {
+            "sessions_file": tmp_path / "sessions.db",
+            "threads": 1,
+            "models_dir": tiny_folder,
+            "strict_models": True,
+        }
+        settings = {**own, **settings}
         return TestClient(create_app(Settings(**settings)))
 
     return make
@@ -117,8 +126,3 @@ def app_with(tiny_folder, tmp_path):
 def client(app_with):
     with app_with() as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    return write_tiny(TINY["llama"], tmp_path_factory.mktemp("tiny") / "tiny.gguf")

@@ -84,7 +84,7 @@ def test_no_origin_is_let_in_unless_it_is_configured(server):
         reply = client.get("/v1/models", headers={"origin": "https://evil.example"})
         assert "access-control-allow-origin" not in reply.headers
         preflight = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-        assert client.options("/v1/completions", headers=preflight).status_code >= 400
+        assert "access-control-allow-origin" not in client.options("/v1/completions", headers=preflight).headers
 
 
 def test_the_description_names_errors_as_they_are_told(server):

@@ -87,8 +87,6 @@ def run(*arguments, timeout=60):
     ("arguments", "says"),
     [
         (["-m", "/nowhere/model.gguf"], "there is no file and no model named"),
-        (["-m", "{model}", "-c", "100000"], "ctx is 100000; this model takes"),
-        (["-m", "{model}", "-ctk", "q4_0"], "cache_type_k is 'q4_0'"),
         (["-m", "{model}", "--host", "203.0.113.1"], "cannot listen at 203.0.113.1"),
         (["-m", "{model}", "--chat-template", "{{% if %}}", "--port", "0"], "template"),
         (["-m", "{model}", "--preload", "another", "--port", "0"], "there is no model named 'another'"),
@@ -99,6 +97,13 @@ def test_what_cannot_be_served_is_one_line_and_exit_code_1(tiny_model, arguments
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("woolly: error: ") and says in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_value_that_no_option_takes_is_one_line_and_exit_code_2(tiny_model):
+    ended = run("-m", str(tiny_model), "-ctk", "q4_0")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("woolly: error: -ctk is 'q4_0'")
     assert "Traceback" not in ended.stderr
 
 
@@ -185,11 +190,11 @@ def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
 
 
 def test_the_earlier_commands_name_is_the_same_command():
-    script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.serve import main; main()"
+    script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.commands.serve import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=60
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "port is 99999; at most 65535 was expected" in ended.stderr
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
+from tests.cases.texts import write_readers
 from tests.serving.conftest import serving
 from woolly.serving import Settings, create_app
 
@@ -27,9 +28,10 @@ _OPERATIONS = {found.ok().label: found.ok() for found in _SCHEMA.get_all_operati
 
 @pytest.fixture(scope="module")
 def described(tiny_model, tmp_path_factory):
-    """A server over a tiny model, whose answers are short because its context is."""
+    """A server over tiny models, whose answers are short because their context is."""
     folder = tmp_path_factory.mktemp("described")
-    flags = ("--models-dir", str(tiny_model.parent), "-t", "1", "--max-sessions", "100000", "--timeout", "600")
+    models = write_readers(tmp_path_factory.mktemp("models"), "embedder", "ranker", "classifier")
+    flags = ("--models-dir", str(models), "-t", "1", "--max-sessions", "100000", "--timeout", "600", "--props")
     with serving(tiny_model, folder, *flags, ctx=128) as server:
         yield server
         assert server.process.poll() is None

@@ -7,14 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click import Context
+from click.testing import CliRunner
 
+from docs.tools.settings import reference
 from woolly import RequestError
-from woolly.cli import app
+from woolly.cli.app import app
+from woolly.cli.parse.llama_flags import LLAMA_FLAGS
 from woolly.errors import StoreError
 from woolly.serving import Settings, read_settings
-from woolly.serving.configuration import environment_name
-from woolly.serving.foreign import FOREIGN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +66,8 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
         ({"cache_type_k": "q8_0", "cache_type_v": "f16"}, {}, "", "kept alike"),
         ({"cache_type_k": "q8_0", "optimized_inference": False}, {}, "", "reference backend"),
         ({"log_format": "xml"}, {}, "", "text, json"),
-        ({"chat_template": "x", "chat_template_file": Path("y")}, {}, "", "given together"),
+        ({"chat_template": "{{ x }}", "chat_template_file": Path("y")}, {}, "", "given together"),
+        ({"chat_template": "chatlm"}, {}, "", "chat_template is 'chatlm', which shows no message"),
         ({"token_secret": "short"}, {}, "", "at least 32 characters"),
         ({"api_key": ["a b"]}, {}, "", "a header cannot carry"),
         ({"api_key_file": Path("missing")}, {}, "", "cannot be read"),
@@ -99,59 +101,120 @@ def test_every_setting_is_read_by_something():
     assert not unread
 
 
-def test_every_setting_is_a_flag_and_stands_in_the_docs():
+def test_every_setting_is_a_flag():
     help_text = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"}).output
-    docs = (ROOT / "docs" / "serving.md").read_text()
     for setting in fields(Settings):
         for flag in setting.metadata["flags"]:
             for spelling in flag.split("/"):
                 assert spelling in help_text, setting.name
-                assert f"`{spelling}`" in docs, setting.name
-        assert f"`{environment_name(setting.name)}`" in docs, setting.name
 
 
-def test_the_help_has_a_panel_for_each_table_of_the_docs_in_their_order():
+def test_the_reference_of_settings_is_made_from_them():
+    message = "run `python docs/tools/settings.py > docs/reference/settings.md`"
+    assert (ROOT / "docs" / "reference" / "settings.md").read_text() == reference(), message
+
+
+def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
     invoked = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
     panels = re.findall(r"^╭─ (.+?) ─", invoked.output, re.MULTILINE)
-    docs = (ROOT / "docs" / "serving.md").read_text()
-    tables = re.findall(r"^### (.+?)\n(.*?)(?=^#|\Z)", docs.partition("## Settings")[2], re.MULTILINE | re.DOTALL)
-    assert panels == ["Options", *(name for name, _ in tables)] and len(panels) >= 6
-    in_docs = [name for _, table in tables for name in re.findall(r"`(WOOLLY_\w+)`", table.rpartition("|")[0])]
-    assert in_docs == [environment_name(setting.name) for setting in fields(Settings)]
+    assert panels == ["Options", *re.findall(r"^## (.+)$", reference(), re.MULTILINE)] and len(panels) >= 6
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-ngl 99", "no GPU backend"), ("--n-gpu-layers all", "no GPU backend"), ("-fa off", "block by block"),
-        ("-fa -m x", "only on or auto"), ("-nocb", "share steps"), ("--no-cont-batching", "share steps"),
-        ("--mlock", "not locked"), ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "no GPU"),
-        ("-nr", "packed"), ("--no-repack", "packed"), ("--embeddings", "embeddings"), ("-hf a/b", "woolly pull"),
-        ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--mmproj x", "images"), ("-v", "--log-level debug"),
+        ("-hf a/b", "woolly pull"), ("--mmproj x", "images"), ("--rope-freq-base 1e6", "file says"),
+        ("--override-kv a=int:1", "file says"), ("--grp-attn-n 4", "file says"), ("--ssl-key-file x", "reverse proxy"),
+        ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
-def test_a_flag_of_llama_server_that_means_nothing_here_is_refused_in_one_sentence(folder, flags, says):
+def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_sentence(folder, flags, says):
     error = CliRunner().invoke(app, ["serve", *flags.split()]).exception
     assert isinstance(error, RequestError) and flags.split()[0] in str(error)
     assert says in str(error) and str(error).endswith("; leave it out")
 
 
 @pytest.mark.parametrize(
-    "flags", ["-ngl 0", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja", "-cmoe"]
-)
+    ("flags", "says"),
+    [
+        ("-ngl 99", "no GPU backend"), ("--n-gpu-layers all", "no GPU backend"), ("-fa off", "block by block"),
+        ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
+        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "no GPU"), ("-nr", "packed"),
+        ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
+        ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
+    ],
+)  # fmt: skip
+def test_a_flag_of_llama_server_that_cannot_change_an_answer_is_taken_with_a_notice(folder, flags, says):
+    result = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"])
+    assert isinstance(result.exception, StoreError) and "missing.gguf" in str(result.exception)
+    (notice,) = result.stderr.splitlines()
+    assert notice.startswith(f"woolly: {flags} has no effect: ") and says in notice
+
+
+def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
+    result = CliRunner().invoke(app, ["serve", "-fa", "-m", "missing.gguf"])
+    assert isinstance(result.exception, StoreError) and result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["-ngl 0", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja", "-cmoe",
+     "--offline", "--no-mmproj", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2", "-np -1",
+     "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots", "--no-webui"],
+)  # fmt: skip
 def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flags):
     error = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"]).exception
     assert isinstance(error, StoreError) and "missing.gguf" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"reasoning": "never"}, "reasoning is 'never'; choose one of: auto, on, off"),
+        ({"reasoning_format": "deepseek-legacy"}, "choose one of: auto, deepseek, none"),
+        ({"reasoning_budget": 100}, "cannot be limited: 0 turns thinking off"),
+        ({"api_prefix": "llm/"}, "begins with a slash"),
+        ({"slot_save_path": Path("missing")}, "slot_save_path is missing, which is no folder"),
+        ({"chat_template": "chatlm"}, "give one of the names chatml, command-r"),
+        ({"chat_template_kwargs": "[1]"}, "a JSON object was expected"),
+    ],
+)
+def test_a_setting_of_llama_server_that_cannot_hold_is_refused(given, says):
+    with pytest.raises(RequestError, match=re.escape(says)):
+        Settings(**given)
+
+
+def test_a_context_that_is_not_unified_is_divided():
+    assert Settings(ctx_size=512, parallel=2).request_ctx == 512
+    assert Settings(ctx_size=512, parallel=2, kv_unified=False).request_ctx == 256
+    assert Settings(ctx_size=0, kv_unified=False).request_ctx is None
+
+
 def test_no_flag_of_others_hides_one_of_ours():
     ours = {name for setting in fields(Settings) for flag in setting.metadata["flags"] for name in flag.split("/")}
-    theirs = [name for foreign in FOREIGN for name in foreign.flags.replace("/", " ").split()]
-    assert len(theirs) == len(set(theirs)) and not ours & set(theirs)
-    assert len({foreign.name for foreign in FOREIGN}) == len(FOREIGN)
+    serve = app.get_command(Context(app), "serve")
+    for name in ours & set(LLAMA_FLAGS):
+        values = ["x"] if LLAMA_FLAGS[name].takes_value else []
+        assert serve._translated(Context(serve), [name, *values]) == [name, *values]
+    theirs = [name for row in set(LLAMA_FLAGS.values()) for name in f"{row.names} {row.off_names}".split()]
+    assert len(theirs) == len(set(theirs))
 
 
 def test_other_commands_do_not_load_the_web_framework():
     script = "import sys, woolly.cli; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "numpy"} & set(loaded)
+
+
+def test_control_vectors_and_drafts_reach_the_model():
+    settings = read_settings(
+        {"control_vector": ["a.gguf,b.gguf"], "control_vector_scaled": ["c:d.gguf:-0.5"], "model_draft": "mtp"},
+        {"WOOLLY_CONTROL_VECTOR_LAYER_RANGE": "3:9"},
+    )
+    options = settings.model_options()
+    assert options.control_vectors == (("a.gguf", 1.0), ("b.gguf", 1.0), ("c:d.gguf", -0.5))
+    assert (options.control_vector_layers, options.speculation) == ((3, 9), "mtp")
+    assert Settings().model_options().speculation == "auto"
+    for wrong in ({"control_vector_scaled": ("c.gguf",)}, {"control_vector_layer_range": "3"}):
+        with pytest.raises(RequestError, match="expected"):
+            Settings(**wrong).model_options()

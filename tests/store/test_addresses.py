@@ -34,7 +34,7 @@ def test_a_file_comes_once_and_is_known_by_its_name_and_address(site, tmp_path):
     n = len(site.log)
     assert pull(url) == resolve(url) == resolve("own.gguf") == resolve("own") == path
     assert len(site.log) == n
-    assert [model.name for model in list_models()] == ["own.gguf"]
+    assert [model.name for model in list_models()] == ["own"]
     assert remove_model("own").path == path
     with pytest.raises(StoreError, match="is not here yet: run `woolly pull http"):
         resolve(url)
@@ -98,7 +98,7 @@ def test_names_that_differ_in_case_alone_are_told_apart(tmp_path, site):
         (folder / name).write_bytes(DATA)
     if len(list(folder.iterdir())) < 2:
         pytest.skip("this disk does not tell them apart")
-    with pytest.raises(StoreError, match=r"OWN may mean Own\.gguf or own\.gguf: say which"):
+    with pytest.raises(StoreError, match=r"OWN may mean Own or own: say which"):
         remove_model("OWN")
     assert remove_model("Own.gguf").path == folder / "Own.gguf"
     assert remove_model("OWN").path == folder / "own.gguf"

@@ -1,4 +1,4 @@
-"""The typer app: collects the commands, turns errors into one line and an exit code."""
+"""The whole command line: collects the commands, turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -6,90 +6,109 @@ import io
 import os
 import signal
 import sys
+import warnings
+from contextlib import suppress
+from typing import Any
 
-import typer
+import click
 
 from woolly import __version__
-from woolly.cli.bench import bench
-from woolly.cli.chat import chat
-from woolly.cli.list import list_command, rm
-from woolly.cli.perplexity import perplexity
-from woolly.cli.plan import plan
-from woolly.cli.ps import ps
-from woolly.cli.pull import pull
-from woolly.cli.quantize import quantize
-from woolly.cli.run import run
-from woolly.cli.serve import serve
-from woolly.cli.show import show
-from woolly.cli.tokenize import tokenize
-from woolly.cli.usage import Boxed, Command, Group, UsageError
-from woolly.cli.why import why
+from woolly.cli.parse.command import Group
+from woolly.cli.parse.completion import install_completion, show_completion
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import tell
 from woolly.errors import WoollyError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
-app = typer.Typer(
-    name="woolly",
-    cls=Group,
-    help='Run GGUF language models on this machine, for instance: woolly run "Why is the sky blue?".',
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+# The files of cli/commands that declare a command, and their lines in --help, which then imports none of them.
+COMMANDS = {
+    "run": "Answer one prompt.",
+    "chat": "Talk with a model.",
+    "serve": "Answer over HTTP, as OpenAI's API does.",
+    "batch": "Answer a file of requests.",
+    "launch": "Start a coding agent with a model of this machine.",
+    "pull": "Fetch a model.",
+    "list": "List the models on this machine.",
+    "rm": "Remove models that were pulled.",
+    "ps": "Ask a running server what it holds.",
+    "stop": "Ask a running server to unload models.",
+    "cache": "List, check or remove pages of prompts on disk.",
+    "show": "Show what is in a model, and whether it fits this machine.",
+    "plan": "Show the steps that compute a model.",
+    "embed": "Make vectors of texts.",
+    "rerank": "Rank documents by a query.",
+    "tokenize": "Turn text into tokens, and back.",
+    "perplexity": "Measure how well a model predicts a text.",
+    "quantize": "Write a model with fewer bits.",
+    "bench": "Measure how fast a model runs.",
+    "why": "Show where the time goes, and what would help.",
+}
+
+
+def _switch(name: str, help: str, does: Any) -> click.Option:
+    """An option that does something and ends the program."""
+
+    def call(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+        if is_given and not context.resilient_parsing:
+            does()
+            context.exit()
+
+    return click.Option([name], is_flag=True, is_eager=True, expose_value=False, help=help, callback=call)
+
+
+app = Group(
+    COMMANDS,
+    "woolly.cli.commands",
+    'Run GGUF language models on this machine, for instance: woolly run "Why is the sky blue?".',
+    [
+        _switch("--version", "Print the version and exit.", lambda: click.echo(f"woolly {__version__}")),
+        _switch("--install-completion", "Install completion for the current shell.", install_completion),
+        _switch("--show-completion", "Print the completion script of the current shell.", show_completion),
+    ],
 )
-app.command(cls=Command, short_help="Answer one prompt.")(run)
-app.command(cls=Command, short_help="Talk with a model.")(chat)
-app.command(cls=Boxed, short_help="Answer over HTTP, as OpenAI's API does.")(serve)
-app.command(cls=Command, short_help="Bring a model here.")(pull)
-app.command("list", cls=Command, short_help="The models on this machine.")(list_command)
-app.command(cls=Command, short_help="Remove models that were pulled.")(rm)
-app.command(cls=Command, short_help="Ask a running server what it holds.")(ps)
-app.command(cls=Command, short_help="What is in a model, and whether it fits here.")(show)
-app.command(cls=Command, short_help="The steps that a model is computed by.")(plan)
-app.command(cls=Command, short_help="Text to tokens, and back.")(tokenize)
-app.command(cls=Command, short_help="How well a model foretells a text.")(perplexity)
-app.command(cls=Command, short_help="Write a model with fewer bits.")(quantize)
-app.command(cls=Command, short_help="How fast a model runs here.")(bench)
-app.command(cls=Command, short_help="Where the time goes, and what would help.")(why)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"woolly {__version__}")
-        raise typer.Exit
+def _out_of_memory(error: MemoryError) -> str:
+    """The sentence for memory that the system refused: what was asked for, if NumPy says it, and what is left."""
+    from woolly.cli.terminal.sizes import size
+    from woolly.machine.memory import available_memory
 
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
-    ),
-) -> None:
-    pass
+    asked = str(error) if "allocate" in str(error) else "the system refused memory"
+    return (
+        f"{asked}; {size(available_memory())} are available:"
+        " a smaller --ctx, a smaller model or a higher limit (ulimit -v) would do"
+    )
 
 
 def main() -> None:
-    """Entry point: 0 for success, 2 for what was typed wrongly, 1 for other errors, 130 for Ctrl-C."""
+    """Entry point: 0 for success, 2 for a mistake on the command line, 1 for other errors, 130 for Ctrl-C."""
     if hasattr(signal, "SIGPIPE") and sys.argv[1:2] != ["pull"]:
-        # The reader of our output may go away (`woolly plan ... | head`): end as other tools do, without a word. Not
-        # where the one that goes away may be the other end of a download; the server sees to that itself.
+        # The reader of the output may go away (`woolly plan ... | head`): end as other tools do, without a message.
+        # Not for a download, which sees the other end of its connection go away; the server handles that itself.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
-    if sys.platform == "win32":
-        # Pipes and files get UTF-8 as elsewhere, and not the code page of the country, which lacks most characters.
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal cannot show is written as \\u4f60: an answer must not end in a traceback.
+            with suppress(OSError):  # another file took the place of the one that the stream was opened for
+                stream.reconfigure(errors="backslashreplace")
+            if sys.platform == "win32":
+                # Pipes and files get UTF-8 as on other systems: the code page of the country lacks most characters.
                 stream.reconfigure(encoding="utf-8")
+    warnings.showwarning = lambda message, *_, **__: tell(f"woolly: warning: {message}")
     try:
         app()
     except WoollyError as error:
-        typer.echo(f"woolly: error: {error}", err=True)
+        tell(f"woolly: error: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except MemoryError as error:
+        tell(f"woolly: error: {_out_of_memory(error)}")
+        sys.exit(1)
     except OSError as error:
-        # Standard output is full or gone; files of the user's have errors of their own.
-        typer.echo(f"woolly: error: {error.strerror or error}", err=True)
+        # Standard output is full or closed; the files that a person names have errors of their own.
+        tell(f"woolly: error: {error.strerror or error}")
         sys.exit(1)

@@ -1,59 +1,49 @@
-"""WHEN: many requests, one step."""
+"""WHEN: the scheduler packs many requests into one step."""
 
 from woolly.engine.completion import Chunk, Completion, Score
-from woolly.engine.constraint import Constraint, Grammar, GrammarCompiler
-from woolly.engine.draft import Draft, PromptLookup
-from woolly.engine.draft_model import DraftModel, check_vocabulary
+from woolly.engine.drafts.draft import Draft
+from woolly.engine.drafts.lookup import PromptLookup
+from woolly.engine.drafts.model import DraftModel, check_vocabulary
+from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.driver import Driver
 from woolly.engine.engine import Engine
+from woolly.engine.hooks import Hook
 from woolly.engine.load import (
     LoadedModel,
-    available_memory,
+    affordable_ctx,
     context_limit,
     default_ctx,
     default_kv_tokens,
+    default_snapshots,
+    load_draft,
     load_model,
+    possible_ctx,
 )
-from woolly.engine.logprobs import TokenLogprob, log_probabilities
-from woolly.engine.params import SamplingParams
-from woolly.engine.prefix import PrefixReport, PrefixStats
-from woolly.engine.progress import progress_bar
-from woolly.engine.prompts import is_list_of_prompts, params_of_each
-from woolly.engine.sampler import Choice, Sampler
-from woolly.engine.sequence import FinishReason, Hook, Sequence
+from woolly.engine.request import FinishReason, Request
 from woolly.engine.stream import Stream
 
 __all__ = [
-    "Choice",
     "Chunk",
     "Completion",
-    "Constraint",
     "Draft",
     "DraftModel",
     "Driver",
     "Engine",
     "FinishReason",
-    "Grammar",
-    "GrammarCompiler",
     "Hook",
     "LoadedModel",
-    "PrefixReport",
-    "PrefixStats",
+    "MtpDraft",
     "PromptLookup",
-    "Sampler",
-    "SamplingParams",
+    "Request",
     "Score",
-    "Sequence",
     "Stream",
-    "TokenLogprob",
-    "available_memory",
+    "affordable_ctx",
     "check_vocabulary",
     "context_limit",
     "default_ctx",
     "default_kv_tokens",
-    "is_list_of_prompts",
+    "default_snapshots",
+    "load_draft",
     "load_model",
-    "log_probabilities",
-    "params_of_each",
-    "progress_bar",
+    "possible_ctx",
 ]

@@ -1,14 +1,14 @@
-"""What a request gives: a Completion as a whole, Chunks piece by piece, a Score of a text that is given."""
+"""Results of a request: a Completion as a whole, Chunks piece by piece, a Score of a given text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from woolly.engine.logprobs import TokenLogprob
-from woolly.engine.sequence import FinishReason, Sequence
+from woolly.engine.request import FinishReason, Request
 from woolly.errors import RequestError
+from woolly.sampling.logprobs import TokenLogprob
 
 __all__ = ["Chunk", "Completion", "Score"]
 
@@ -20,23 +20,27 @@ class Chunk:
     text: str
     finish_reason: FinishReason | None = None
     index: int = 0  # which of the n answers
-    logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens since the chunk before, where asked for
+    logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens since the previous chunk, if params asks for them
     stop_reason: str | int | None = None
     error: Exception | None = None
+    n_computed: int | None = None  # tokens of the prompt so far, if the request reports progress; None after the prompt
 
     def __str__(self) -> str:
         return self.text
 
     @classmethod
-    def take(cls, sequence: Sequence) -> Chunk:
-        """All that no chunk has carried yet."""
+    def take(cls, request: Request) -> Chunk:
+        """A chunk of all that no chunk has carried yet."""
+        n_output = len(request.output)
+        is_progress = request.reports_progress and n_output <= 1 and request.finish_reason is None
         return cls(
-            text=sequence.take_unread(),
-            finish_reason=sequence.finish_reason,
-            index=sequence.index,
-            logprobs=tuple(sequence.take_logprobs()),
-            stop_reason=sequence.stop_reason,
-            error=sequence.error,
+            text=request.take_unread(),
+            finish_reason=request.finish_reason,
+            index=request.index,
+            logprobs=_with_texts(request, request.take_logprobs()),
+            stop_reason=request.stop_reason,
+            error=request.error,
+            n_computed=min(request.n_computed, len(request.prompt)) if is_progress else None,
         )
 
 
@@ -44,19 +48,22 @@ class Chunk:
 class Completion:
     """A whole answer. `str(completion)` is its text.
 
-    Where n answers to one prompt were asked for, this is the first of them, and `choices` holds all.
+    If params.n is more than 1, this is the first answer, and `choices` holds all.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     n_prompt_tokens: int
-    seed: int  # asking again with it gives the same answer
-    stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" where it was too late
-    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token, where params.logprobs asks for them
+    seed: int  # the same request with this seed gives the same answer
+    stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
+    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token, if params.logprobs asks for them
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None  # one per token; the first has none before it
-    n_cached_tokens: int = 0  # of the prompt, that did not have to be computed
-    error: Exception | None = None  # of finish_reason "error"
+    n_cached_tokens: int = 0  # tokens of the prompt that came from the cache
+    error: Exception | None = None  # set if finish_reason is "error"
+    # Tokens that were guessed ahead, and those of them that came true; they depend on what else ran.
+    n_drafted_tokens: int = field(default=0, compare=False)
+    n_accepted_tokens: int = field(default=0, compare=False)
     others: tuple[Completion, ...] = ()
 
     def __str__(self) -> str:
@@ -68,33 +75,37 @@ class Completion:
         return (self, *self.others)
 
     def checked(self) -> Completion:
-        """Itself, unless one of its answers failed: then that error is raised."""
+        """Returns itself, or raises the error of an answer that failed."""
         for choice in self.choices:
             if choice.error is not None:
                 raise choice.error
         return self
 
     @classmethod
-    def of(cls, sequences: Seq[Sequence]) -> Completion:
+    def of(cls, requests: Sequence[Request]) -> Completion:
         """The answers to one prompt, which must have finished."""
-        first, *others = (cls._of_one(sequence) for sequence in sequences)
+        first, *others = (cls._of_one(request) for request in requests)
         return replace(first, others=tuple(others))
 
     @classmethod
-    def _of_one(cls, sequence: Sequence) -> Completion:
-        assert sequence.finish_reason is not None
-        params = sequence.params
+    def _of_one(cls, request: Request) -> Completion:
+        assert request.finish_reason is not None
+        params = request.params
         return cls(
-            text=sequence.text,
-            token_ids=tuple(sequence.output),
-            finish_reason=sequence.finish_reason,
-            n_prompt_tokens=len(sequence.prompt),
-            seed=sequence.sampler.seed,
-            stop_reason=sequence.stop_reason,
-            logprobs=None if params.logprobs is None else tuple(sequence.logprobs),
-            prompt_logprobs=None if params.prompt_logprobs is None else (None, *sequence.prompt_logprobs),
-            n_cached_tokens=0 if sequence.prefix is None else sequence.prefix.hit_tokens,
-            error=sequence.error,
+            text=request.text,
+            token_ids=tuple(request.output),
+            finish_reason=request.finish_reason,
+            n_prompt_tokens=len(request.prompt),
+            seed=request.sampler.seed,
+            stop_reason=request.stop_reason,
+            logprobs=None if params.logprobs is None else _with_texts(request, request.logprobs),
+            prompt_logprobs=None
+            if params.prompt_logprobs is None
+            else (None, *_with_texts(request, request.prompt_logprobs)),
+            n_cached_tokens=0 if request.prefix is None else request.prefix.hit_tokens,
+            error=request.error,
+            n_drafted_tokens=request.n_drafted,
+            n_accepted_tokens=request.n_accepted,
         )
 
 
@@ -106,13 +117,13 @@ class Score:
     logprobs: tuple[float | None, ...]  # natural logarithms, one per token; the first has nothing before it
 
     @classmethod
-    def of(cls, sequence: Sequence) -> Score:
-        """Of a request with prompt_logprobs that has finished; where it failed, its error is raised."""
-        if sequence.error is not None:
-            raise sequence.error
-        if sequence.finish_reason == "cancelled":
+    def of(cls, request: Request) -> Score:
+        """The score of a finished request with prompt_logprobs; raises its error if it failed."""
+        if request.error is not None:
+            raise request.error
+        if request.finish_reason == "cancelled":
             raise RequestError("the text was not scored to its end: it was cancelled, or the LLM was closed")
-        return cls(sequence.prompt, (None, *(token.logprob for token in sequence.prompt_logprobs)))
+        return cls(request.prompt, (None, *(token.logprob for token in request.prompt_logprobs)))
 
     @property
     def total(self) -> float:
@@ -121,5 +132,9 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean surprise; 1 where there is one token alone."""
+        """exp of the mean surprise; 1 for a single token."""
         return math.exp(-self.total / max(1, len(self.token_ids) - 1))
+
+
+def _with_texts(request: Request, logprobs: Sequence[TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(replace(one, text=request.detokenizer.text_of(one.token)) for one in logprobs)

@@ -1,85 +1,96 @@
-"""The Driver: many threads share one engine, which a thread of its own runs."""
+"""The Driver: many threads share one engine, which runs on a thread of its own."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Seq
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from woolly.engine.completion import Chunk, Completion
 from woolly.engine.engine import Engine
-from woolly.engine.sequence import Sequence
+from woolly.engine.meaning import Reading
+from woolly.engine.request import Request
 from woolly.engine.worker import Worker
 from woolly.errors import RequestError
 from woolly.runtime import CancelledRun
 
 __all__ = ["Driver", "Listener"]
 
-# Is told what is new of a request, after the step that made it, by the engine's thread; must be quick.
-Listener = Callable[[Sequence, Chunk], None]
+# Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
+Listener = Callable[[Request, Chunk], None]
 
 Result = TypeVar("Result")
 
-_AGAIN = 0.02  # seconds after which `close` tells a run to stop once more: one that had not begun did not hear it
+_AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that has not started yet clears the flag
 
 
 class Driver:
-    """Holds the engine until it is closed.
+    """Owns the engine until it is closed.
 
-    Whatever is wanted of the engine is a job that its thread does between two steps. Callers only wait, so a signal
-    or an exception that hits them leaves nothing half done.
+    Every call is a job that the engine thread does between two steps. Callers only wait, so a signal or an exception
+    in a caller leaves nothing half done.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine: Engine | None = engine  # set to None by the engine's thread alone
+        self._engine: Engine | None = engine  # only the engine thread sets it to None
         self._worker = Worker(self._turn)
-        self._owner: int | None = None  # the thread that is in `exclusive`
-        self._listeners: dict[Sequence, Listener] = {}  # the engine's thread alone uses it
+        self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
 
     @property
     def engine(self) -> Engine:
-        """What runs the requests; to be used within `exclusive` but for what never changes."""
+        """The engine. Outside of `call`, only what never changes may be read; RequestError after `close`."""
         engine = self._engine
-        if engine is None or self._worker.is_ended:
+        self._check_process()
+        if engine is None or self.is_closed:
             raise _closed()
         return engine
 
-    def add(self, sequences: Iterable[Sequence], listener: Listener) -> None:
-        """Queues requests; each is told to the listener until it ends."""
-        added = tuple(sequences)
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further request is accepted."""
+        return self._engine is None or self._worker.is_ended
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a forked child of the one that opened the model."""
+        return self._worker.is_foreign
+
+    def add(self, requests: Iterable[Request], listener: Listener) -> None:
+        """Queues requests; the listener receives their chunks until they end."""
+        added = tuple(requests)
 
         def job(engine: Engine | None) -> None:
-            for sequence in added:
-                self._listeners[sequence] = listener
+            for request in added:
+                self._listeners[request] = listener
                 if engine is None:
-                    sequence.finish_reason = "cancelled"
+                    request.finish_reason = "cancelled"
                 else:
-                    engine.add(sequence)
+                    engine.add(request)
             if engine is None:
                 self._deliver(added)
 
         if not self._post(job):
             raise _closed()
 
-    def cancel(self, sequences: Seq[Sequence], *, wait: bool = False) -> None:
-        """Ends requests where they have not finished, after the step under way; with `wait` they have ended then.
+    def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
+        """Ends requests that have not finished, after the step under way; with `wait`, returns when they have ended.
 
-        A step that computes nothing else is broken off. May be called anywhere, by a finalizer too.
+        A step without other requests is stopped. Any thread may call it, also in a finalizer.
         """
-        for sequence in sequences:
-            sequence.is_unwanted = True
+        if self.is_foreign:
+            return  # the requests are the parent's
+        for request in requests:
+            request.is_unwanted = True
 
         def job(engine: Engine | None) -> None:
             if engine is not None:
-                for sequence in sequences:
-                    engine.cancel(sequence)
-            self._deliver(sequences)
+                for request in requests:
+                    engine.cancel(request)
+            self._deliver(requests)
 
-        # A request that is open keeps the worker at work, so it sees this.
-        self._worker.slip(lambda: self._do(job))
+        # No lock: an open request keeps the worker running, so it sees the job.
+        self._worker.post_unlocked(lambda: self._do(job))
         if (engine := self._engine) is not None:
             engine.abandon()
         if wait and not self._is_inside():
@@ -88,30 +99,70 @@ class Driver:
                 done.wait()
 
     def complete(
-        self, groups: Seq[Seq[Sequence]], on_finish: Callable[[Sequence], None] | None = None
+        self, groups: Sequence[Sequence[Request]], on_finish: Callable[[Request], None] | None = None
     ) -> list[Completion]:
-        """Runs requests to their end; a group is the answers to one prompt."""
+        """Runs requests to their end. A group is the n answers to one prompt."""
         self.check_outside()
-        sequences = [sequence for group in groups for sequence in group]
-        ended: queue.SimpleQueue[Sequence] = queue.SimpleQueue()
+        requests = [request for group in groups for request in group]
+        ended: queue.SimpleQueue[Request] = queue.SimpleQueue()
 
-        def listen(sequence: Sequence, chunk: Chunk) -> None:
+        def listen(request: Request, chunk: Chunk) -> None:
             if chunk.finish_reason is not None:
-                ended.put(sequence)
+                ended.put(request)
 
         try:
-            self.add(sequences, listen)
-            for _ in sequences:
-                sequence = ended.get()
+            self.add(requests, listen)
+            for _ in requests:
+                request = ended.get()
                 if on_finish is not None:
-                    on_finish(sequence)
+                    on_finish(request)
         except BaseException:
-            self.cancel(sequences)
+            self.cancel(requests)
             raise
         return [Completion.of(group) for group in groups]
 
+    def read(self, reading: Reading) -> None:
+        """Runs a reading to its end; the caller then asks for its result."""
+        self.check_outside()
+        over = threading.Event()
+        try:
+            self.start_reading(reading, over.set)
+            over.wait()
+        except BaseException:
+            self.cancel_reading(reading)
+            raise
+
+    def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
+        """Queues a reading. The engine's thread calls `on_end` once, when it is over."""
+        reading.on_end = on_end
+
+        def job(engine: Engine | None) -> None:
+            if engine is None or reading.is_unwanted:
+                reading.end()
+            else:
+                engine.reader.add(reading)
+
+        if not self._post(job):
+            raise _closed()
+
+    def cancel_reading(self, reading: Reading) -> None:
+        """Ends a reading that is not over, after the batch under way, which is stopped. Any thread may call it."""
+        if self.is_foreign:
+            return
+        reading.is_unwanted = True
+
+        def job(engine: Engine | None) -> None:
+            if engine is None:
+                reading.end()
+            else:
+                engine.reader.cancel(reading)
+
+        self._worker.post_unlocked(lambda: self._do(job))
+        if (engine := self._engine) is not None:
+            engine.reader.abandon()
+
     def call(self, function: Callable[[Engine], Result]) -> Result:
-        """What a function gives for the engine, called between two steps by the engine's thread."""
+        """Result of a function that the engine thread calls with the engine, between two steps."""
         self.check_outside()
         answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         is_wanted = True
@@ -127,7 +178,7 @@ class Driver:
                     except CancelledRun:
                         if not is_wanted:
                             raise
-                        # It was meant for the run before: what was computed does not count, and comes again.
+                        # A late cancel() aimed at the previous run: retry.
             except BaseException as error:
                 answer.put((None, error))
 
@@ -142,44 +193,25 @@ class Driver:
             raise
         if error is not None:
             raise error
-        return result  # type: ignore[return-value]  # None only where the function gave it
-
-    @contextmanager
-    def exclusive(self) -> Iterator[Engine]:
-        """The engine for the calling thread alone, between two steps of others."""
-        self.check_outside()
-        granted: queue.SimpleQueue[Engine | None] = queue.SimpleQueue()
-        released = threading.Event()
-
-        def job(engine: Engine | None) -> None:
-            granted.put(engine)
-            while engine is not None and not released.wait(1.0) and not self._worker.is_stopping:
-                pass
-
-        if not self._post(job):
-            raise _closed()
-        try:
-            engine = granted.get()
-            if engine is None:
-                raise _closed()
-            self._owner = threading.get_ident()
-            yield engine
-        finally:
-            self._owner = None
-            released.set()
+        return result  # type: ignore[return-value]  # None only if the function returned it
 
     def close(self) -> None:
-        """Lets go of the engine: its program, cache and threads are freed; open requests end cancelled."""
+        """Cancels open requests and releases the engine with its program, cache and threads."""
         self.check_outside()
+        if self.is_foreign:
+            return
         done = threading.Event()
 
         def job(engine: Engine | None) -> None:
             self._engine = None
             try:
                 if engine is not None:
-                    for sequence in engine.scheduler.sequences:
-                        engine.cancel(sequence)
+                    for request in engine.scheduler.requests:
+                        engine.cancel(request)
+                    engine.reader.end_all()
                 self._deliver(tuple(self._listeners))
+                if engine is not None:
+                    engine.close()
             finally:
                 done.set()
 
@@ -191,14 +223,21 @@ class Driver:
         self._worker.join()
 
     def check_outside(self) -> None:
-        """Refuses a call that would wait for itself."""
+        """Refuses a call on the engine thread, which would deadlock."""
         if self._is_inside():
             raise RequestError("a callback of a request cannot ask the same LLM, which waits for it; use another one")
 
     def _is_inside(self) -> bool:
-        return self._worker.is_current or self._owner == threading.get_ident()
+        return self._worker.is_current
+
+    def _check_process(self) -> None:
+        if self.is_foreign:
+            raise RequestError(
+                "this LLM belongs to the process that this one was forked from; open the model in each process"
+            )
 
     def _post(self, job: Callable[[Engine | None], None], *, last: bool = False) -> bool:
+        self._check_process()
         return self._worker.post(lambda: self._do(job), last=last)
 
     def _do(self, job: Callable[[Engine | None], None]) -> None:
@@ -208,54 +247,57 @@ class Driver:
             self._fail_all(error)
 
     def _turn(self) -> bool:
-        """One step, where there is one to do."""
+        """Runs a step; False if there is nothing to do."""
         engine = self._engine
         if engine is None or engine.is_idle:
             return False
         try:
             self._deliver(engine.step())
         except BaseException as error:
-            # No fault of one request, which the engine would have kept to it: nobody waits for nothing.
+            # The engine itself failed (`step` handles errors of one request): fail all, so no caller waits forever.
             self._fail_all(error)
         return True
 
     def _fail_all(self, error: BaseException) -> None:
-        """Ends every request with an error that is not its own; those that had ended are told so."""
+        """Ends every open request with an error of the engine, and delivers the last chunks of all."""
         engine = self._engine
-        told = error if isinstance(error, Exception) else RuntimeError(f"the engine's thread was ended by {error!r}")
-        for sequence in tuple(self._listeners):
-            if sequence.finish_reason is None:
+        shown = error if isinstance(error, Exception) else RuntimeError(f"the engine's thread was ended by {error!r}")
+        for request in tuple(self._listeners):
+            if request.finish_reason is None:
                 try:
                     if engine is not None:
-                        engine.fail(sequence, told)
+                        engine.fail(request, shown)
                 except BaseException:
                     self._give_up()
-                sequence.error, sequence.finish_reason = told, "error"
+                request.error, request.finish_reason = shown, "error"
+        if engine is not None:
+            engine.reader.end_all(shown)
         if engine is not None and not engine.is_idle:
             self._give_up()
         self._deliver(tuple(self._listeners))
 
     def _give_up(self) -> None:
-        """An engine that cannot even let go of its requests takes no others."""
+        """Accepts no more requests: the engine cannot release those it has."""
         self._worker.is_ended = True
         self._engine = None
 
-    def _deliver(self, sequences: Iterable[Sequence]) -> None:
-        for sequence in sequences:
-            listener = self._listeners.get(sequence)
+    def _deliver(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            listener = self._listeners.get(request)
             if listener is None:
                 continue
-            chunk = Chunk.take(sequence)
+            chunk = Chunk.take(request)
             if chunk.finish_reason is not None:
-                del self._listeners[sequence]
-            if chunk.text or chunk.logprobs or chunk.finish_reason is not None:
+                del self._listeners[request]
+            has_more = chunk.finish_reason is not None or chunk.n_computed is not None
+            if chunk.text or chunk.logprobs or has_more:
                 try:
-                    listener(sequence, chunk)
+                    listener(request, chunk)
                 except BaseException:
-                    # Whoever cannot listen gets no more; others are not disturbed.
-                    self._listeners.pop(sequence, None)
+                    # A listener that fails loses its request; the others go on.
+                    self._listeners.pop(request, None)
                     if self._engine is not None:
-                        self._engine.cancel(sequence)
+                        self._engine.cancel(request)
 
 
 def _closed() -> RequestError:

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.callbacks import call_hook
-from woolly.engine.draft import Draft, DraftLength
-from woolly.engine.logprobs import log_probabilities
-from woolly.engine.pages import PagePool
-from woolly.engine.params import SamplingParams
-from woolly.engine.prefix import PrefixStats
-from woolly.engine.request import RequestMaker
+from woolly.cache.disk import PageFolder
+from woolly.cache.pages import PagePool
+from woolly.cache.prefix import PrefixStats, page_digest
+from woolly.cache.slots import SlotPool
+from woolly.cache.tier import DiskStats, DiskTier
+from woolly.cache.windows import WindowPool
+from woolly.engine.batching import Work
+from woolly.engine.checks import RequestChecks, too_long
+from woolly.engine.choice import choose, score
+from woolly.engine.drafts.draft import Draft
+from woolly.engine.drafts.expected import add_expected
+from woolly.engine.drafts.guesses import Guesses
+from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.held import HeldRows
+from woolly.engine.hooks import Hook
+from woolly.engine.meaning import Reader
+from woolly.engine.request import FinishReason, Request
+from woolly.engine.runner import Runner
 from woolly.engine.scheduler import Scheduler
-from woolly.engine.sequence import FinishReason, Hook, Sequence
-from woolly.engine.steps import find_step, running_plan
-from woolly.engine.work import Work, assemble
-from woolly.errors import CallbackError, RequestError
-from woolly.runtime import Batch, CancelledRun, Program, pages_for
-from woolly.text import Tokenizer
+from woolly.engine.sight import Sight
+from woolly.engine.step_names import find_step
+from woolly.errors import RequestError
+from woolly.runtime import PAGE_SIZE, Batch, PortableState, Program, State, pages_for
+from woolly.sampling.params import SamplingParams
+from woolly.tokens import Tokenizer
 
 __all__ = ["Engine"]
 
 Float32 = npt.NDArray[np.float32]
+
+# Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
+_MOST_TOKENS = PAGE_SIZE << 22
+
+_LOADING = 0.02  # seconds that a step without work waits for pages from disk; jobs of callers wait as long
 
 
 class Engine:
@@ -38,301 +55,346 @@ class Engine:
         tokenizer: Tokenizer,
         *,
         ctx: int,
+        ctx_limit: int | None = None,
         kv_tokens: int | None = None,
         chunk: int | None = None,
         max_running: int = 16,
+        n_snapshots: int = 16,
         draft: Draft | None = None,
         draft_tokens: int = 8,
+        check_file: Callable[[], None] | None = None,
+        adapters: Sequence[str] = (),
+        disk: PageFolder | None = None,
+        compute_rate: float = 0.0,
+        salt: bytes = b"",
     ) -> None:
-        """`ctx` bounds one request, `kv_tokens` is what the cache holds for all (None: one context).
+        """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
-        `chunk` bounds the rows of a step, `max_running` the sequences that run at once, `draft_tokens` the guesses of
-        `draft` that are checked in one step for one sequence.
+        `ctx_limit` is the most that the model has (None: `ctx`). `chunk` bounds the rows of a step, `max_running` the
+        requests that run at once, `n_snapshots` the recurrent states that are kept for later ones, `draft_tokens` the
+        tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
+        `adapters` are the names of those in the program's plan. `disk` keeps pages that leave the cache, if the state
+        is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
+        `salt` goes before that of each request.
         """
         self.program = program
         self.tokenizer = tokenizer
         self.ctx = ctx
         if kv_tokens is not None and kv_tokens < ctx:
-            raise RequestError(f"kv_tokens is {kv_tokens}, but one request may take a context of {ctx}; at least that")
-        pool = PagePool(pages_for(ctx if kv_tokens is None else kv_tokens))
-        self.state = program.new_state(pool.n_pages)
+            raise RequestError(
+                f"kv_tokens is {kv_tokens}, but one request may take a context of {ctx}; at least that",
+                field="kv_tokens",
+            )
+        n_pages = pages_for(ctx if kv_tokens is None else kv_tokens)
         chunk = min(chunk or program.max_rows, program.max_rows)
-        self.scheduler = Scheduler(pool, chunk=chunk, max_running=max_running)
-        self._requests = RequestMaker(tokenizer, program, ctx)
-        self._draft = draft
-        self._draft_tokens = draft_tokens
-        self._lengths: dict[Sequence, DraftLength] = {}
-        self._timed: set[Sequence] = set()
+        # Each running request reads a slot and writes another; so does `logits`.
+        n_slots = 2 * min(max_running, chunk) + 2 + n_snapshots if program.plan.slots else 0
+        n_drafts = 1 if draft is None else draft_tokens
+        # Rows that rejected drafts make a request compute again add up to a step of their own.
+        n_rows = 2 * chunk if n_slots and draft is not None else chunk
+        sizes = [WindowPool.size(window, max_running, n_rows, n_pages, n_drafts) for window in program.plan.windows]
+        state = program.new_state(n_pages, n_slots, sizes)  # refuses more than memory holds, before pools list it
+        for name, n_tokens in (("ctx", ctx), ("kv_tokens", kv_tokens or 0)):
+            if n_tokens > _MOST_TOKENS:
+                raise RequestError(f"{name} is {n_tokens}; a cache holds at most {_MOST_TOKENS} tokens", field=name)
+        windows = [
+            WindowPool(window, size, n_pages) if size < n_pages else None
+            for window, size in zip(program.plan.windows, sizes, strict=True)
+        ]
+        mtp = draft if isinstance(draft, MtpDraft) else None
+        if mtp is not None:
+            mtp.attach(n_pages)
+        self._runner = Runner(program, state, check_file, mtp)
+        pages = PagePool(n_pages, n_slots > 0, [pool for pool in windows if pool is not None])
+        slots = SlotPool(n_slots, pages.index)
+        self.scheduler = Scheduler(pages, slots, Sight(windows), chunk=chunk, max_running=max_running)
+        if disk is not None and isinstance(state, PortableState) and state.is_portable:
+            self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate)
+        self._checks = RequestChecks(tokenizer, program, ctx, ctx_limit or ctx, adapters, salt)
+        self.reader = Reader(program, ctx, chunk, check_file)
+        self._guesses = Guesses(draft, draft_tokens, ctx)
+        self._timed: set[Request] = set()
+        self._held = HeldRows()
+        self.n_steps = 0  # that computed something
         self._stepping = False
-        self._to_cancel: list[Sequence] = []
-        self._computing: tuple[Sequence, ...] = ()  # in the run under way
-        self._is_aborted = False
+        self._to_cancel: list[Request] = []
 
-    def prepare(
+    def new_request(
         self,
-        prompt: Seq[int],
+        prompt: Sequence[int],
         params: SamplingParams,
         *,
         index: int = 0,
+        beside: Request | None = None,
         priority: int = 0,
         timeout: float | None = None,
         hooks: Mapping[str | int, Hook] | None = None,
         score_only: bool = False,
-    ) -> Sequence:
-        """A request that is not queued yet; one that cannot fit is refused with both numbers.
+        shown: frozenset[int] = frozenset(),
+        salt: bytes = b"",
+        group: int | None = None,
+        expected: Sequence[int] = (),
+    ) -> Request:
+        """Makes a request without queueing it; the error for one that cannot fit names both numbers.
 
-        `index` says which of `params.n` answers this is. `timeout` counts from here, in seconds. `hooks` read values
-        at named steps (steps.py). With `score_only` nothing is generated.
+        `index` says which of `params.n` answers this is; `beside` is another, whose grammar's time it shares. `timeout`
+        is in seconds. `hooks` read named steps (step_names.py). `score_only` generates nothing. `shown`
+        control tokens become text. Cached pages need an equal `salt`.
+        Requests of one `group` (a `Request.group`; None: that of `beside`, or one of its own) share one turn.
+        `expected` are the first tokens of the answer, known from one that was cut off (drafts/expected.py).
         """
-        return self._requests.make(
-            prompt, params, index=index, priority=priority, timeout=timeout, hooks=hooks, score_only=score_only
+        return self._checks.new_request(
+            prompt,
+            params,
+            index=index,
+            beside=beside,
+            priority=priority,
+            timeout=timeout,
+            hooks=hooks,
+            score_only=score_only,
+            shown=shown,
+            salt=salt,
+            group=group,
+            expected=expected,
         )
 
-    def add(self, sequence: Sequence) -> Sequence:
-        """Queues a prepared request."""
-        self.scheduler.add(sequence)
-        if sequence.deadline is not None:
-            self._timed.add(sequence)
-        return sequence
+    def __repr__(self) -> str:
+        return f"Engine(ctx={self.ctx}, {self.scheduler!r})"
+
+    def add(self, request: Request) -> Request:
+        """Queues a request."""
+        self.scheduler.add(request)
+        if request.deadline is not None:
+            self._timed.add(request)
+        return request
+
+    @property
+    def state(self) -> State:
+        """The cache of all requests."""
+        return self._runner.state
+
+    @property
+    def draft(self) -> Draft | None:
+        """What guesses the next tokens."""
+        return self._guesses.draft
 
     @property
     def is_idle(self) -> bool:
         """Whether a step would do nothing."""
-        return not self.scheduler.running and not self.scheduler.waiting
+        return not self.scheduler.running and not self.scheduler.waiting and self.reader.is_idle
 
-    def step(self) -> list[Sequence]:
-        """One step for all; gives the sequences that got a token or ended. Text waits in each one's `unread`."""
+    def step(self) -> list[Request]:
+        """Runs one step and returns the requests that got a token or ended. Their text waits in `unread`."""
         self._stepping = True
+        tier = self.scheduler.tier
         try:
-            touched = self._expire()
+            self._held.begin_step()
+            touched = self._expire() + self._settle_held()
             if work := self.scheduler.schedule():
-                self._guess(work)
-                logits = self._run(work)
-                if logits is not None:
+                add_expected(work, self.scheduler, self.ctx)
+                self._guesses.add_to(work, self.scheduler)
+                self.n_steps += 1
+                begin = time.perf_counter()
+                if (logits := self._runner.run(work, self.scheduler.batch(work))) is not None:
+                    if tier is not None:
+                        tier.saw(sum(item.n_rows for item in work), time.perf_counter() - begin)
+                    self.scheduler.ran(work)
                     touched += self._settle(work, logits)
+                    self._guesses.ran()
+            elif tier is not None and tier.is_loading:
+                tier.wait(_LOADING)
+            if tier is not None:
+                tier.work()
+            self.reader.turn()
         finally:
             self._stepping = False
             cancelled, self._to_cancel = self._to_cancel, []
-            for sequence in cancelled:
-                self.cancel(sequence)
-        return touched + [sequence for sequence in cancelled if sequence not in touched]
+            for request in cancelled:
+                self.cancel(request)
+        return touched + [request for request in cancelled if request not in touched]
 
-    def cancel(self, sequence: Sequence) -> None:
-        """Ends a sequence that has not finished and frees its pages; from within a step, at its end."""
+    def cancel(self, request: Request) -> None:
+        """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
         if self._stepping:
-            self._to_cancel.append(sequence)
-        elif sequence.finish_reason is None:
-            self._finish(sequence, "cancelled")
+            self._to_cancel.append(request)
+        elif request.finish_reason is None:
+            self._finish(request, "cancelled")
 
     def abandon(self) -> None:
-        """Stops the run under way where none of its sequences is wanted any more. From any thread."""
-        computing = self._computing
-        if computing and all(sequence.is_unwanted for sequence in computing):
-            self.program.cancel()
+        """Stops the run under way if all of its requests are cancelled. Any thread may call it."""
+        self._runner.abandon()
 
     def abort(self) -> None:
-        """Stops the run under way, and every later one: all is to end. From any thread."""
-        self._is_aborted = True
-        self.program.cancel()
+        """Stops the run under way and prevents later ones. Any thread may call it."""
+        self.reader.abort()
+        self._runner.abort()
 
-    def fail(self, sequence: Sequence, error: Exception) -> None:
-        """Ends a sequence with an error of its own."""
-        sequence.error = error
-        self._finish(sequence, "error")
+    def fail(self, request: Request, error: Exception) -> None:
+        """Ends a request with an error."""
+        request.error = error
+        self._finish(request, "error")
+
+    def forget(self, tokens: Sequence[int], salt: bytes = b"") -> int:
+        """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number."""
+        digests: list[bytes] = []
+        for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
+            digests.append(page_digest(digests[-1] if digests else salt, tokens[start : start + PAGE_SIZE]))
+        if self.scheduler.tier is not None:
+            self.scheduler.tier.erase(digests)
+        pages = self.scheduler.pages
+        return pages.forget(pages.index.known(digests))
 
     def prefix_stats(self) -> PrefixStats:
-        """Figures of prefix reuse."""
+        """Counts of prefix reuse since the start."""
         return self.scheduler.pages.index.stats()
 
-    def logits(self, ids: Seq[int]) -> Float32:
-        """Logits after each of the ids, float32 [len(ids), n_vocab]."""
+    @property
+    def has_disk(self) -> bool:
+        """Whether pages that leave the cache are kept on disk."""
+        return self.scheduler.tier is not None
+
+    def disk_stats(self) -> DiskStats | None:
+        """Counts of the disk tier since the start; None without one."""
+        return None if self.scheduler.tier is None else self.scheduler.tier.stats()
+
+    def close(self) -> None:
+        """Writes to disk what is worth it. Requests must have ended."""
+        if self.scheduler.tier is not None:
+            self.scheduler.tier.flush()
+
+    def logits(self, ids: Sequence[int]) -> Float32:
+        """Logits after each id, float32 [len(ids), n_vocab]."""
+        self._checks.check_writes()
         return self._read(ids, None)
 
-    def hidden(self, ids: Seq[int], step: str | int) -> Float32:
-        """What a named step makes of each of the ids, float32 [len(ids), width]."""
-        return self._read(ids, find_step(running_plan(self.program), step))
+    def hidden(self, ids: Sequence[int], step: str | int) -> Float32:
+        """The value of a named step for each id, float32 [len(ids), width]."""
+        return self._read(ids, find_step(self.program, step))
 
-    def _read(self, ids: Seq[int], step: int | None) -> Float32:
-        """The value of one step (None: the last) for every token, over pages of its own."""
-        self._requests.check_tokens(ids)
+    def _read(self, ids: Sequence[int], step: int | None) -> Float32:
+        """The value of one step (None: the last) for every token, computed on pages that no request uses."""
+        self._checks.check_tokens(ids)
         if len(ids) > self.ctx:
-            raise RequestError(f"{len(ids)} tokens exceed the context of {self.ctx}; raise ctx")
+            raise too_long(len(ids), self.ctx)
         pages = self.scheduler.claim(pages_for(len(ids)))
-        chunk = self.scheduler.chunk
+        pool = self.scheduler.slots
+        slots = [pool.take(), pool.take()] if pool.n_slots else []
+        chunk = self.scheduler.chunk if self.program.plan.is_causal else len(ids)
+        sight, reader = self.scheduler.sight, object()
         parts = []
         try:
-            for first in range(0, len(ids), chunk):
+            for i, first in enumerate(range(0, len(ids), chunk)):
                 tokens = ids[first : first + chunk]
-                batch = Batch.of([(tokens, first, pages)], range(len(tokens)))
+                # The two slots take turns: a run writes no slot that it reads.
+                turn = [(slots[i % 2 - 1] if i else -1, slots[i % 2])] if slots else None
+                sight.move(reader, pages, first, pages_for(first + len(tokens)))
+                batch = Batch.of([(tokens, first, pages)], range(len(tokens)), slots=turn)
+                batch = replace(batch, window_pages=sight.tables(batch.pages))
                 last = None if step is None else step + 1
-                parts.append(self.program.run(batch, self.state, 0, last).copy())
+                parts.append(self._runner.compute(batch, 0, last).copy())
         finally:
+            sight.end(reader, pages)
             self.scheduler.pages.give_back(pages)
+            for slot in slots:
+                pool.give_back(slot)
         return np.concatenate(parts)
 
-    def _expire(self) -> list[Sequence]:
-        """Ends what has missed its deadline."""
+    def _expire(self) -> list[Request]:
+        """Ends requests whose deadline has passed, and returns them."""
         if not self._timed:
             return []
         now = time.monotonic()
         late = [s for s in self._timed if s.deadline is not None and s.deadline <= now]
-        for sequence in late:
-            sequence.stop_reason = "timeout"
-            self._finish(sequence, "cancelled")
+        for request in late:
+            request.stop_reason = "timeout"
+            self._finish(request, "cancelled")
         return late
 
-    def _guess(self, work: list[Work]) -> None:
-        """Gives sequences that answer drafts to check, as far as rows are left and guesses are worth it."""
-        if self._draft is None:
-            return
-        left = self.scheduler.chunk - sum(item.n_rows for item in work)
-        wanted: list[tuple[Work, int]] = []
-        for item in work:
-            sequence = item.sequence
-            if item.n_tokens > 1 or not item.is_complete or sequence.hooks:
-                continue
-            room = self.ctx - len(sequence.context) - 1
-            if sequence.max_tokens is not None:
-                room = min(room, sequence.max_tokens - len(sequence.output) - 1)
-            length = self._lengths.setdefault(sequence, DraftLength(self._draft_tokens))
-            n = min(room, left, length.next())
-            if n > 0:
-                wanted.append((item, n))
-                left -= n
-        if not wanted:
-            return
-        guesses = self._draft.propose([(item.sequence, n) for item, n in wanted])
-        for (item, _), tokens in zip(wanted, guesses, strict=True):
-            if tokens and self.scheduler.room_for(item.sequence, len(tokens)):
-                item.drafts = tokens
-
-    def _run(self, work: list[Work]) -> Float32 | None:
-        """One run of the program, with halts where hooks want to read; None where it was not wanted to its end."""
-        batch = assemble(work)
-        halts = sorted({step for item in work for step in item.sequence.hooks})
-        self._computing = tuple(item.sequence for item in work)
-        try:
-            while not (self._is_aborted or all(sequence.is_unwanted for sequence in self._computing)):
-                try:
-                    first = 0
-                    while halts:
-                        value = self.program.run(batch, self.state, first, halts[0] + 1)
-                        first = halts[0] + 1
-                        self._call_hooks(work, batch, halts.pop(0), value)
-                    return self.program.run(batch, self.state, first)
-                except CancelledRun:
-                    pass  # for some of them, it was meant for the run before: again, without the hooks that have read
-            return None
-        finally:
-            self._computing = ()
-
-    def _call_hooks(self, work: list[Work], batch: Batch, step: int, value: Float32) -> None:
-        for item, row in zip(work, batch.offsets.tolist(), strict=False):
-            sequence = item.sequence
-            # Rows that are computed again after a preemption were read before.
-            skip = max(0, sequence.n_hooked - sequence.n_computed)
-            positions = np.arange(sequence.n_computed + skip, sequence.n_computed + item.n_rows, dtype=np.int32)
-            for hook in sequence.hooks.get(step, ()):
-                if sequence.error is None and len(positions):
-                    try:
-                        call_hook(hook, step, positions, value[row + skip : row + item.n_rows].copy())
-                    except CallbackError as error:
-                        sequence.error = error
-
-    def _settle(self, work: list[Work], logits: Float32) -> list[Sequence]:
-        """Chooses tokens, turns them into text, and sees which sequences are done."""
+    def _settle(self, work: list[Work], logits: Float32) -> list[Request]:
+        """Chooses tokens, turns them into text and finishes requests; returns those that changed."""
         touched = []
         end = 0
         for item in work:
             begin, end = end, end + item.n_outputs
-            sequence = item.sequence
-            complete, first = item.is_complete, sequence.n_computed
-            try:
-                sequence.n_computed += item.n_tokens
-                sequence.n_hooked = max(sequence.n_hooked, sequence.n_computed)
-                if sequence.error is not None:
-                    raise sequence.error
-                if sequence.n_unscored:
-                    self._score(sequence, first, logits[begin:end])
+            request = item.request
+            complete, is_held = item.is_complete, False
+            with self._failing(request):
+                first = request.n_computed
+                request.n_computed += item.n_tokens
+                request.n_hooked = max(request.n_hooked, request.n_computed)
+                if request.error is not None:
+                    raise request.error
+                if request.n_unscored:
+                    score(request, first, logits[begin:end])
                 if complete:
-                    self._accept(sequence, logits[end - 1 - len(item.drafts) : end], item.drafts)
-            except Exception as error:
-                # A fault of one request, such as its own callback's, is no reason for others to fail.
-                self.fail(sequence, error)
-            except BaseException as error:
-                # Where this one stands is not known. Those before are settled, those after are as they were.
-                self.fail(sequence, RequestError(f"the choice of a token was interrupted by {error!r}"))
-                raise
-            if sequence.finish_reason is None:
-                self.scheduler.settle(sequence)
-                self._shift_if_full(sequence)
-            if complete or sequence.finish_reason is not None:
-                touched.append(sequence)
+                    rows = logits[end - 1 - len(item.drafts) : end]
+                    if is_held := self._held.must_wait(request):
+                        self._held.hold(request, rows, item.drafts)
+                    else:
+                        self._accept(request, rows, item.drafts)
+            self._go_on(request, not is_held)
+            is_progress = request.reports_progress and not request.output
+            if (complete and not is_held) or is_progress or request.finish_reason is not None:
+                touched.append(request)
         return touched
 
-    def _score(self, sequence: Sequence, first: int, rows: Float32) -> None:
-        """The row of a token tells how likely the next one was."""
-        n_top = sequence.params.prompt_logprobs or 0
-        end = min(first + len(rows), len(sequence.prompt) - 1)
-        for position in range(len(sequence.prompt_logprobs), end):
-            following = sequence.prompt[position + 1]
-            sequence.prompt_logprobs.append(log_probabilities(rows[position - first], following, n_top))
+    def _settle_held(self) -> list[Request]:
+        """Chooses tokens for rows that the steps before held."""
+        touched = []
+        for request, rows, drafts in self._held.take():
+            with self._failing(request):
+                self._accept(request, rows, drafts)
+            self._go_on(request)
+            touched.append(request)
+        return touched
 
-    def _accept(self, sequence: Sequence, rows: Float32, drafts: Seq[int]) -> None:
-        """Chooses a token of each row, as long as the one before was guessed right."""
-        if sequence.max_tokens == 0:
-            self._finish(sequence, "length")
-            return
-        n_accepted = 0
-        for row, draft in zip(rows, (*drafts, None), strict=True):
-            choice = sequence.sampler.next(row)
-            sequence.context.append(choice.token)
-            sequence.output.append(choice.token)
-            if choice.logprob is not None:
-                sequence.logprobs.append(choice.logprob)
-            right = choice.token == draft
-            if right:
-                n_accepted += 1
-            self._show(sequence, choice.token)
-            if not right or sequence.finish_reason is not None:
-                break
-            sequence.n_computed += 1  # the guess is in the cache
-        if drafts:
-            sequence.n_drafted += len(drafts)
-            sequence.n_accepted += n_accepted
-            if sequence in self._lengths:
-                self._lengths[sequence].saw(len(drafts), n_accepted)
+    @contextmanager
+    def _failing(self, request: Request) -> Iterator[None]:
+        """Fails the request if the block raises: an error of one, such as of a callback, does not affect the others."""
+        begin = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self.fail(request, error)
+        except BaseException as error:
+            # This request's state is unknown. Those before it are settled, those after it unchanged.
+            self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
+            raise
+        finally:
+            self._held.spend(request, time.monotonic() - begin)
 
-    def _show(self, sequence: Sequence, token: int) -> None:
-        """Turns a token into text, and finishes the sequence where it ends there."""
-        if token in sequence.stop_ids:
-            sequence.stop_reason = token
-            self._finish(sequence, "stop")
-            return
-        text, stopped = sequence.stop.push(sequence.detokenizer.push(token))
-        sequence.show(text)
-        if stopped:
-            sequence.stop_reason = sequence.stop.found
-            self._finish(sequence, "stop", flush=False)
-        elif len(sequence.output) == sequence.max_tokens:
-            self._finish(sequence, "length")
+    def _go_on(self, request: Request, is_decided: bool = True) -> None:
+        if request.finish_reason is None:
+            self.scheduler.advance(request, is_decided)
+            self._shift_if_full(request)
 
-    def _shift_if_full(self, sequence: Sequence) -> None:
-        """Where it was asked for, a context that is full loses its older half and is computed again."""
-        if sequence.params.context_shift and len(sequence.context) >= self.ctx:
-            n_keep = sequence.params.n_keep
-            self.scheduler.restart(sequence)
-            sequence.shift(len(sequence.prompt) if n_keep < 0 else n_keep)
+    def _accept(self, request: Request, rows: Float32, drafts: Sequence[int]) -> None:
+        """Chooses tokens, and ends the request if one of them does."""
+        n_before = len(request.context)
+        is_replaying = request.is_replaying
+        choice = choose(request, rows, drafts)
+        # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
+        request.n_computed += max(0, len(request.context) - n_before - 1)
+        if not is_replaying:
+            self._guesses.saw(request, len(drafts), choice.n_accepted)
+        if choice.end is not None:
+            self._finish(request, choice.end.reason, flush=choice.end.flush)
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, *, flush: bool = True) -> None:
+    def _shift_if_full(self, request: Request) -> None:
+        """With `context_shift`, drops the older half of a full context and queues the rest to be computed again."""
+        if request.params.context_shift and len(request.context) >= self.ctx:
+            n_keep = request.params.n_keep
+            self.scheduler.restart(request)
+            request.shift(len(request.prompt) if n_keep < 0 else n_keep)
+
+    def _finish(self, request: Request, reason: FinishReason, *, flush: bool = True) -> None:
         if flush:
-            text, stopped = sequence.stop.push(sequence.detokenizer.finish())
-            sequence.show(text if stopped else text + sequence.stop.finish())
+            text, stopped = request.stop.push(request.detokenizer.finish())
+            request.show(text if stopped else text + request.stop.finish())
             if stopped and reason == "length":
-                reason, sequence.stop_reason = "stop", sequence.stop.found
-        sequence.finish_reason = reason
-        self._timed.discard(sequence)
-        self._lengths.pop(sequence, None)
-        if self._draft is not None:
-            self._draft.forget(sequence)
-        self.scheduler.release(sequence)
+                reason, request.stop_reason = "stop", request.stop.found
+        request.finish_reason = reason
+        self._timed.discard(request)
+        self._held.forget(request)
+        self._guesses.forget(request)
+        self.scheduler.release(request)

@@ -1,29 +1,56 @@
-"""Loading: from a file to a program that an engine can run, and how large its cache may be."""
+"""Loading: from a file to a program that an engine can run, and the size of its cache."""
 
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from woolly.engine.windows import free_bytes
-from woolly.errors import ModelError, RequestError
-from woolly.gguf import GGUFFile, open_gguf
-from woolly.models import Keys, trace
-from woolly.plan import Plan
+from woolly import _native
+from woolly.engine.adapters import Adapter, adapted, open_adapter
+from woolly.engine.control_vectors import Scaled, steered
+from woolly.errors import ModelError, PlanError, RequestError, UnsupportedError
+from woolly.gguf import GGUFFile, Tensor, open_gguf
+from woolly.machine.memory import available_memory
+from woolly.models import Keys, trace, trace_draft
+from woolly.plan import Plan, Pooling, Result
 from woolly.runtime import PAGE_SIZE, Options, Program, choose
 from woolly.store import resolve
-from woolly.text import Tokenizer
+from woolly.tokens import Tokenizer
 
-__all__ = ["LoadedModel", "available_memory", "context_limit", "default_ctx", "default_kv_tokens", "load_model"]
+__all__ = [
+    "MAX_TEXT",
+    "LoadedModel",
+    "affordable_ctx",
+    "context_limit",
+    "default_ctx",
+    "default_kv_tokens",
+    "default_snapshots",
+    "load_draft",
+    "load_model",
+    "possible_ctx",
+]
 
-# Where the file allows more, a context is taken that fits small machines; `ctx=` asks for another.
-DEFAULT_CTX = 8192
+# The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
+# leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
+_CONTEXT_SHARE = 0.25
+_LEAST_CTX = 8192  # of a model that was trained for more, whatever the memory
+# Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
+_MOST_CTX = 1 << 20
+_CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
 
-# The cache holds up to so many contexts where that takes at most this share of the memory that is available.
+# The longest text, in tokens, of which vectors are read.
+MAX_TEXT = 8192
+
+# The cache holds up to four contexts, if they take at most this share of the available memory.
 _MOST_CONTEXTS = 4
 _MEMORY_SHARE = 0.1
+
+# Recurrent states that are kept for later requests: as many as this share of the available memory holds, within bounds.
+_FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 128
+_SNAPSHOT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -34,72 +61,161 @@ class LoadedModel:
     file: GGUFFile
     tokenizer: Tokenizer
     program: Program
+    adapters: tuple[Adapter, ...] = ()
+    salt: bytes = b""  # of all pages: what the control vectors are
+
+    def check(self) -> None:
+        """Raises ModelError if a file has changed since it was opened."""
+        self.file.check()
+        for adapter in self.adapters:
+            adapter.file.check()
 
     def close(self) -> None:
-        """Ends the work on its weights, then drops the file."""
+        """Ends the loading of weights, then closes the files."""
         self.program.close()
         self.file.close()
+        for adapter in self.adapters:
+            adapter.close()
 
 
-def load_model(model: str | os.PathLike[str], backend: str, options: Options) -> LoadedModel:
-    """Opens a GGUF file, by path or by the name under which it was pulled."""
+def load_model(
+    model: str | os.PathLike[str],
+    backend: str,
+    options: Options,
+    result: Result | None = None,
+    pooling: Pooling | None = None,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+    ctx: int | None = None,
+    draft: bool | None = False,
+    control_vectors: Scaled = (),
+    control_vector_layers: tuple[int, int] | None = None,
+) -> LoadedModel:
+    """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
+
+    `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
+    takes one if the file has a block that guesses tokens. `steered` explains the control vectors.
+    """
+    _check_ctx(ctx)
     path = resolve(model)
     file = open_gguf(path)
     program: Program | None = None
+    opened: list[Adapter] = []
     try:
-        plan = trace(file)
-        program = choose(backend).compile(plan, file.tensors, options)
-        program.prepare()  # while the tokenizer is built
-        tokenizer = Tokenizer.from_metadata(file.metadata)
-        if tokenizer.n_vocab != plan.n_vocab:
-            raise ModelError(
-                f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model computes {plan.n_vocab} logits"
+        plan = trace(file, result, pooling, ctx)
+        if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
+            options = replace(options, max_rows=max(options.max_rows, min(context_limit(file, plan), MAX_TEXT)))
+        plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        tensors: Mapping[str, Tensor] = file.tensors
+        if adapters:
+            opened += (open_adapter(name, its, plan) for name, its in adapters.items())
+            plan, more = adapted(plan, opened)
+            tensors = {**file.tensors, **more}
+        salt = b""
+        if control_vector_layers is not None and not control_vectors:
+            raise RequestError(
+                "control_vector_layers names layers for control vectors, but none is given",
+                field="control_vector_layers",
             )
-        return LoadedModel(path, file, tokenizer, program)
+        if control_vectors:
+            plan, more, salt = steered(plan, control_vectors, control_vector_layers)
+            tensors = {**tensors, **more}
+        program = choose(backend).compile(plan, tensors, options)
+        program.load_weights()  # in the background, while the tokenizer is built
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
+        if tokenizer.n_vocab != n_tokens:
+            what = f"computes {n_tokens} logits" if plan.result == "logits" else f"knows {n_tokens}"
+            raise ModelError(f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model {what}")
+        return LoadedModel(path, file, tokenizer, program, tuple(opened), salt)
     except BaseException:
         if program is not None:
             program.close()
         file.close()
+        for adapter in opened:
+            adapter.close()
         raise
 
 
+def load_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None) -> Plan | None:
+    """The draft of the file, as `load_model` takes it; one that nobody asked for and is broken gives a warning."""
+    if wanted is False:
+        return None
+    try:
+        draft = trace_draft(file, plan, ctx)
+        if draft is not None and draft.width != plan.width:
+            raise ModelError(f"{file.path}: the block that guesses tokens knows {draft.width} of {plan.width}")
+    except (ModelError, PlanError, UnsupportedError) as error:
+        if wanted:
+            raise
+        if not isinstance(error, UnsupportedError):
+            warnings.warn(f"speculation is off, because the file's own block cannot be used: {error}", stacklevel=4)
+        return None
+    if wanted and draft is None:
+        raise RequestError(
+            f"speculation is 'mtp', but {file.path} has no block that guesses tokens (nextn)", field="speculation"
+        )
+    return draft
+
+
 def context_limit(file: GGUFFile, plan: Plan) -> int:
-    """The longest context that the model was made for."""
+    """The longest context that the model was trained for."""
     return Keys(file.metadata, plan.architecture).positive("context_length")
 
 
-def default_ctx(file: GGUFFile, plan: Plan, ctx: int | None) -> int:
-    """The context asked for, checked against the model's limit, or the usual one."""
-    limit = context_limit(file, plan)
+def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int) -> int:
+    """Returns a model's default context: `limit`, bounded by the memory that its cache may take."""
+    memory = _CONTEXT_SHARE * max(0, available_memory() - weight_bytes)
+    n_tokens = int(memory / token_bytes) if token_bytes else _MOST_CTX
+    return min(limit, max(_LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
+
+
+def possible_ctx(file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None) -> int:
+    """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
     if ctx is None:
-        return min(limit, DEFAULT_CTX)
-    if isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= limit:
-        raise RequestError(f"ctx is {ctx!r}; this model takes a whole number from 1 to {limit}")
-    return ctx
+        token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
+        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes)
+    _check_ctx(ctx)
+    return min([ctx, *(step.weights[0].shape[0] for step in plan.steps if step.op == "embed_position")])
+
+
+def default_ctx(file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None) -> int:
+    """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
+    possible, name = possible_ctx(file, plan, ctx, kv_type), file.path.stem
+    if ctx is not None and possible < ctx:
+        warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
+    elif possible > (limit := context_limit(file, plan)):
+        warnings.warn(
+            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3
+        )
+    return possible
+
+
+def _check_ctx(ctx: int | None) -> None:
+    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
+        raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")
 
 
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
-    """The cache asked for, at least one context; or up to four of them where memory clearly allows."""
+    """`kv_tokens`, at least one context; None: up to four contexts, if they fit a tenth of the free memory."""
     if kv_tokens is not None:
         if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:
-            raise RequestError(f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected")
+            raise RequestError(
+                f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected", field="kv_tokens"
+            )
         return kv_tokens
-    per_token = program.new_state(1).n_bytes / PAGE_SIZE
-    affordable = int(_MEMORY_SHARE * available_memory() / per_token)
-    return max(ctx, min(_MOST_CONTEXTS * ctx, affordable))
+    most = _MOST_CONTEXTS * ctx
+    # A state without slots: a sequence has one, whatever its number of tokens.
+    # Entries with a window take the same for every context.
+    growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
+    drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
+    per_token = (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
+    affordable = int(_MEMORY_SHARE * available_memory() / per_token) if per_token else _MOST_CONTEXTS * _MOST_CTX
+    return max(ctx, min(most, affordable))
 
 
-def available_memory() -> int:
-    """Bytes that this process could still take: the machine's, or its cgroup's where that is less."""
-    if sys.platform == "win32":
-        return free_bytes()
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) * 1024
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        return available if limit == "max" else max(0, min(available, int(limit) - used))
-    except (OSError, ValueError):
-        return available
+def default_snapshots(plan: Plan) -> int:
+    """Recurrent states to keep beside those of running requests: 4 to 128, if they fit 5 % of the free memory."""
+    if not plan.bytes_per_sequence:
+        return 0
+    affordable = int(_SNAPSHOT_SHARE * available_memory() / plan.bytes_per_sequence)
+    return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))

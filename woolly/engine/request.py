@@ -1,141 +1,157 @@
-"""The RequestMaker: checks what is asked for and makes a Sequence of it."""
+"""The Request: one prompt and its answer on their way through the engine."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import threading
-import time
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from woolly.engine.params import SamplingParams
-from woolly.engine.sampler import Sampler
-from woolly.engine.sequence import Hook, Sequence
-from woolly.engine.steps import find_step, running_plan
-from woolly.engine.stop import StopMatcher
-from woolly.errors import RequestError
-from woolly.runtime import Program
-from woolly.text import StreamDetokenizer, Tokenizer
+from woolly.cache.prefix import PrefixReport, page_digest
+from woolly.engine.hooks import Hook
+from woolly.runtime import PAGE_SIZE
+from woolly.sampling.logprobs import TokenLogprob
+from woolly.sampling.params import SamplingParams
+from woolly.sampling.sampler import Sampler
+from woolly.tokens import StreamDetokenizer
+from woolly.tokens.stop import StopMatcher
 
-if TYPE_CHECKING:
-    from woolly.engine.constraint import Constraint, GrammarCompiler
+__all__ = ["FinishReason", "Request"]
 
-__all__ = ["RequestMaker"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
 
-
-class RequestMaker:
-    """Refuses what cannot be served before anything is computed."""
-
-    def __init__(self, tokenizer: Tokenizer, program: Program, ctx: int) -> None:
-        self._tokenizer = tokenizer
-        self._plan = running_plan(program)
-        self._ctx = ctx
-        self._grammars: GrammarCompiler | None = None
-        self._lock = threading.Lock()  # requests are made by many threads
-
-    def make(
-        self,
-        prompt: Seq[int],
-        params: SamplingParams,
-        *,
-        index: int,
-        priority: int,
-        timeout: float | None,
-        hooks: Mapping[str | int, Hook] | None,
-        score_only: bool,
-    ) -> Sequence:
-        """A sequence that is not queued yet."""
-        self.check_tokens(prompt)
-        max_tokens = 0 if score_only else self._max_tokens(len(prompt), params)
-        if score_only and len(prompt) > self._ctx:
-            raise RequestError(f"{len(prompt)} tokens exceed the context of {self._ctx}; raise ctx")
-        for token in params.stop_token_ids:
-            self._check_token(token)
-        if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
-            raise RequestError(f"priority is {priority!r}; a whole number was expected, the higher the sooner")
-        ids = tuple(map(int, prompt))
-        return Sequence(
-            prompt=ids,
-            params=params,
-            sampler=Sampler(params, self._tokenizer, ids, self._constraint(params), index),
-            detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False),
-            stop=StopMatcher(params.stop),
-            stop_ids=frozenset(params.stop_token_ids)
-            | (frozenset() if params.ignore_eos else self._tokenizer.stop_ids),
-            max_tokens=max_tokens,
-            index=index,
-            priority=int(priority),
-            deadline=_deadline(timeout),
-            hooks=self._find_hooks(hooks or {}, params),
-        )
-
-    def check_tokens(self, ids: Seq[int]) -> None:
-        """Refuses an empty prompt and ids outside the vocabulary."""
-        if len(ids) == 0:
-            raise RequestError("the prompt is empty; at least one token is needed")
-        n_vocab = self._plan.n_vocab
-        for token in ids:
-            # Most are plain ints: the slow look is for the others.
-            if type(token) is not int or not 0 <= token < n_vocab:
-                self._check_token(token)
-
-    def _check_token(self, token: object) -> None:
-        n_vocab = self._plan.n_vocab
-        if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < n_vocab:
-            raise RequestError(f"token {token!r} is not an id of this vocabulary (0 to {n_vocab - 1})")
-
-    def _max_tokens(self, n_prompt: int, params: SamplingParams) -> int | None:
-        room = self._ctx - n_prompt
-        if room < 1:
-            raise RequestError(
-                f"the prompt has {n_prompt} tokens (a chat template's included), but the context holds {self._ctx}"
-                " and at least one must be left for the answer; shorten it, or raise ctx where the model allows"
-            )
-        if params.context_shift:
-            n_keep = n_prompt if params.n_keep < 0 else params.n_keep
-            if n_keep > self._ctx - 2:
-                raise RequestError(
-                    f"n_keep keeps {n_keep} tokens, but of a context of {self._ctx} a shift needs 2 others"
-                )
-            return params.max_tokens
-        if params.max_tokens is not None and params.max_tokens > room:
-            raise RequestError(
-                f"the prompt's {n_prompt} tokens and max_tokens={params.max_tokens} exceed the context of {self._ctx}"
-            )
-        return room if params.max_tokens is None else params.max_tokens
-
-    def _constraint(self, params: SamplingParams) -> Constraint | None:
-        if params.structure is None:
-            return None
-        # Imported late: most requests have no grammar.
-        from woolly.engine.constraint import GrammarCompiler
-
-        with self._lock:
-            grammars = self._grammars = self._grammars or GrammarCompiler(self._tokenizer)
-        return grammars.compile(*params.structure).start()
-
-    def _find_hooks(self, hooks: Mapping[str | int, Hook], params: SamplingParams) -> dict[int, tuple[Hook, ...]]:
-        if hooks and params.context_shift:
-            raise RequestError("hooks cannot follow a context that is shifted, because its positions change")
-        found: dict[int, tuple[Hook, ...]] = {}
-        for name, hook in hooks.items():
-            if not callable(hook):
-                raise RequestError(f"the hook at {name!r} is {hook!r}; a callable was expected")
-            step = find_step(self._plan, name)
-            if self._plan.values[self._plan.steps[step].outputs[-1]].rows != "batch":
-                raise RequestError(f"the hook at {name!r} is behind the last layer, where most tokens have no value")
-            found[step] = (*found.get(step, ()), hook)  # two names may mean one fused step
-        return found
+_ids = itertools.count()
 
 
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    sound = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not sound or not math.isfinite(timeout) or timeout <= 0:
-        raise RequestError(f"timeout is {timeout!r}; seconds above 0 were expected")
-    return time.monotonic() + float(timeout)
+@dataclass(eq=False)
+class Request:
+    """Tokens, pages and the text so far."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    sampler: Sampler
+    detokenizer: StreamDetokenizer
+    stop: StopMatcher
+    stop_ids: frozenset[int]  # tokens that end the answer
+    max_tokens: int | None  # of the answer; None: no limit, because the context is shifted
+    index: int = 0  # which of the n answers to one prompt
+    priority: int = 0  # higher goes first
+    deadline: float | None = None  # on the clock of time.monotonic
+    salt: bytes = b""  # requests share cached pages only if their salts are equal
+    adapters: tuple[float, ...] = ()  # the scale of each adapter of the model
+    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
+    id: int = field(default_factory=lambda: next(_ids))
+    expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
+    turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
+
+    # Input of the model, and how much of it is in the cache.
+    context: list[int] = field(init=False)  # prompt and output, without what a context shift dropped
+    n_computed: int = 0  # tokens of the context whose K and V are in the cache
+    n_replay: int = 0  # the last of them that the recurrent state has not seen, because rejected drafts spoiled it
+    pages: list[int] = field(default_factory=list)
+    n_published: int = 0  # pages that are in the prefix index
+    n_filled: int = 0  # tokens of the context when it started: later ones belong to the answer
+    marks: set[int] = field(default_factory=set)  # numbers of tokens after which other requests may continue
+    digests: list[bytes] = field(default_factory=list)  # of the context's full pages, computed on demand
+    n_hooked: int = 0  # tokens that the hooks have read
+
+    # The answer so far.
+    output: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of the output, if params asks for them
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt from its second token on
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    is_unwanted: bool = False  # cancelled by its caller: a run that has only such requests may stop
+    stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
+    error: Exception | None = None
+    prefix: PrefixReport | None = None  # what it found in the cache when it first started
+    n_preemptions: int = 0
+    n_shifts: int = 0
+    n_drafted: int = 0  # tokens that drafts proposed
+    n_accepted: int = 0  # and that the sampler chose
+
+    reports_progress: bool = False  # a chunk follows each step that computes a part of the prompt
+
+    # What no chunk has carried yet.
+    unread: str = ""
+    n_read: int = 0  # tokens of the output whose log-probabilities a chunk has carried
+
+    def __post_init__(self) -> None:
+        self.context = list(self.prompt)
+        self._row = np.empty(0, np.int32)
+
+    @property
+    def group(self) -> int:
+        """A number that all requests of one caller share: the scheduler gives places to groups in turn."""
+        return self.id if self.turn_of is None else self.turn_of
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether expected tokens are still to come."""
+        return len(self.output) < len(self.expected)
+
+    @property
+    def n_missing(self) -> int:
+        """Tokens to compute before the next one can be chosen; 1 while it generates."""
+        return len(self.context) - self.n_computed
+
+    @property
+    def n_unscored(self) -> int:
+        """Prompt tokens whose log-probability is requested and not computed yet."""
+        wanted = self.params.prompt_logprobs is not None
+        return len(self.prompt) - 1 - len(self.prompt_logprobs) if wanted else 0
+
+    @property
+    def n_reusable(self) -> int:
+        """Most tokens that may come from the cache: all but the last, fewer if rows of the prompt are requested."""
+        most = len(self.context) - 1
+        if self.n_unscored:
+            most = len(self.prompt_logprobs)
+        return min(most, self.n_hooked) if self.hooks else most
+
+    @property
+    def page_row(self) -> npt.NDArray[np.int32]:
+        """The pages as a row of the batch's page table."""
+        if len(self._row) != len(self.pages):
+            self._row = np.array(self.pages, np.int32)
+        return self._row
+
+    def digests_to(self, n_pages: int) -> list[bytes]:
+        """Digests of the first pages of the context, which must be full."""
+        for page in range(len(self.digests), n_pages):
+            tokens = self.context[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
+            self.digests.append(page_digest(self.digests[-1] if self.digests else self.salt, tokens))
+        return self.digests[:n_pages]
+
+    def drop_pages(self) -> list[int]:
+        """Returns its pages and forgets them: the whole context must be computed again."""
+        pages, self.pages = self.pages, []
+        self._row = np.empty(0, np.int32)
+        self.n_computed = self.n_published = 0
+        return pages
+
+    def shift(self, n_keep: int) -> None:
+        """Drops the older half of what follows the first n_keep tokens. It must hold no pages."""
+        n_dropped = (len(self.context) - n_keep) // 2
+        del self.context[n_keep : n_keep + n_dropped]
+        del self.digests[n_keep // PAGE_SIZE :]
+        self.n_shifts += 1
+
+    def show(self, text: str) -> None:
+        """Adds text to the answer."""
+        self.text += text
+        self.unread += text
+
+    def take_unread(self) -> str:
+        """Text since the last call."""
+        text, self.unread = self.unread, ""
+        return text
+
+    def take_logprobs(self) -> Sequence[TokenLogprob]:
+        """Log-probabilities since the last call."""
+        taken = self.logprobs[self.n_read :]
+        self.n_read = len(self.logprobs)
+        return taken

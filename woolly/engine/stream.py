@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-import queue
-from collections import deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence
 
-from woolly.engine.completion import Chunk
+from woolly.engine.completion import Chunk, Completion
 from woolly.engine.driver import Driver
-from woolly.engine.sequence import Sequence
+from woolly.engine.mailbox import ThreadMailbox
+from woolly.engine.request import Request
+from woolly.errors import RequestError
 
 __all__ = ["Stream"]
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of chunks. The request starts at the first one, and ends when this is closed.
+    """An iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.
 
-    Of n answers to one prompt the chunks come in turn; `Chunk.index` says whose they are. An error of the request is
-    raised by the read that meets it. A reader that is slow is not waited for: chunks stay here until they are read.
+    The chunks of n answers to one prompt are interleaved; `Chunk.index` says to which answer a chunk belongs. A read
+    raises the request's error, if there is one. Chunks wait here until they are read.
     """
 
-    def __init__(self, driver: Driver, sequences: Seq[Sequence]) -> None:
+    def __init__(self, driver: Driver, requests: Sequence[Request]) -> None:
+        self.requests = tuple(requests)  # one for each answer
         self._driver = driver
-        self._sequences = tuple(sequences)
-        self._mail = _Mail(len(self._sequences))
+        self._mail = ThreadMailbox(len(self.requests))
         self._started = self._closed = False
+
+    @property
+    def seed(self) -> int:
+        """The seed of the first answer, drawn if none was given."""
+        return self.requests[0].sampler.seed
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer, once it has ended; RequestError before."""
+        if any(request.finish_reason is None for request in self.requests):
+            raise RequestError("the answer has not ended; read the stream to its end, or close it")
+        return Completion.of(self.requests)
+
+    def __repr__(self) -> str:
+        reasons = [request.finish_reason or "open" for request in self.requests]
+        text = self.requests[0].text
+        shown = repr(text if len(text) <= 40 else f"{text[:40]}...")
+        return f"{type(self).__name__}({shown if self._started else 'not read yet'}, {', '.join(reasons)})"
 
     def __next__(self) -> Chunk:
         if self._closed:
@@ -34,11 +51,11 @@ class Stream(Iterator[Chunk]):
         if not self._started:
             self._started = True
             try:
-                self._driver.add(self._sequences, self._mail.post)
+                self._driver.add(self.requests, self._mail.post)
             except BaseException:
                 self.close()
                 raise
-        chunk = self._mail.take()
+        chunk = self._mail.read()
         if chunk is None:
             raise StopIteration
         if chunk.error is not None:
@@ -47,7 +64,7 @@ class Stream(Iterator[Chunk]):
         return chunk
 
     def close(self) -> None:
-        """Cancels what has not finished; its place in the cache is free again."""
+        """Cancels the answers that have not finished, and waits until their pages are free."""
         self._end(wait=True)
 
     def __del__(self) -> None:
@@ -57,33 +74,4 @@ class Stream(Iterator[Chunk]):
         if not self._closed:
             self._closed = True
             if self._started and self._mail.n_open:
-                self._driver.cancel(self._sequences, wait=wait)
-
-
-class _Mail:
-    """From the engine's thread to a reader. Holds no reference to the stream, so that a dropped one is noticed.
-
-    The bell only wakes; what is told is the state of the rest. So a Ctrl-C that loses a ring loses nothing.
-    """
-
-    def __init__(self, n_sequences: int) -> None:
-        self.n_open = n_sequences  # answers whose last chunk has not come
-        self._chunks: deque[Chunk] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def post(self, _: Sequence, chunk: Chunk) -> None:
-        """Called by the engine's thread."""
-        self._chunks.append(chunk)
-        if chunk.finish_reason is not None:
-            self.n_open -= 1
-        self._bell.put(None)
-
-    def take(self) -> Chunk | None:
-        """The next chunk; None where there is none to come."""
-        while True:
-            n_open = self.n_open  # first: the last chunk is put down before it is counted
-            if self._chunks:
-                return self._chunks.popleft()
-            if n_open == 0:
-                return None
-            self._bell.get()
+                self._driver.cancel(self.requests, wait=wait)

@@ -1,8 +1,9 @@
-"""The Worker: a thread that runs the engine, so that signals and cancelled tasks only ever meet those who wait."""
+"""The Worker: a thread that runs the engine, so that signals and cancelled tasks only reach callers that wait."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -11,32 +12,38 @@ __all__ = ["Job", "Worker"]
 
 Job = Callable[[], None]
 
-_LAST_WAIT = 10.0  # seconds that the end of the interpreter waits for a step or a callback
+_LAST_WAIT = 10.0  # seconds that interpreter shutdown waits for a step or a callback
 
 
 class Worker:
-    """Does the jobs that are posted, and turns while there are none.
+    """Does posted jobs, and calls `turn` while there are none.
 
-    Its thread lives while there is something to do: what nobody uses any more is freed, closed or not.
+    Its thread ends when there is nothing to do, so a driver that is dropped without `close` is freed.
     """
 
     def __init__(self, turn: Callable[[], bool]) -> None:
-        """`turn` does a piece of standing work, and says whether there was any. It must not raise, nor must jobs."""
+        """`turn` does a piece of work and returns whether there was any. Neither `turn` nor a job may raise."""
         self._turn = turn
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._running = threading.Lock()  # held by the thread that does the work
+        self._running = threading.Lock()  # held by the thread that works
         self._thread: threading.Thread | None = None
-        self.is_ended = False  # no further jobs are taken
-        self.is_stopping = False  # the interpreter ends
+        self._process = os.getpid()
+        self.is_ended = False  # no further job is accepted
+        self.is_stopping = False  # the interpreter is shutting down
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is the one that does the work."""
+        """Whether the calling thread is the worker's."""
         return self._thread is threading.current_thread()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a forked child of the one that made the worker, whose thread it does not have."""
+        return os.getpid() != self._process
+
     def post(self, job: Job, *, last: bool = False) -> bool:
-        """Has a job done after those before it; False, and it is not, where the last one was posted before."""
+        """Appends a job; False if a job with `last` was posted before, which makes it the last one."""
         with self._lock:
             if self.is_ended:
                 return False
@@ -48,11 +55,11 @@ class Worker:
             try:
                 thread.start()
             except RuntimeError:
-                self._work()  # at the end of the interpreter no thread starts any more
+                self._work()  # no thread can start while the interpreter shuts down
         return True
 
-    def slip(self, job: Job) -> None:
-        """As `post`, for what matters only while there is work. Takes no lock: a finalizer may interrupt any code."""
+    def post_unlocked(self, job: Job) -> None:
+        """Appends a job without a lock, for finalizers, which may interrupt `post`. Does not start the thread."""
         self._jobs.put(job)
 
     def join(self) -> None:
@@ -63,9 +70,9 @@ class Worker:
 
     def _work(self) -> None:
         if not self._running.acquire(blocking=False):
-            return  # another one was faster, and has seen the job
+            return  # another thread was faster and does the job
         self._thread = threading.current_thread()
-        # Native code cannot be stopped once the interpreter is gone.
+        # Wait at shutdown: native code cannot be stopped once the interpreter is gone.
         atexit.register(self._stop)
         try:
             while not self._is_over():
@@ -73,7 +80,7 @@ class Worker:
                 while not self.is_stopping and self._turn():
                     self._do_jobs()
         except BaseException:
-            self.is_ended = True  # what fails here fails again
+            self.is_ended = True  # it would fail again
             self._leave()
             raise
 

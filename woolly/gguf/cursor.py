@@ -22,7 +22,7 @@ def quote(text: str) -> str:
 class Cursor:
     """Reads little-endian values one after the other; every failure names the file and the byte."""
 
-    __slots__ = ("_view", "bytes", "map", "n_bytes", "n_inner_arrays", "offset", "owner")
+    __slots__ = ("_view", "bytes", "map", "n_bytes", "n_elements", "n_inner_arrays", "offset", "owner")
 
     def __init__(self, file: FileMap) -> None:
         self.map = file
@@ -30,7 +30,8 @@ class Cursor:
         self._view = file.bytes.data
         self.n_bytes = file.n_bytes
         self.offset = 0
-        self.n_inner_arrays = 0  # arrays within arrays met so far
+        self.n_elements = 0  # of arrays read so far
+        self.n_inner_arrays = 0  # arrays within arrays read so far
         self.owner = ""  # the key or tensor that is being read; quoted only when there is an error
 
     def error(self, problem: str, at: int | None = None) -> GGUFError:
@@ -42,7 +43,7 @@ class Cursor:
         return f" of {quote(self.owner)}" if self.owner else ""
 
     def skip(self, n_bytes: int, what: str) -> int:
-        """Step over n bytes and return where they begin."""
+        """Step over n bytes and return their offset."""
         start = self.offset
         if n_bytes > self.n_bytes - start:
             raise self.error(

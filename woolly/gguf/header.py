@@ -11,7 +11,8 @@ from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata, read_entry
 from woolly.gguf.tensor import Tensor
-from woolly.gguf.types import GGMLType, ValueType
+from woolly.gguf.values import ValueType
+from woolly.quant.types import GGMLType
 
 __all__ = [
     "ALIGNMENT_KEY",
@@ -75,7 +76,7 @@ class Header:
 
 
 def read_header(file: FileMap, allowance: Allowance) -> Header:
-    """Read and check everything before the tensor data; GGUFError where it is unsound or beyond the allowance."""
+    """Read and check everything before the tensor data; GGUFError if it is unsound or beyond the allowance."""
     cursor = Cursor(file)
     version = _version(cursor)
     at = cursor.offset
@@ -99,7 +100,7 @@ def read_header(file: FileMap, allowance: Allowance) -> Header:
     alignment = _alignment(cursor, metadata, entries[ALIGNMENT_KEY].start if ALIGNMENT_KEY in entries else 0)
 
     found: dict[str, tuple[GGMLType, tuple[int, ...]]] = {}
-    offsets, places = array("Q"), array("Q")  # of each tensor in the data section; where the header says so
+    offsets, places = array("Q"), array("Q")  # each tensor's data in the data section; its entry in the header
     for index in range(n_tensors):
         at = cursor.offset
         name = _name(cursor, f"tensor {index}", allowance)

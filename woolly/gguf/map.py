@@ -5,14 +5,16 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import weakref
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from woolly.errors import GGUFError
+from woolly import _native
+from woolly.errors import GGUFError, ModelError
 
-__all__ = ["FileMap"]
+__all__ = ["FileMap", "MemoryMap"]
 
 
 class FileMap:
@@ -22,7 +24,7 @@ class FileMap:
     the memory is unmapped when the last view is gone, and no view ever dangles.
     """
 
-    __slots__ = ("_bytes", "identity", "n_bytes", "path")
+    __slots__ = ("_bytes", "_watch", "identity", "n_bytes", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,14 +38,15 @@ class FileMap:
                 status = os.fstat(file.fileno())
                 if not status.st_size:
                     raise GGUFError(f"{path}: at byte 0: the file is empty; expected the magic 'GGUF'")
-                self._bytes: NDArray[np.uint8] | None = np.frombuffer(
-                    mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ), dtype=np.uint8
-                )
+                mapped = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
+                self._bytes: NDArray[np.uint8] | None = np.frombuffer(mapped, dtype=np.uint8)
         except FileNotFoundError:
             raise GGUFError(f"{path}: there is no such file; expected the path of a GGUF file") from None
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise GGUFError(f"{path}: the file cannot be read ({reason})") from error
+        self._watch = _native.watch_file(self._bytes)
+        weakref.finalize(mapped, _native.unwatch_file, self._watch).atexit = False
         self.n_bytes = len(self._bytes)
         self.identity = (status.st_dev, status.st_ino)
 
@@ -54,6 +57,31 @@ class FileMap:
             raise GGUFError(f"{self.path}: this file is closed; open it again to read from it")
         return self._bytes
 
+    def check(self) -> None:
+        """ModelError if the file became shorter and what is gone was read: it reads as zeros."""
+        if self._bytes is not None and _native.is_file_lost(self._watch):
+            raise ModelError(
+                f"{self.path}: the model's file changed while it was in use; replace files by renaming, and open the"
+                " model again",
+                code="file_changed",
+            )
+
     def close(self) -> None:
         """Drop the map; views that were handed out stay valid."""
         self._bytes = None
+
+
+class MemoryMap(FileMap):
+    """Bytes of an array in place of a file: for tensors that are computed, not stored."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, array: NDArray[np.float32]) -> None:
+        self.path = Path(name)
+        self._bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._watch = -1
+        self.n_bytes = len(self._bytes)
+        self.identity = (0, 0)
+
+    def check(self) -> None:
+        """Does nothing: memory stays as it is."""

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.map import FileMap
-from woolly.gguf.types import ValueType
+from woolly.gguf.values import ValueType
 
 __all__ = ["Entry", "Metadata", "StringArray", "read_entry"]
 
 # GGUF allows arrays of arrays without a limit, and no known file nests at all; this bounds the walk.
 _MAX_DEPTH = 4
 _MAX_INNER_ARRAYS = 1 << 16
+_MAX_ELEMENTS = 1 << 25  # of all arrays: a hundred times the largest vocabulary, and 0.2 s to walk over
 _ARRAY_HEADER = struct.Struct("<IQ")
 
 
@@ -69,7 +70,7 @@ class StringArray(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one value lies: `start` is its type tag, `data` its first payload byte, `stop` its end."""
+    """The place of one value: `start` is its type tag, `data` its first payload byte, `stop` its end."""
 
     type: ValueType
     element_type: ValueType | None  # of an array
@@ -106,6 +107,9 @@ def _array_header(cursor: Cursor) -> tuple[ValueType, int, int]:
     dtype = element_type.dtype
     n_least = dtype.itemsize if dtype else 8 if element_type is ValueType.STRING else 12
     count = cursor.count(n_least, "elements")
+    cursor.n_elements += count
+    if cursor.n_elements > _MAX_ELEMENTS:
+        raise cursor.error(f"expected at most {_MAX_ELEMENTS} elements in all arrays of the metadata, found more")
     return element_type, count, cursor.offset
 
 
@@ -194,7 +198,7 @@ def _scalar(data: NDArray[np.uint8], entry: Entry) -> Any:
 
 
 def _array(data: NDArray[np.uint8], type: ValueType, count: int, offset: int) -> tuple[Any, int]:
-    """The array whose elements begin at an offset that `read_entry` has checked, and where it ends."""
+    """The array whose elements begin at an offset that `read_entry` has checked, and the offset of its end."""
     dtype = type.dtype
     if dtype is not None:
         stop = offset + count * dtype.itemsize

@@ -14,7 +14,7 @@ from woolly.gguf.header import Allowance, Header, read_header
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
 from woolly.gguf.tensor import Tensor
-from woolly.gguf.types import ValueType
+from woolly.gguf.values import ValueType
 
 __all__ = ["GGUFFile", "open_gguf"]
 
@@ -70,6 +70,11 @@ class GGUFFile:
     def __repr__(self) -> str:
         return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
 
+    def check(self) -> None:
+        """ModelError if a file became shorter while it was in use."""
+        for file in self._files:
+            file.check()
+
     def close(self) -> None:
         """Drop the maps. Scalars of the metadata stay readable; arrays and tensors raise GGUFError."""
         if not self._is_closed:
@@ -96,7 +101,9 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         for number in range(1, count):
             other = file.path.with_name(f"{stem}-{number + 1:05}-of-{count:05}.gguf")
             if not other.exists():
-                raise GGUFError(f"{other}: this shard of {file.path} is missing; expected all {count} shards")
+                raise GGUFError(
+                    f"{other}: this shard of {file.path} is missing; expected all {count} shards", code="shard"
+                )
             shard = FileMap(other)
             if shard.identity in known:
                 raise GGUFError(f"{other}: expected shard {number + 1}, found the same file as another shard")
@@ -137,10 +144,13 @@ def _check_first(file: FileMap, header: Header, count: int) -> str:
     number = _split_number(file, header, "split.no", 0)
     if number:
         first = f"{name['stem']}-00001-of-{count:05}.gguf" if name else f"the file named -00001-of-{count:05}.gguf"
-        raise GGUFError(f"{file.path}: this is shard {number + 1} of {count}; open the first shard, {first}")
+        raise GGUFError(
+            f"{file.path}: this is shard {number + 1} of {count}; open the first shard, {first}", code="shard"
+        )
     if name is None or int(name["number"]) != 1 or int(name["count"]) != count:
         raise GGUFError(
-            f"{file.path}: this is shard 1 of {count}; expected it to be named NAME-00001-of-{count:05}.gguf"
+            f"{file.path}: this is shard 1 of {count}; expected it to be named NAME-00001-of-{count:05}.gguf",
+            code="shard",
         )
     if count > _MAX_SHARDS:
         raise GGUFError(f"{file.path}: expected at most {_MAX_SHARDS} shards ('split.count'), found {count}")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from woolly.errors import UnsupportedError
 from woolly.gguf.cursor import quote
-from woolly.gguf.dequant import dequantize
 from woolly.gguf.map import FileMap
-from woolly.gguf.types import GGMLType
+from woolly.quant.decode import can_dequantize, dequantize
+from woolly.quant.types import GGMLType
 
 __all__ = ["Tensor"]
 
@@ -51,8 +51,8 @@ class Tensor:
 
     def dequantize(self, rows: slice | NDArray[np.integer] | list[int] | None = None) -> NDArray[np.float32]:
         """Its values, or those of some rows of the first axis, in an array of their own."""
-        if not self.type.can_dequantize:
-            supported = ", ".join(type.name for type in GGMLType if type.can_dequantize)
+        if not can_dequantize(self.type):
+            supported = ", ".join(type.name for type in GGMLType if can_dequantize(type))
             raise UnsupportedError(
                 f"tensor {quote(self.name)} is {self.type.name}, which is not supported yet; supported: {supported}"
             )

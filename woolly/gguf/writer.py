@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woolly.errors import GGUFError
-from woolly.gguf.encode import encode_string, encode_value
 from woolly.gguf.header import (
     ALIGNMENT_KEY,
     DEFAULT_ALIGNMENT,
@@ -27,9 +26,10 @@ from woolly.gguf.header import (
     MAX_NAMES,
     MAX_TENSORS,
 )
-from woolly.gguf.quantize import quantize
 from woolly.gguf.reader import GGUFFile
-from woolly.gguf.types import GGMLType, ValueType
+from woolly.gguf.values import ValueType, encode_string, encode_value
+from woolly.quant.encode import quantize
+from woolly.quant.types import GGMLType
 
 __all__ = ["GGUFWriter", "copy_gguf"]
 
@@ -199,7 +199,7 @@ class GGUFWriter:
 def copy_gguf(source: GGUFFile, path: str | os.PathLike[str]) -> None:
     """Write an open file again; shards become one file, without their `split.*` keys.
 
-    The copy of a single file is the same byte for byte if the tensors' data lies in the order of their list,
+    The copy of a single file is the same byte for byte if the tensors' data stands in the order of their list,
     without gaps other than padding with zeros.
     """
     writer = GGUFWriter(path, version=source.version, alignment=source.alignment)

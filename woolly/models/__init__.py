@@ -1,6 +1,7 @@
 """WHO: one file per `general.architecture`, the paper in reading order."""
 
-from woolly.models.params import Keys, TransformerParams
-from woolly.models.registry import architectures, trace
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams
+from woolly.models.registry import architectures, trace, trace_draft
 
-__all__ = ["Keys", "TransformerParams", "architectures", "trace"]
+__all__ = ["Keys", "TransformerParams", "architectures", "trace", "trace_draft"]

@@ -1,20 +1,23 @@
-"""Granite 3: Llama with four scalars (embedding, residual, attention, logits)."""
+"""Granite 3 and 4: Llama with four scalars (embedding, residual, attention, logits), experts, and Mamba 2 layers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from woolly.errors import ModelError, UnsupportedError
-from woolly.models import blocks
-from woolly.models.params import Keys, TransformerParams, read_transformer
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["GraniteParams", "build", "read"]
+__all__ = ["ARCHITECTURES", "GraniteParams", "build", "read", "read_logit_scale"]
+
+ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
 
 @dataclass(frozen=True)
 class GraniteParams:
-    """The common parameters and the scalars; attention's is in `common.scale`."""
+    """The common parameters and the scalars; attention's is in the layers."""
 
     common: TransformerParams
     embedding_scale: float
@@ -24,27 +27,36 @@ class GraniteParams:
 
 def read(keys: Keys) -> GraniteParams:
     """Parameters of the file."""
-    if not keys.flag("rope.scaling.finetuned", True):
-        raise UnsupportedError("granite models without rotary positions are not supported yet")
-    logit_scale = keys.number("logit_scale")
-    if logit_scale == 0:
-        raise ModelError("metadata key granite.logit_scale is 0, but logits are divided by it")
+    hybrid = keys.architecture == "granitehybrid"
+    knows = (*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale", *(("ssm.state_size",) if hybrid else ()))
+    hp = read_transformer(keys, "adjacent", knows=knows, optional_heads=hybrid)
+    hp = replace(hp, recurrence=read_recurrence(keys)) if hybrid else hp
+    hp = hp.with_ropes(*(keys.flag("rope.scaling.finetuned", True) for _ in hp.layers))
     return GraniteParams(
-        common=read_transformer(keys, "adjacent", scalars=True),
+        common=replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn)),
         embedding_scale=keys.number("embedding_scale", 1.0),
         residual_scale=keys.number("residual_scale", 1.0),
-        logit_scale=logit_scale,
+        logit_scale=read_logit_scale(keys),
     )
+
+
+def read_logit_scale(keys: Keys, default: float | None = None) -> float:
+    """What logits are divided by."""
+    scale = keys.number("logit_scale", default)
+    if scale == 0:
+        raise ModelError(f"metadata key {keys.architecture}.logit_scale is 0, but logits are divided by it")
+    return scale
 
 
 def build(p: Tracer, hp: GraniteParams) -> None:
     """The whole model."""
-    eps = hp.common.eps
-    x = p.embed("token_embd", width=hp.common.width) * hp.embedding_scale
-    for i in range(hp.common.n_layers):
+    common = hp.common
+    x = p.embed("token_embd", width=common.width) * hp.embedding_scale
+    for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
-            a = blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=eps), hp.common, i)
+            h = p.rms_norm(x, "attn_norm", eps=common.eps)
+            a = parts.mamba2(p, h, common) if common.recurrent[i] else parts.self_attention(p, h, common, i)
             x = x + a * hp.residual_scale
-            f = blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), hp.common)
+            f = parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
             x = x + f * hp.residual_scale
-    p.output(blocks.logits(p, x, hp.common) * (1.0 / hp.logit_scale))
+    p.output(parts.logits(p, x, common) * (1.0 / hp.logit_scale))

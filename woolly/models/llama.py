@@ -1,17 +1,23 @@
-"""Llama 2 and 3, Mistral, SmolLM2, Yi and the many models that share their shape."""
+"""Llama 2 and 3, Mistral, SmolLM2, Yi and the many models that share their shape; with experts Mixtral."""
 
 from __future__ import annotations
 
-from woolly.models import blocks
-from woolly.models.params import Keys, TransformerParams, read_transformer
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("llama", "internlm2", "xverse")
 
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "adjacent")
+    hp = read_transformer(keys, "adjacent", knows=EXPERT_KEYS)
+    return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
@@ -19,6 +25,6 @@ def build(p: Tracer, hp: TransformerParams) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
-            x = x + blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp)
-    p.output(blocks.logits(p, x, hp))
+            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    parts.read_out(p, x, hp)

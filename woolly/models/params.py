@@ -1,174 +1,361 @@
-"""Metadata -> frozen parameters. A missing or wrong key is one clear error."""
+"""Metadata -> the frozen parameters of a decoder: what its layers have in common, and one record per layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.models.metadata import Keys
 from woolly.plan import Rope
+from woolly.plan.ops.attention import Mask
+from woolly.plan.ops.experts import Scoring
 from woolly.plan.rope import RopeStyle
 
-__all__ = ["Keys", "TransformerParams", "read_rope", "read_transformer"]
+__all__ = [
+    "EXPERT_KEYS",
+    "LONGEST",
+    "Experts",
+    "Layer",
+    "Recurrence",
+    "TransformerParams",
+    "check_causal",
+    "read_experts",
+    "read_recurrence",
+    "read_recurrent",
+    "read_rope",
+    "read_transformer",
+]
 
-# Keys whose presence changes the arithmetic in ways that no model here knows; silence would mean wrong logits.
-_REFUSED = (
-    "expert_count",
+# Keys that change the arithmetic: refused if they are set, unless the model says that it knows them, since ignoring one
+# would mean wrong logits.
+_ARITHMETIC = (
     "attention.clamp_kqv",
+    "attention.key_length_swa",
+    "attention.kv_lora_rank",
     "attention.max_alibi_bias",
+    "attention.shared_kv_layers",
     "attention.sliding_window_pattern",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "attention.value_scale",
     "attn_logit_softcapping",
+    "embedding_length_per_layer_input",
+    "embedding_scale",
+    "expert_count",
     "final_logit_softcapping",
     "leading_dense_block_count",
+    "logit_scale",
+    "nextn_predict_layers",
+    "num_loops",
+    "residual_scale",
+    "rope.dimension_count_swa",
+    "rope.dimension_sections",
+    "rope.freq_base_swa",
+    "rope.scaling.alpha",
+    "rope.scaling.yarn_log_multiplier",
+    "router_logit_softcapping",
+    "ssm.state_size",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
+    "use_parallel_residual",
 )
-# The same, but for models that have them.
-_SCALARS = ("embedding_scale", "residual_scale", "logit_scale")
+# Native code counts positions in 32 bits: no context is longer, so a longer window or length changes nothing.
+LONGEST = 2**31 - 1
+# What `read_experts` reads.
+EXPERT_KEYS = ("expert_count", "leading_dense_block_count")
+_SCORING: dict[int, Scoring] = {1: "softmax", 2: "sigmoid"}
 
 
-class Keys:
-    """Typed access to the `{architecture}.*` keys of a file."""
+@dataclass(frozen=True)
+class Layer:
+    """One layer."""
 
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self._metadata = metadata
-        self.architecture = architecture
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int  # columns of a head of V
+    ffn: int  # width inside the feed-forward network
+    scale: float  # of attention scores
+    window: int  # positions that attention sees, 0 for all
+    rope: Rope | None  # None: positions do not turn q and k
+    divisors: str | None = ""  # tensor that divides the frequencies, None for none; "": rope_freqs, if the file has it
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A whole number; required where there is no default."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(name, "a whole number", value)
-        return value
 
-    def positive(self, name: str, default: int | None = None) -> int:
-        """A whole number above zero."""
-        value = self.integer(name, default)
-        if value <= 0:
-            raise self._wrong(name, "a positive whole number", value)
-        return value
+@dataclass(frozen=True)
+class Experts:
+    """The mixture of experts of a model; layers without a router have none."""
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """Any finite number; required where there is no default."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._wrong(name, "a number", value)
-        if value != value or value in (float("inf"), float("-inf")):
-            raise self._wrong(name, "a finite number", value)
-        return float(value)
+    count: int
+    used: int
+    ffn: int
+    scoring: Scoring
+    normalize: bool
+    scale: float
+    groups: int  # 0: none
+    groups_used: int
+    group_top: int = 2  # best scores of a group that it is chosen by
+    weigh: Literal["output", "input"] = "output"  # what an expert's weight multiplies
 
-    def string(self, name: str, default: str | None = None) -> str:
-        """Text; required where there is no default."""
-        value = self._get(name, default)
-        if not isinstance(value, str):
-            raise self._wrong(name, "a string", value)
-        return value
 
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
-        value = self._get(name, default)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false", value)
-        return value
+@dataclass(frozen=True)
+class Recurrence:
+    """What recurrent layers have in common."""
 
-    def has(self, name: str) -> bool:
-        """Whether the file gives this key."""
-        return f"{self.architecture}.{name}" in self._metadata
+    kernel: int  # rows that the convolution sees
+    inner: int  # columns of all heads
+    state: int  # rows of a head's state
+    heads: int  # of the scan; for Mamba the rank of the time step
+    groups: int  # heads that keys, or B and C, have
 
-    def is_set(self, name: str) -> bool:
-        """Whether the file gives this key, and not as zero or false."""
-        value = self._metadata.get(f"{self.architecture}.{name}")
-        return value is not None and not (isinstance(value, (bool, int, float)) and value == 0)
-
-    def _get(self, name: str, default: object) -> object:
-        key = f"{self.architecture}.{name}"
-        if key in self._metadata:
-            return self._metadata[key]
-        if default is None:
-            raise ModelError(f"metadata key {key} is missing, which the {self.architecture} model needs")
-        return default
-
-    def _wrong(self, name: str, expected: str, value: object) -> ModelError:
-        found = repr(value) if isinstance(value, (bool, int, float, str)) else "an array"
-        return ModelError(f"metadata key {self.architecture}.{name} is {found}, but {expected} was expected")
+    @property
+    def keys(self) -> int:
+        """Columns of all groups."""
+        return self.groups * self.state
 
 
 @dataclass(frozen=True)
 class TransformerParams:
     """What decoder-only transformers have in common."""
 
-    n_layers: int
     width: int
-    ffn: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
     eps: float
-    scale: float  # of attention scores
-    window: int  # positions that attention sees, 0 for all
-    rope: Rope
+    layers: tuple[Layer, ...]
+    experts: Experts | None = None
+    softcap: float = 0.0  # of attention scores, 0 for none
+    logit_softcap: float = 0.0
+    temper: float = 0.0  # growth of q with the logarithm of its position
+    temper_length: int = 1
+    mask: Mask = ""  # "all": rows see later ones, too
+    alibi: float = 0.0  # largest exponent of heads' slopes, 0 for none
+    separator: int = 0  # token between the two texts of a pair that a head scores
+    recurrence: Recurrence | None = None
+    recurrent: tuple[bool, ...] = ()  # layers that keep a slot instead of keys and values
+    n_shared: int = 0  # last layers that have no K and V of their own
+    drafts: tuple[str, ...] = ()  # blocks after the last layer that guess further tokens
+
+    @property
+    def scan(self) -> Recurrence:
+        """The parameters of recurrent layers, which the model has."""
+        assert self.recurrence is not None
+        return self.recurrence
+
+    @property
+    def n_layers(self) -> int:
+        """Layers that are computed."""
+        return len(self.layers)
+
+    @property
+    def n_own(self) -> int:
+        """Layers that have K and V of their own."""
+        return self.n_layers - self.n_shared
+
+    def sharing(self, n: int) -> TransformerParams:
+        """The same with n last layers that look at K and V of the last one of their kind before them."""
+        kinds = {layer.window > 0 for layer in self.layers}
+        if not 0 <= n < self.n_layers or {layer.window > 0 for layer in self.layers[: self.n_layers - n]} != kinds:
+            raise ModelError(
+                f"{n} of {self.n_layers} layers cannot share K and V: each kind needs a layer that has them"
+            )
+        return replace(self, n_shared=n)
+
+    @property
+    def ffn(self) -> int:
+        """Width inside the feed-forward network of the first layer."""
+        return self.layers[0].ffn
+
+    def without_ropes(self) -> TransformerParams:
+        """The same without rotary positions."""
+        return self.with_ropes(*(False,) * self.n_layers)
+
+    def with_ropes(self, *turned: bool) -> TransformerParams:
+        """The same with rotary positions only in some layers."""
+        pairs = zip(self.layers, turned, strict=True)
+        return replace(self, layers=tuple(x if yes else replace(x, rope=None) for x, yes in pairs))
 
 
-def read_transformer(keys: Keys, style: RopeStyle, *, scalars: bool = False) -> TransformerParams:
-    """The common parameters, checked against each other. `scalars`: the model reads its scales itself."""
-    for name in _REFUSED + (() if scalars else _SCALARS):
-        if keys.is_set(name):
+def read_transformer(
+    keys: Keys,
+    style: RopeStyle,
+    *,
+    knows: Collection[str] = (),
+    norm: Literal["rms", "layer"] = "rms",
+    period: int | None = None,
+    dense_first: bool = False,
+    window: int = 0,
+    local_base: float | None = None,
+    optional_heads: bool = False,
+    causal: bool = True,
+) -> TransformerParams:
+    """The common parameters, checked against each other. `knows` names further keys that the model reads itself.
+
+    A model with a `period` has its window (default `window`) in all layers but each period-th (the first of each with
+    `dense_first`), or in those that the file lists. With a `local_base` the layers with a window turn by a rope of
+    their own, not scaled. Rows see later ones if the file says that attention is not causal, or says nothing and the
+    model is not `causal`.
+    """
+    if period is not None:
+        knows = (*knows, "attention.sliding_window_pattern", "attention.key_length_swa", "rope.dimension_count_swa")
+    if local_base is not None:
+        knows = (*knows, "rope.freq_base_swa")
+    for name in _ARITHMETIC:
+        if name not in knows and keys.is_set(name):
             raise UnsupportedError(
                 f"metadata key {keys.architecture}.{name} is set, which Woolly's {keys.architecture} model"
                 " does not support yet"
             )
-    if not keys.flag("attention.causal", True):
-        raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
-    n_heads = keys.positive("attention.head_count")
-    n_kv_heads = keys.positive("attention.head_count_kv", n_heads)
-    width = keys.positive("embedding_length")
-    if n_heads % n_kv_heads != 0:
-        raise ModelError(f"{n_heads} attention heads cannot share {n_kv_heads} key-value heads evenly")
-    if width % n_heads != 0 and not keys.has("attention.key_length"):
-        raise ModelError(f"an embedding of {width} cannot be split into {n_heads} heads evenly")
-    head_dim = keys.positive("attention.key_length", width // n_heads)
-    if keys.positive("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedError("heads whose values are longer or shorter than their keys are not supported yet")
-    eps = keys.number("attention.layer_norm_rms_epsilon")
-    window = keys.integer("attention.sliding_window", 0)
+    if keys.string("rope.scaling.type", "none") == "longrope" and "longrope" not in knows:
+        raise UnsupportedError(f"rope scaling 'longrope' is not supported yet for {keys.architecture} models")
+    n_blocks, n_drafts = keys.positive("block_count"), keys.integer("nextn_predict_layers", 0)
+    if n_blocks > _MAX_BLOCKS:
+        raise ModelError(f"the file claims {n_blocks} blocks; at most {_MAX_BLOCKS} are possible")
+    if not 0 <= n_drafts < n_blocks:
+        raise ModelError(f"{n_drafts} of {n_blocks} blocks cannot be those that guess further tokens")
+    n = n_blocks - n_drafts
+    width, eps = keys.positive("embedding_length"), keys.number(_EPSILON[norm])
+    window = min(keys.integer("attention.sliding_window", window), LONGEST)
     if eps < 0 or window < 0:
         raise ModelError(f"the norms' epsilon is {eps:g} and the attention window {window}; neither may be negative")
-    return TransformerParams(
-        n_layers=keys.positive("block_count"),
-        width=width,
-        ffn=keys.positive("feed_forward_length"),
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=head_dim,
-        eps=eps,
-        scale=keys.number("attention.scale", 0.0) or head_dim**-0.5,
-        window=window,
-        rope=read_rope(keys, head_dim, style),
-    )
+    if period is None:
+        windows = (window > 0,) * n
+    else:
+        has_windows = keys.pattern("attention.sliding_window_pattern", n, period, dense_first)
+        windows = tuple(window > 0 and one for one in has_windows)
+    heads = keys.per_layer("attention.head_count", n)
+    kv_heads = keys.per_layer("attention.head_count_kv", n, heads[0]) if keys.has(_KV) else heads
+    ffns = keys.per_layer("feed_forward_length", n, 0 if optional_heads else None)
+    if not any(heads):
+        raise ModelError("no layer has attention heads")
+    layers: list[Layer] = []
+    for n_heads, n_kv, ffn, has_window in zip(heads, kv_heads, ffns, windows, strict=True):
+        if not optional_heads and not (n_heads and n_kv and ffn):
+            raise ModelError(f"a layer has {n_heads} heads, {n_kv} key-value heads and a feed-forward width of {ffn}")
+        head_dim, v_dim = _head_dims(keys, width, next(one for one in heads if one), has_window)
+        if n_kv and n_heads % n_kv != 0:
+            raise ModelError(f"{n_heads} attention heads cannot share {n_kv} key-value heads evenly")
+        rope = read_rope(keys, head_dim, style, local_base if has_window else None)
+        scale = keys.number("attention.scale", 0.0) or head_dim**-0.5
+        layers.append(Layer(n_heads, n_kv, head_dim, v_dim, ffn, scale, window if has_window else 0, rope))
+    mask: Mask = "" if keys.flag("attention.causal", causal) else "all"
+    recurrent, drafts = tuple(n_kv == 0 for n_kv in kv_heads), tuple(f"blk.{n + i}" for i in range(n_drafts))
+    return TransformerParams(width, eps, tuple(layers), mask=mask, recurrent=recurrent, drafts=drafts)
 
 
-def read_rope(keys: Keys, head_dim: int, style: RopeStyle) -> Rope:
-    """Rotary embedding with the file's scaling: none, linear or yarn."""
+_MAX_BLOCKS = 1 << 14  # as many as a file may have tensors; lists have an item for each
+_EPSILON = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_KV = "attention.head_count_kv"
+
+
+def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[int, int]:
+    """Elements of a head of K and of V: layers with a window may have others."""
+    if width % n_heads != 0 and not keys.has("attention.key_length"):
+        raise ModelError(f"an embedding of {width} cannot be split into {n_heads} heads evenly")
+    key, value = (keys.positive(f"attention.{x}_length", width // n_heads) for x in ("key", "value"))
+    if not keys.has("attention.value_length"):
+        value = key
+    if has_window:
+        key, value = (keys.positive(f"attention.{x}_length_swa", y) for x, y in (("key", key), ("value", value)))
+    return key, value
+
+
+def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | None = None) -> Rope:
+    """Rotary embedding with the file's scaling: none, linear, yarn or, by divisors alone, longrope.
+
+    With a `local_base` it is that of layers with a window: the file's base for them, and no scaling.
+    """
     scaling = keys.string("rope.scaling.type", "linear")
-    if scaling not in ("none", "linear", "yarn"):
-        raise UnsupportedError(f"rope scaling {scaling!r} is not supported yet; supported are none, linear and yarn")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise UnsupportedError(
+            f"rope scaling {scaling!r} is not supported yet; supported are none, linear, yarn and longrope"
+        )
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0
     base = keys.number("rope.freq_base", 10000.0)
+    n_rot = keys.positive("rope.dimension_count", head_dim)
+    if local_base is not None:
+        base, scaling = keys.number("rope.freq_base_swa", local_base), "none"
+        n_rot = keys.positive("rope.dimension_count_swa", min(n_rot, head_dim))
     if factor <= 0 or base <= 1:
         raise ModelError(f"rope needs a positive factor and a base above 1; the file gives {factor:g} and {base:g}")
     beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32.0)
     beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0)
     if beta_fast <= 0 or beta_slow <= 0:
         raise ModelError(f"yarn's betas are {beta_fast:g} and {beta_slow:g}; both must be positive")
+    magnitude = keys.number("rope.scaling.attn_factor", 1.0) * keys.number("rope.scaling.yarn_attn_factor", 1.0)
     return Rope(
         head_dim=head_dim,
-        n_rot=keys.positive("rope.dimension_count", head_dim),
+        n_rot=n_rot,
         base=base,
         style=style,
-        factor=1.0 if scaling == "none" else factor,
+        factor=1.0 if scaling in ("none", "longrope") else factor,
         yarn=scaling == "yarn",
         extrapolation=keys.number("rope.scaling.yarn_ext_factor", 1.0),
-        magnitude=keys.number("rope.scaling.attn_factor", 1.0) * keys.number("rope.scaling.yarn_attn_factor", 1.0),
+        magnitude=1.0 if local_base is not None else magnitude,
         beta_fast=beta_fast,
         beta_slow=beta_slow,
         original_context=keys.positive("rope.scaling.original_context_length", keys.positive("context_length")),
+        log_multiplier=keys.number("rope.scaling.yarn_log_multiplier", 0.0) if scaling == "yarn" else 0.0,
+    )
+
+
+def read_recurrence(keys: Keys) -> Recurrence:
+    """The parameters of recurrent layers."""
+    check_causal(keys)
+    out = Recurrence(
+        kernel=keys.positive("ssm.conv_kernel"),
+        inner=keys.positive("ssm.inner_size"),
+        state=keys.positive("ssm.state_size"),
+        heads=keys.positive("ssm.time_step_rank"),
+        groups=keys.integer("ssm.group_count", 0) or 1,
+    )
+    if out.heads % out.groups != 0 and keys.has("ssm.group_count"):
+        raise ModelError(f"{out.heads} recurrent heads cannot share {out.groups} groups evenly")
+    return out
+
+
+def check_causal(keys: Keys) -> None:
+    """Refuses a file whose rows see later ones: a recurrence runs one way."""
+    if not keys.flag("attention.causal", True):
+        raise UnsupportedError(f"{keys.architecture} models whose attention is not causal are not supported yet")
+
+
+def read_recurrent(
+    keys: Keys, *, norm: Literal["rms", "layer"] = "rms", recurrence: Recurrence | None = None
+) -> TransformerParams:
+    """The parameters of a model without attention."""
+    n, width, eps = keys.positive("block_count"), keys.positive("embedding_length"), keys.number(_EPSILON[norm])
+    if n > _MAX_BLOCKS or eps < 0:
+        raise ModelError(f"the file claims {n} blocks, of at most {_MAX_BLOCKS}, and a norms' epsilon of {eps:g}")
+    ffns = keys.per_layer("feed_forward_length", n, 0)
+    layers = tuple(
+        Layer(heads=0, kv_heads=0, head_dim=0, v_dim=0, ffn=ffn, scale=1.0, window=0, rope=None) for ffn in ffns
+    )
+    return TransformerParams(width, eps, layers, recurrence=recurrence, recurrent=(True,) * n)
+
+
+def read_experts(
+    keys: Keys, *, normalize: bool, scoring: Scoring = "softmax", ffn: int | None = None
+) -> Experts | None:
+    """The mixture of experts, None if the file has none.
+
+    What the file says of scoring, normalizing and their width goes before the model's own way.
+    """
+    if not keys.is_set("expert_count"):
+        return None
+    gating = keys.integer("expert_gating_func", 0)
+    if gating not in (0, *_SCORING):
+        raise UnsupportedError(
+            f"metadata key {keys.architecture}.expert_gating_func is {gating}, which is not supported yet;"
+            " supported are 1 (softmax) and 2 (sigmoid)"
+        )
+    groups = keys.integer("expert_group_count", 0)
+    return Experts(
+        count=keys.positive("expert_count"),
+        used=keys.positive("expert_used_count"),
+        ffn=keys.positive("expert_feed_forward_length", ffn),
+        scoring=_SCORING.get(gating, scoring),
+        normalize=keys.flag("expert_weights_norm", normalize),
+        scale=keys.number("expert_weights_scale", 1.0) or 1.0,
+        groups=groups if groups > 1 else 0,
+        groups_used=keys.integer("expert_group_used_count", 0) if groups > 1 else 0,
     )

@@ -1,13 +1,16 @@
-"""Qwen 2 and 2.5: Llama with biases on q, k and v, and rotary pairs in halves."""
+"""Qwen 2 and 2.5, the text half of their VL models, and EXAONE 3: Llama with biases, and rotary pairs in halves."""
 
 from __future__ import annotations
 
 from woolly.models.llama import build
-from woolly.models.params import Keys, TransformerParams, read_transformer
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
 
-__all__ = ["build", "read"]
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
-    return read_transformer(keys, "halves")
+    """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
+    return read_transformer(keys, "halves", knows=("rope.dimension_sections",))

@@ -1,17 +1,23 @@
-"""Qwen 3: q and k are normed per head before they turn; no biases."""
+"""Qwen 3, its mixtures and the text half of its VL models: q and k are normed per head before they turn; no biases."""
 
 from __future__ import annotations
 
-from woolly.models import blocks
-from woolly.models.params import Keys, TransformerParams, read_transformer
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
-    return read_transformer(keys, "halves")
+    """Parameters of the file. Of text all three sections of positions are one: they turn as without sections."""
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
+    return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:
@@ -19,6 +25,6 @@ def build(p: Tracer, hp: TransformerParams) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + blocks.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
-            x = x + blocks.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp)
-    p.output(blocks.logits(p, x, hp))
+            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    parts.read_out(p, x, hp)

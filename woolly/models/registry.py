@@ -1,43 +1,146 @@
-"""Which architectures there are, and the one way from a file to its plan."""
+"""Which architectures there are, and the one way from a file to its plan.
+
+Every module of this folder that has `read` and `build` is an architecture of the module's name. A module whose GGUF
+name is not a Python name, or that serves several, lists them in `ARCHITECTURES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, get_args
 
-from woolly.errors import ModelError, UnsupportedError
+from woolly import models
+from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile
-from woolly.models import granite, llama, qwen2, qwen3
-from woolly.models.params import Keys
-from woolly.plan import Plan, Tracer
+from woolly.models.metadata import Keys
+from woolly.plan import Plan, Pooling, Result, Tracer
 
-__all__ = ["architectures", "trace"]
+__all__ = ["architectures", "trace", "trace_draft"]
 
-_TRACERS: dict[str, Callable[[Tracer, Keys], None]] = {
-    "granite": lambda p, keys: granite.build(p, granite.read(keys)),
-    "llama": lambda p, keys: llama.build(p, llama.read(keys)),
-    "qwen2": lambda p, keys: qwen2.build(p, qwen2.read(keys)),
-    "qwen3": lambda p, keys: qwen3.build(p, qwen3.read(keys)),
+# What well-known architectures need that no plan can say yet.
+_NEEDS = {
+    "a recurrence that is not built yet": "arwkv7 plamo2 rwkv6",
+    "attention to positions that an index chooses": "deepseek32 deepseek4 dots3note glm-dsa minimax-m3",
+    "a decoder that reads an encoder": "t5",
+    "images or sound": "clip",
 }
+
+
+# By `pooling_type` of files.
+_POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
 
 
 def architectures() -> tuple[str, ...]:
     """Names of `general.architecture` that Woolly can run."""
-    return tuple(sorted(_TRACERS))
+    return tuple(sorted(name for module in _modules() for name in _names(module)))
 
 
-def trace(file: GGUFFile) -> Plan:
-    """The plan of the model in a file."""
+def trace(file: GGUFFile, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None) -> Plan:
+    """The plan of the model in a file, for a context of `ctx` positions; None: as long as the file claims.
+
+    The file decides what it results in, unless the caller does: an encoder gives vectors or scores, a decoder logits,
+    or vectors and scores if its file names a pooling. A `pooling` given here goes before the file's.
+    """
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise ModelError(f"{file.path}: metadata key general.architecture is missing, so this is no model")
     kind = file.metadata.get("general.type", "model")
     if kind != "model":
         raise UnsupportedError(f"{file.path}: the file is of type {kind!r}, not a model, and cannot be run by itself")
-    if name not in _TRACERS:
-        known = ", ".join(architectures())
-        raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet; supported: {known}")
+    module = _module(name)
+    if module is None:
+        raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported yet{_why(name)}")
     if not file.tensors:
         raise ModelError(f"{file.path}: the file holds a vocabulary but no weights, so it cannot be run")
-    tracer = Tracer(name, file.tensors)
-    _TRACERS[name](tracer, Keys(file.metadata, name))
-    return tracer.plan()
+    try:
+        keys = Keys(file.metadata, name, ctx)
+        tracer = Tracer(name, file.tensors, _pooling(keys, result, pooling))
+        module.build(tracer, module.read(keys))
+        plan = tracer.plan()
+        plan = replace(plan, labels=_labels(keys, plan.width) if plan.result == "scores" else ())
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file.path}: the {name} model cannot be built from these keys: {error}") from error
+    if result not in (None, plan.result):
+        raise UnsupportedError(f"{file.path}: the model gives {plan.result}, not {result}")
+    return plan
+
+
+def trace_draft(file: GGUFFile, plan: Plan, ctx: int | None = None) -> Plan | None:
+    """The draft of a plan that `trace` made of the file (`Plan.draft`); None if the file has no block that guesses.
+
+    UnsupportedError if its architecture has no way to use it, ModelError if the block cannot be built.
+    """
+    name = plan.architecture
+    try:
+        keys = Keys(file.metadata, name, ctx)
+        n_drafts = keys.integer("nextn_predict_layers", 0)
+        block = f"blk.{keys.integer('block_count', 0) - n_drafts}"
+        if plan.result != "logits" or n_drafts < 1 or f"{block}.nextn.eh_proj.weight" not in file.tensors:
+            return None
+        module = _module(name)
+        if not hasattr(module, "build_draft"):
+            raise UnsupportedError(
+                f"{file.path}: Woolly's {name} model cannot use the blocks of the file that guess tokens yet"
+            )
+        tracer = Tracer(name, file.tensors)
+        module.build_draft(tracer, module.read(keys))
+        return tracer.plan(block)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file.path}: the draft of {name} cannot be built from these keys: {error}") from error
+
+
+def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pooling | None:
+    """How vectors are asked for; None: as the model does it. Type 0 of a file says nothing about decoders."""
+    if result == "logits":
+        return None
+    kind = keys.integer("pooling_type", 0)
+    if kind not in range(len(_POOLINGS)):
+        raise UnsupportedError(f"metadata key {keys.architecture}.pooling_type is {kind}, which is not supported yet")
+    if pooling is not None:
+        return pooling
+    if result == "scores":
+        return "rank"
+    if kind == 0 and result == "vectors":
+        raise RequestError(
+            f"the file names no pooling; choose one of: {', '.join(get_args(Pooling)[:4])}", field="pooling"
+        )
+    return _POOLINGS[kind] if kind else None
+
+
+def _labels(keys: Keys, n: int) -> tuple[str, ...]:
+    labels = keys.strings("classifier.output_labels")
+    if labels and len(labels) != n:
+        raise ModelError(f"the file names {len(labels)} labels, but its head gives {n} scores")
+    return labels
+
+
+def _why(name: str) -> str:
+    """Returns the rest of a sentence about an architecture: what it needs, and which ones near it run."""
+    needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
+    near = ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
+    runs = f"near it, {near} run; " if near else ""
+    return f"{needs}; {runs}`woolly list --architectures` lists all that run"
+
+
+def _modules(first: str = "") -> Iterator[ModuleType]:
+    """The model files, imported one by one; the one of the given name comes first, so that mostly no other is read."""
+    names = [found.name for found in pkgutil.iter_modules(models.__path__) if not found.ispkg]
+    for name in sorted(names, key=lambda name: name != first):
+        module = importlib.import_module(f"{models.__name__}.{name}")
+        if hasattr(module, "build"):
+            yield module
+
+
+def _module(name: str) -> Any:
+    """The module of an architecture, None if there is none."""
+    return next((module for module in _modules(name) if name in _names(module)), None)
+
+
+def _names(module: ModuleType) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(module, "ARCHITECTURES", (module.__name__.rpartition(".")[2],))
+    return names

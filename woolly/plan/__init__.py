@@ -1,18 +1,25 @@
 """WHAT to compute: a model traced once into a straight list of steps."""
 
-from woolly.plan.ops import OPS, Op
-from woolly.plan.plan import CacheLayer, Plan, Step, Value, Weight
+from woolly.plan.ops import OPS, Cost, Load, Op
+from woolly.plan.plan import Plan, Pooling, Result, Step, Value, Weight
+from woolly.plan.recorder import Handle
 from woolly.plan.rope import Rope, rope_frequencies
 from woolly.plan.show import show
-from woolly.plan.tracer import Handle, Tracer
+from woolly.plan.state import Paged, Slot
+from woolly.plan.tracer import Tracer
 
 __all__ = [
     "OPS",
-    "CacheLayer",
+    "Cost",
     "Handle",
+    "Load",
     "Op",
+    "Paged",
     "Plan",
+    "Pooling",
+    "Result",
     "Rope",
+    "Slot",
     "Step",
     "Tracer",
     "Value",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from woolly.gguf import GGMLType
+from woolly.plan.ops.table import OPS, Cost, Load, Op
 from woolly.plan.rope import Rope
+from woolly.plan.state import Paged, Slot
+from woolly.quant import GGMLType
 
-__all__ = ["Attribute", "CacheLayer", "Plan", "Rows", "Step", "Value", "Weight"]
+__all__ = ["Attribute", "Plan", "Pooling", "Result", "Rows", "Step", "Value", "Weight"]
 
 Rows = Literal["batch", "output"]
+# What the last step makes: a row of logits for each wanted row, or vectors or scores of whole texts.
+Result = Literal["logits", "vectors", "scores"]
+# Which rows of a text its vector is made of; "rank" is a vector that a head turns into scores.
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
 Attribute = int | float | str | Rope
 
 
@@ -26,11 +34,21 @@ class Value:
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file that a step reads."""
+    """A tensor of the file that a step reads, or a range of its rows: then its name ends in "[first:last]"."""
 
     name: str
     type: GGMLType
     shape: tuple[int, ...]  # (rows, columns) of a matrix, (n,) of a vector, (experts, rows, columns)
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor in the file."""
+        return self.name.partition("[")[0]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in the file."""
+        return self.type.row_bytes(self.shape[-1]) * math.prod(self.shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,7 @@ class Step:
 
     op: str
     inputs: tuple[int, ...]  # ids of values, () for the step that reads the batch's tokens
-    outputs: tuple[int, ...]  # ids of the values it makes; one, but for fused steps
+    outputs: tuple[int, ...]  # ids of the values it makes: one, or several of a fused step
     weights: tuple[Weight, ...]
     attributes: tuple[tuple[str, Attribute], ...]
     source: str  # "file.py:line" of the model's own line
@@ -69,59 +87,152 @@ class Step:
         return float(value)
 
     def rope(self) -> Rope | None:
-        """The parameters of a step that turns; None where it turns nothing."""
+        """The rotary parameters; None if the step turns nothing."""
         value = dict(self.attributes)["rope"]
         return value if isinstance(value, Rope) else None
 
-    def by_role(self, role: str) -> list[Weight]:
-        """Weights of a fused step that play the given role, in order."""
-        return [w for w, r in zip(self.weights, self.text("roles").split(), strict=True) if r == role]
+    @property
+    def kind(self) -> Op:
+        """The row of the op table."""
+        return OPS[self.op]
+
+    @property
+    def roles(self) -> list[str]:
+        """The role of each weight."""
+        if listed := dict(self.attributes).get("roles"):
+            return str(listed).split()
+        return [role.rstrip("?") for role in self.kind.weights[: len(self.weights)]]
+
+    def by_role(self, *roles: str) -> list[Weight]:
+        """Weights that play one of the given roles, in order."""
+        return [weight for weight, role in zip(self.weights, self.roles, strict=True) if role in roles]
 
     @property
     def matrices(self) -> list[Weight]:
-        """Weights that a linears or moe step multiplies with, in order; of other steps none."""
-        if self.op not in ("linears", "moe"):
-            return []
-        roles = self.text("roles").split()
-        return [w for w, role in zip(self.weights, roles, strict=True) if role not in ("norm", "bias")]
-
-    def used_share(self, weight: Weight) -> float:
-        """The part of a matrix that one row is multiplied with: of a tensor of experts those that it goes to."""
-        return self.integer("n_used") / weight.shape[0] if len(weight.shape) == 3 else 1.0
-
-
-@dataclass(frozen=True)
-class CacheLayer:
-    """What one attention step keeps of each token."""
-
-    n_kv_heads: int
-    head_dim: int
+        """Weights that rows are multiplied with, in order."""
+        return self.by_role(*self.kind.matrices)
 
     @property
-    def width(self) -> int:
-        """Floats per token in K, and as many again in V."""
-        return self.n_kv_heads * self.head_dim
+    def part(self) -> str:
+        """The part of a model that the step belongs to."""
+        part = self.kind.part
+        return part if isinstance(part, str) else part(self)
+
+    @property
+    def reads(self) -> set[str]:
+        """State that the step reads."""
+        return {name.format_map(dict(self.attributes)) for name in self.kind.reads}
+
+    @property
+    def writes(self) -> set[str]:
+        """State that the step changes, and scratch memory that it shares with other steps."""
+        return {name.format_map(dict(self.attributes)) for name in self.kind.writes + self.kind.scratch}
+
+    def cost(self, plan: Plan, load: Load) -> Cost:
+        """What the step of a plan takes for the rows of one run."""
+        return self.kind.cost(plan, self, load)
+
+    def used_share(self, weight: Weight) -> float:
+        """Share of a weight that one row is multiplied with: n_used experts of a tensor of experts, else all."""
+        is_chosen = len(weight.shape) == 3 and "n_used" in self.kind.attributes
+        return self.integer("n_used") / weight.shape[0] if is_chosen else 1.0
+
+    def row_bytes(self) -> int:
+        """Bytes of weights that one row reads: of experts, those that the row goes to."""
+        return round(sum(weight.n_bytes * self.used_share(weight) for weight in self.weights))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A straight list of steps over values and GGUF weight names; the last step makes the logits."""
+    """A straight list of steps over values and GGUF weight names; the last step makes the result."""
 
     architecture: str
     steps: tuple[Step, ...]
     values: tuple[Value, ...]
-    cache: tuple[CacheLayer, ...]  # one entry per layer index that an attention step names
+    state: tuple[Paged | Slot, ...]  # what steps keep between runs; their attribute "entry" is an index into it
+    result: Result = "logits"
+    pooling: Pooling | None = None  # None of logits; "none": a vector for each row that the batch asks for
+    labels: tuple[str, ...] = ()  # names of the scores' columns, if the file gives them
+    # The second sentence of a file whose blocks guess further tokens: from the value that `output_rows` picks from and
+    # the token after each row to logits of the token after that. Its entries of the state are its own.
+    draft: Plan | None = None
+
+    def __repr__(self) -> str:
+        return f"Plan({self.architecture!r}, {len(self.steps)} steps, {self.n_layers} layers; print shows them)"
+
+    def __str__(self) -> str:
+        from woolly.plan.show import show  # it reads plans
+
+        return show(self, fold=True)
 
     @property
-    def n_vocab(self) -> int:
-        """Width of the logits."""
+    def n_tokens(self) -> int:
+        """Ids that the model knows: rows of the table that tokens are looked up in."""
+        return next(step.weights[0].shape[0] for step in self.steps if step.op == "embed")
+
+    @property
+    def width(self) -> int:
+        """Width of the result."""
         return self.values[self.steps[-1].output].width
 
     @property
+    def n_layers(self) -> int:
+        """Layers that steps belong to."""
+        return len(set(self.layers) - {""})
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no row sees later ones. Otherwise a text must be whole in one batch, and nothing is kept of it."""
+        return not any(dict(step.attributes).get("mask") == "all" for step in self.steps)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layer ("blk.3") of each step, "" outside of layers.
+
+        A step without weights belongs to the layer of the step before it, unless it picks the rows of the head.
+        """
+        out: list[str] = []
+        for step in self.steps:
+            found = next((m[0] for w in step.weights if (m := re.match(r"(enc\.)?blk\.\d+", w.name))), "")
+            rows = {self.values[value].rows for value in (*step.inputs, *step.outputs)}
+            out.append(out[-1] if out and not step.weights and len(rows) == 1 else found)
+        return tuple(out)
+
+    @property
     def weights(self) -> Mapping[str, Weight]:
-        """Every weight that some step reads, in order of first use."""
+        """Every weight that a step reads, in order of first use."""
         return {weight.name: weight for step in self.steps for weight in step.weights}
 
-    def cache_bytes_per_token(self, bytes_per_element: float) -> float:
-        """Size of K and V of one token over all layers."""
-        return sum(2 * layer.width * bytes_per_element for layer in self.cache)
+    @property
+    def paged(self) -> Mapping[int, Paged]:
+        """Entries of the state that are kept in pages, by index."""
+        return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Paged)}
+
+    @property
+    def slots(self) -> Mapping[int, Slot]:
+        """Entries of the state that a sequence has one of, by index."""
+        return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Slot)}
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Windows of the paged entries, each once; an entry that sees all tokens has none."""
+        return tuple(sorted({entry.window for entry in self.paged.values()} - {0}))
+
+    def bytes_per_token(self, bytes_per_element: float) -> float:
+        """Size of what is kept of one token, over all entries."""
+        return sum(entry.width * bytes_per_element for entry in self.paged.values())
+
+    def growth_bytes(self, bytes_per_element: float) -> float:
+        """Size of what is kept of one token as long as its sequence lasts: of entries without a window."""
+        return sum(entry.width * bytes_per_element for entry in self.paged.values() if not entry.window)
+
+    def context_bytes(self, n_tokens: int, bytes_per_element: float, n_rows: int = 512) -> float:
+        """Size of what one sequence keeps; an entry with a window keeps that and the rows of one step."""
+        kept = (min(n_tokens, e.window + n_rows) if e.window else n_tokens for e in self.paged.values())
+        pages = sum(n * e.width * bytes_per_element for n, e in zip(kept, self.paged.values(), strict=True))
+        return pages + self.bytes_per_sequence
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """Size of what is kept of one sequence however long it is, over all entries."""
+        return sum(4 * entry.numbers for entry in self.slots.values())

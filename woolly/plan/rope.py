@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -17,7 +19,7 @@ RopeStyle = Literal["adjacent", "halves"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Position embedding of one model; the same for every layer.
+    """Position embedding of some layers of a model.
 
     Linear scaling divides positions by `factor`. YaRN (`yarn=True`) divides only the slow
     frequencies, blends in between, and scales the magnitude of q and k.
@@ -34,6 +36,8 @@ class Rope:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     original_context: int = 0
+    log_multiplier: float = 0.0  # YaRN's divisor of the magnitude; 0: none
+    truncate: bool = True  # YaRN's range of blended pairs is rounded outwards
 
     def __str__(self) -> str:
         scaling = f" {'yarn' if self.yarn else 'linear'} x{self.factor:g}" if self.factor != 1.0 else ""
@@ -45,22 +49,45 @@ def rope_frequencies(
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Radians per position of each pair, and the magnitude that multiplies cos and sin.
 
-    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor.
+    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor. Those of pairs that stay
+    may follow.
     """
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
-    frequencies = rope.base ** (-2.0 * pairs / rope.n_rot)
+    frequencies = _powers(rope.base, rope.n_rot)
     if divisors is not None:
-        frequencies = frequencies / divisors.astype(np.float64)
+        frequencies = frequencies / divisors[: len(pairs)].astype(np.float64)
     if not rope.yarn:
         return frequencies / rope.factor, rope.magnitude
-    low = max(0.0, math.floor(_pair_that_turns(rope, rope.beta_fast)))
-    high = min(rope.n_rot - 1.0, math.ceil(_pair_that_turns(rope, rope.beta_slow)))
+    low, high = _pair_that_turns(rope, rope.beta_fast), _pair_that_turns(rope, rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0.0, low), min(rope.n_rot - 1.0, high)
     fast = 1.0 - np.clip((pairs - low) / max(0.001, high - low), 0.0, 1.0)
     mix = fast * rope.extrapolation
-    magnitude = rope.magnitude * (1.0 + 0.1 * math.log(rope.factor)) if rope.factor > 1.0 else rope.magnitude
+    magnitude = rope.magnitude
+    if rope.factor > 1.0:
+        log = 0.1 * math.log(rope.factor)
+        magnitude *= (1.0 + log) / (1.0 + rope.log_multiplier * log)
     return frequencies / rope.factor * (1.0 - mix) + frequencies * mix, magnitude
 
 
+@lru_cache(maxsize=64)
+def _powers(base: float, n_rot: int) -> npt.NDArray[np.float64]:
+    """base ** (-2 i / n_rot) of each pair i, rounded correctly.
+
+    Not by NumPy, whose power differs in the last bit from CPU to CPU: the angle at position 100,000 would then differ
+    in its 36th bit, and about one of 5,000 entries of the table in its last one.
+    """
+    if not 0.0 < base < math.inf:
+        return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)  # whatever such a file asks for
+    with localcontext() as context:
+        context.prec = 40
+        exponents = (-2.0 * i / n_rot for i in range(n_rot // 2))
+        powers = np.array([float(Decimal(base) ** Decimal(exponent)) for exponent in exponents], np.float64)
+    powers.flags.writeable = False
+    return powers
+
+
 def _pair_that_turns(rope: Rope, turns: float) -> float:
-    """Index of the pair that turns so many times over the original context."""
+    """Index of the pair that turns `turns` times over the original context."""
     return rope.n_rot * math.log(rope.original_context / (turns * 2.0 * math.pi)) / (2.0 * math.log(rope.base))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 from woolly.plan.plan import Plan, Step
 
@@ -12,20 +13,20 @@ _COLUMNS = ("step", "op", "inputs", "output", "weight", "type", "source", "attri
 
 
 def show(plan: Plan, *, fold: bool = False) -> str:
-    """The table as plain text with aligned columns. `fold` shows one of each run of layers that are alike."""
+    """The table as plain text with aligned columns. `fold` shows the first of equal layers and counts the rest."""
     rows = [_row(plan, index, step) for index, step in enumerate(plan.steps)]
     table = [_COLUMNS, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return "\n".join([lines[0], *(_folded(rows, lines[1:]) if fold else lines[1:])])
+    return "\n".join([lines[0], *(_folded(plan.layers, rows, lines[1:]) if fold else lines[1:])])
 
 
 def _row(plan: Plan, index: int, step: Step) -> tuple[str, ...]:
-    # A window or softcap of 0 is none.
+    optional = {name.rstrip("?") for name in step.kind.attributes if name.endswith("?")}
     attributes = " ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in step.attributes
-        if name not in ("window", "softcap") or value
+        if name not in optional or value
     )
     return (
         str(index),
@@ -39,24 +40,16 @@ def _row(plan: Plan, index: int, step: Step) -> tuple[str, ...]:
     )
 
 
-def _folded(rows: list[tuple[str, ...]], lines: list[str]) -> list[str]:
-    """Layers alike but for their number are counted instead of shown."""
-    layers: list[tuple[str, list[int]]] = [("", [])]  # layer number ("" for none) and its rows
-    for index, row in enumerate(rows):
-        found = re.match(r"blk\.(\d+)\.", row[4])
-        # A step without weights belongs to the layer before it, but for the one that leaves the last layer.
-        inherits = not row[4] and row[1] != "output_rows"
-        number = found[1] if found else layers[-1][0] if inherits else ""
-        if number != layers[-1][0]:
-            layers.append((number, []))
-        layers[-1][1].append(index)
+def _folded(layers: tuple[str, ...], rows: list[tuple[str, ...]], lines: list[str]) -> list[str]:
+    """Layers that differ only in their number are counted instead of shown."""
     out: list[str] = []
     before, alike = "", 0
-    for number, members in layers:
+    for layer, run in groupby(range(len(rows)), key=lambda i: layers[i]):
+        members = list(run)
         text = "\n".join(
-            " ".join(re.sub(r"\bv\d+|blk\.\d+\.|layer=\d+", "", cell) for cell in rows[i][1:]) for i in members
+            " ".join(re.sub(r"\bv\d+|blk\.\d+\.|entry=\d+", "", cell) for cell in rows[i][1:]) for i in members
         )
-        if number and text == before:
+        if layer and text == before:
             alike += 1
             continue
         if alike:

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from woolly import _native
 from woolly.errors import GGUFError, RequestError
-from woolly.gguf import GGUFFile, GGUFWriter, ValueType
+from woolly.gguf import GGUFFile, GGUFWriter
+from woolly.gguf.values import ValueType
 from woolly.quantize.recipe import Change, Recipe
 
 __all__ = ["Summary", "quantize_file"]
 
 Progress = Callable[[int, int], None]
 
-# Bytes of the source that are converted at a time: what is kept in memory, and how often progress is told.
+# Bytes of the source that are converted at a time: what is kept in memory, and how often progress is reported.
 _SLAB = 1 << 23
 # What the numbers in quantized blocks mean; it has not changed since 2023.
 _QUANTIZATION_VERSION = 2

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from woolly import _native
 from woolly.errors import RequestError
-from woolly.gguf import GGMLType
+from woolly.quant import GGMLType
 
 __all__ = ["MIXES", "Mix", "find_mix", "find_type"]
 

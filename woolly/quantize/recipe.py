@@ -1,7 +1,7 @@
 """Which type each tensor of a file gets.
 
 The rules of the mixes are those that GGUF files in the wild were made by, so that a name means the same everywhere:
-which tensors get more bits than the rest, and what stands in where a row is no whole number of blocks.
+which tensors get more bits than the rest, and which type stands in if a row is no whole number of blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import RequestError
-from woolly.gguf import GGMLType, GGUFFile, Tensor
+from woolly.gguf import GGUFFile, Tensor
+from woolly.quant import GGMLType, can_dequantize
 from woolly.quantize.mixes import Mix
 
 __all__ = ["Change", "Recipe", "make_recipe"]
@@ -68,7 +69,7 @@ class Recipe:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all tensors as they will be."""
+        """Bits per weight over all tensors as they will be."""
         return sum(change.n_bytes for change in self.changes)
 
     @property
@@ -79,7 +80,7 @@ class Recipe:
 
     @property
     def bits_per_weight(self) -> float:
-        """Of all tensors as they will be."""
+        """Bits per weight over all tensors as they will be."""
         return 8 * self.n_bytes / max(1, sum(change.tensor.n_elements for change in self.changes))
 
 
@@ -95,7 +96,7 @@ def make_recipe(
     """Choose a type for every tensor.
 
     With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` overrule the choice for these
-    tensors; where both are one, `embedding_type` does. RequestError where a weight is quantized already, unless
+    tensors; if both are one, `embedding_type` does. RequestError if a weight is quantized already, unless
     `allow_requantize`.
     """
     rules = _Rules(file, mix)
@@ -126,7 +127,7 @@ def make_recipe(
 def _is_weight(tensor: Tensor) -> bool:
     if len([size for size in tensor.shape if size > 1]) < 2 or not tensor.name.endswith("weight"):
         return False
-    return tensor.type.can_dequantize and not _KEPT.search(tensor.name)
+    return can_dequantize(tensor.type) and not _KEPT.search(tensor.name)
 
 
 def _is_embedding(name: str) -> bool:

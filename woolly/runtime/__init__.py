@@ -1,24 +1,25 @@
-"""WHERE: backends that turn a plan into a program and run it."""
+"""WHERE IT RUNS: backends compile a plan into a program and run it."""
 
-from woolly.runtime.backend import BACKENDS, Backend, Program, choose
 from woolly.runtime.batch import Batch
-from woolly.runtime.cancelled import CancelledRun
+from woolly.runtime.choose import BACKENDS, choose
 from woolly.runtime.options import KV_TYPES, Options, parse_size
-from woolly.runtime.state import PAGE_SIZE, State, pages_for
-from woolly.runtime.weights import WeightStats, WeightStore
+from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, Program, WeightStats
+from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
 __all__ = [
     "BACKENDS",
     "KV_TYPES",
     "PAGE_SIZE",
+    "About",
     "Backend",
     "Batch",
     "CancelledRun",
+    "DraftProgram",
     "Options",
+    "PortableState",
     "Program",
     "State",
     "WeightStats",
-    "WeightStore",
     "choose",
     "pages_for",
     "parse_size",

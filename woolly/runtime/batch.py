@@ -1,9 +1,9 @@
-"""The Batch: one step's inputs. Tokens of all sequences lie flat, one after another, without padding."""
+"""The Batch: the inputs of one step. Rows of all sequences follow one another, without padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from woolly.runtime.state import PAGE_SIZE, pages_for
 __all__ = ["Batch"]
 
 Int32 = npt.NDArray[np.int32]
+# For plans that keep no slots.
+_NO_SLOTS = np.zeros(0, np.int32)
+_NO_KEEPS = np.zeros((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,30 @@ class Batch:
     tokens: Int32  # [n_rows]
     positions: Int32  # [n_rows]
     offsets: Int32  # [n_sequences + 1]; rows of sequence s are offsets[s] to offsets[s + 1]
-    pages: Int32  # [n_sequences, max pages]; page table of each sequence, -1 where it has no page
-    output_rows: Int32  # [n_output]; rows whose logits are wanted, ascending
+    pages: Int32  # [n_sequences, max pages]; page table of each sequence, padded with -1
+    output_rows: Int32  # [n_output]; rows whose logits are needed, ascending
+    # Slots, for plans that keep them. A run never writes a slot that it reads, so that the same batch may run again.
+    slots_in: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot to start from, -1: zeros
+    slots_out: Int32 = field(default_factory=_NO_SLOTS.copy)  # [n_sequences]; the slot that is left behind
+    keeps: Int32 = field(default_factory=_NO_KEEPS.copy)  # [n, 2]; (row, slot): what is left after that row, too
+    # [n_windows, n_sequences, max pages]: as `pages`, for each of `Plan.windows`; -1 for pages that no row sees.
+    window_pages: Int32 | None = None  # None: as `pages`, for states whose windows have room for all pages
+
+    # [n_sequences, n_adapters] float32: how much of each adapter of the plan a sequence wants.
+    adapters: npt.NDArray[np.float32] | None = None  # None: 1 of each
+
+    # [n_rows, width] float32, for plans of drafts: the hidden state before each token.
+    hidden: npt.NDArray[np.float32] | None = None
+    is_hidden_normed: bool = False  # whether a draft made it; the model's own is not normed yet
 
     @property
     def n_rows(self) -> int:
         """Tokens in the batch."""
         return len(self.tokens)
+
+    def table(self, window: int | None) -> Int32:
+        """Page tables of the sequences, [n_sequences, max pages]; `window` is an index of `Plan.windows` or None."""
+        return self.pages if window is None or self.window_pages is None else self.window_pages[window]
 
     @property
     def n_sequences(self) -> int:
@@ -38,10 +58,16 @@ class Batch:
     @classmethod
     def of(
         cls,
-        sequences: Sequence[tuple[Sequence[int], int, Sequence[int]]],
+        sequences: Sequence[tuple[Sequence[int], int, Sequence[int] | Int32]],
         output_rows: Sequence[int] | None = None,
+        *,
+        slots: Sequence[tuple[int, int]] | None = None,
+        keeps: Sequence[tuple[int, int]] = (),
     ) -> Batch:
-        """A batch of (tokens, first position, pages) triples; logits of each one's last row unless told otherwise."""
+        """A batch of (tokens, first position, pages) triples. Default of `output_rows`: the last row of each.
+
+        `slots` are (in, out) of each sequence, `keeps` (row, slot) pairs.
+        """
         lengths = [len(tokens) for tokens, _, _ in sequences]
         if not lengths or min(lengths) == 0:
             raise ValueError("a batch needs at least one sequence, and each at least one token")
@@ -62,4 +88,21 @@ class Batch:
             offsets=offsets,
             pages=table,
             output_rows=offsets[1:] - 1 if output_rows is None else np.asarray(output_rows, np.int32),
+            slots_in=np.asarray([one[0] for one in slots or ()], np.int32),
+            slots_out=np.asarray([one[1] for one in slots or ()], np.int32),
+            keeps=np.asarray(keeps, np.int32).reshape(-1, 2),
         )
+
+    def check_slots(self, n_slots: int) -> None:
+        """Raises ValueError unless the slots fit the sequences and a state of `n_slots`."""
+        if len(self.slots_in) != self.n_sequences or len(self.slots_out) != self.n_sequences:
+            raise ValueError(f"the plan keeps slots; {self.n_sequences} slots to read and to write were expected")
+        written = [*self.slots_out.tolist(), *self.keeps[:, 1].tolist()]
+        if any(not 0 <= slot < n_slots for slot in (*written, *(self.slots_in[self.slots_in != -1]).tolist())):
+            raise ValueError(f"a slot is outside the state, which has {n_slots}")
+        if len(set(written)) != len(written) or set(written) & set(self.slots_in.tolist()):
+            raise ValueError("a run cannot write a slot twice, nor one that it reads")
+        if any(not 0 <= row < self.n_rows for row in self.keeps[:, 0].tolist()):
+            raise ValueError("a slot is to be kept of a row outside the batch")
+        if ((self.slots_in < 0) != (self.positions[self.offsets[:-1]] == 0)).any():
+            raise ValueError("a sequence starts from zeros exactly if its first position is 0")

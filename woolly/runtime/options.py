@@ -1,4 +1,4 @@
-"""Options: what a person may ask of a backend. A value out of range is refused by name."""
+"""Options: how a backend compiles a plan. A value out of range is a RequestError."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 @dataclass(frozen=True)
 class Options:
-    """How a program is to be compiled."""
+    """Settings of one program."""
 
     threads: int | None = None  # None: the physical cores that the process may use
-    weight_memory: int | None = None  # bytes kept of prepared weights; None: all
-    kv_type: str | None = None  # of the cache; None: the backend's own choice
-    level: str | None = None  # of the kernels; None: the best that the machine can run
+    weight_memory: int | None = None  # most bytes of prepared weights that are kept; None: no limit
+    kv_type: str | None = None  # of the cache; None: the backend decides
+    level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
     max_rows: int = 512  # most rows of a batch
 
     def __post_init__(self) -> None:
         most = 4 * (os.cpu_count() or 1)
         if self.threads is not None and (not _whole(self.threads, 1) or self.threads > most):
-            raise RequestError(f"threads is {self.threads!r}; a whole number from 1 to {most} was expected here")
+            raise RequestError(
+                f"threads is {self.threads!r}; a whole number from 1 to {most} was expected here",
+                field="threads",
+                limit=most,
+            )
         if self.weight_memory is not None and not _whole(self.weight_memory, 0):
-            raise RequestError(f"weight_memory is {self.weight_memory!r}; at least 0 bytes were expected")
+            raise RequestError(
+                f"weight_memory is {self.weight_memory!r}; at least 0 bytes were expected", field="weight_memory"
+            )
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
-            raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}")
+            raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
 
 
 def _whole(value: object, low: int) -> bool:
@@ -40,10 +46,10 @@ def _whole(value: object, low: int) -> bool:
 
 
 def parse_size(name: str, size: int | str | None) -> int | None:
-    """Bytes as a number, or as text such as 600MB or 1.5GiB."""
+    """Bytes, from a number or from text such as 600MB or 1.5GiB."""
     if size is None or (isinstance(size, int) and not isinstance(size, bool)):
         return size
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None
     if found is None:
-        raise RequestError(f"{name} is {size!r}; bytes were expected, such as 600000000, 600MB or 1.5GiB")
+        raise RequestError(f"{name} is {size!r}; bytes were expected, such as 600000000, 600MB or 1.5GiB", field=name)
     return int(float(found[1]) * _UNITS[found[2] or ""])

@@ -1,34 +1,68 @@
-"""The State: keys and values of past tokens, in pages shared by all sequences."""
+"""The State: what a plan keeps between runs, in pages that all sequences share and in slots of one sequence each."""
 
 from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan import CacheLayer, Plan
+from woolly import _native
 
-__all__ = ["PAGE_SIZE", "State", "pages_for"]
+__all__ = ["PAGE_SIZE", "PortableState", "State", "pages_for"]
 
-# Tokens per page: small enough that little is wasted at a sequence's end, large enough to stream.
-PAGE_SIZE = 32
+# Tokens per page: small, because half a page is lost at the end of a sequence; large enough to be read as a stream.
+PAGE_SIZE: int = _native.PAGE_SIZE
 
 
 def pages_for(n_tokens: int) -> int:
-    """How many pages hold so many tokens."""
+    """The number of pages that hold n tokens."""
     return -(-n_tokens // PAGE_SIZE)
 
 
-class State:
-    """K and V of every layer. Memory is taken from the system page by page as it is first written."""
+class State(Protocol):
+    """The cache of one program, which alone can read it."""
 
-    def __init__(self, plan: Plan, n_pages: int, dtype: npt.DTypeLike = np.float32) -> None:
-        self.n_pages = n_pages
-        self.layers: tuple[CacheLayer, ...] = plan.cache
-        # [n_pages, PAGE_SIZE, n_kv_heads, head_dim] for each layer
-        self.k = [np.zeros((n_pages, PAGE_SIZE, c.n_kv_heads, c.head_dim), dtype) for c in plan.cache]
-        self.v = [np.zeros((n_pages, PAGE_SIZE, c.n_kv_heads, c.head_dim), dtype) for c in plan.cache]
+    @property
+    def n_pages(self) -> int:
+        """Pages, used or not."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of one page over all entries of the plan's state."""
+
+    @property
+    def n_slots(self) -> int:
+        """Slots, used or not; one holds what the plan keeps of a sequence besides its pages."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot over all entries of the plan's state."""
 
     @property
     def n_bytes(self) -> int:
-        """Size of all pages, written or not."""
-        return sum(a.nbytes for a in (*self.k, *self.v))
+        """Size of all pages and slots, used or not."""
+
+
+@runtime_checkable
+class PortableState(State, Protocol):
+    """A state whose pages and slots can be copied out as bytes, and into another state of an equal program.
+
+    The bytes mean something only to a program with the same identity of bits.
+    """
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether this one can: entries with a window keep their pages elsewhere."""
+
+    def read_page(self, page: int) -> npt.NDArray[np.uint8]:
+        """A copy of a page, `page_bytes` long."""
+
+    def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
+        """Overwrites a page with what `read_page` gave."""
+
+    def read_slot(self, slot: int) -> npt.NDArray[np.uint8]:
+        """A copy of a slot, `slot_bytes` long."""
+
+    def write_slot(self, slot: int, data: npt.NDArray[np.uint8]) -> None:
+        """Overwrites a slot with what `read_slot` gave."""

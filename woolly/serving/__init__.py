@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from woolly.serving.answers.generation import Generation, Generator, Running
     from woolly.serving.app import create_app
     from woolly.serving.configuration import read_settings
     from woolly.serving.errors import ApiError
-    from woolly.serving.generation import Generation, Generator, Running
-    from woolly.serving.models import ModelInfo, ModelManager
+    from woolly.serving.loading.manager import ModelInfo, ModelManager
     from woolly.serving.settings import Settings
 
 __all__ = [
@@ -26,11 +26,11 @@ __all__ = [
 # Imported when first asked for: the command line reads the settings without FastAPI.
 _LAZY = {
     "ApiError": "errors",
-    "Generation": "generation",
-    "Generator": "generation",
-    "ModelInfo": "models",
-    "ModelManager": "models",
-    "Running": "generation",
+    "Generation": "answers.generation",
+    "Generator": "answers.generation",
+    "ModelInfo": "loading.manager",
+    "ModelManager": "loading.manager",
+    "Running": "answers.generation",
     "Settings": "settings",
     "create_app": "app",
     "read_settings": "configuration",

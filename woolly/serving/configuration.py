@@ -1,4 +1,4 @@
-"""Reading settings: flags before the environment, the environment before woolly.toml, that before the defaults."""
+"""Configuration: reads settings from flags, then the environment, then woolly.toml, then the defaults."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TABLE = "serve"
 
 
 def environment_name(setting: str) -> str:
-    """The variable that gives a setting."""
+    """Returns the environment variable of a setting."""
     return f"WOOLLY_{setting.upper()}"
 
 
 def kind_of(setting: str) -> type:
-    """How text becomes its value: str, int, float, bool, Path, or tuple for a list."""
+    """Returns the type that text is read as: str, int, float, bool, Path, or tuple for a list."""
     hint = typing.get_type_hints(Settings)[setting]
     if NoneType in typing.get_args(hint):
         (hint,) = (kind for kind in typing.get_args(hint) if kind is not NoneType)
@@ -34,7 +34,7 @@ def kind_of(setting: str) -> type:
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings, each from the first source that gives it. `flags` may name the file as `config`."""
+    """Returns the settings, each from the first source that has it. `flags` may name the file as `config`."""
     given = dict(flags)
     path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
     values = _of_file(Path(path or FILE_NAME), required=path is not None)
@@ -83,13 +83,15 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise RequestError(f"{path}: [{TABLE}] has {key}, which is no setting; docs/serving.md lists them")
+            raise RequestError(
+                f"{path}: [{TABLE}] has {key}, which is no setting; docs/reference/settings.md lists them"
+            )
         values[name] = checked_value(f"{path}: {key}", name, value)
     return values
 
 
 def checked_value(source: str, name: str, value: Any) -> Any:
-    """A value of TOML or JSON as the setting wants it. RequestError where its type is another."""
+    """Returns a value of TOML or JSON with the type of its setting. RequestError for a wrong type."""
     kind = kind_of(name)
     if kind is tuple:
         return _split(value if isinstance(value, list) else [value], source)

@@ -1,12 +1,22 @@
-"""ApiError: what a client is told when something is wrong, in the words of the dialect that it speaks."""
+"""ApiError: an error for a client, and its JSON in the client's dialect."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from woolly.errors import RequestError, TemplateError, TokenizerError, UnsupportedError, WoollyError
 
-__all__ = ["ApiError", "answer_cancelled", "error_body", "of_exception"]
+__all__ = [
+    "ApiError",
+    "answer_cancelled",
+    "error_body",
+    "model_changed",
+    "of_exception",
+    "refuse",
+    "server_stopping",
+    "switched_off",
+]
 
 # OpenAI's `type` by status; others are its invalid_request_error below 500 and server_error from there on.
 _TYPES = {
@@ -17,15 +27,25 @@ _TYPES = {
     503: "unavailable_error",
 }
 
+# Our `code` by that of a RequestError; others are an invalid_request.
+_CODES = {"context_length": "context_length_exceeded", "wrong_model": "wrong_model"}
+
+_NO_NAMES: Mapping[str, str] = {}
+
 _MAX_MESSAGE = 1000  # characters
+_MAX_REASON = 300
+_TAKEOVER = 5.0  # seconds until another server may have taken over
 
 
 class ApiError(WoollyError):
-    """An error with a status; raised anywhere below a route, told to the client by app.py.
+    """An error with a status; raised by a layer of the gate or below a route, sent to the client by the app.
 
     `code` is a word for programs, `message` one sentence for people that says what would be right, `param` the field
-    that was wrong, `suggestion` what to do next, `retry_after` seconds until it may be tried again.
+    that was wrong, `suggestion` what to do next, `retry_after` seconds until it may be tried again, `exceeds` a number
+    that is too large and its limit.
     """
+
+    code: str
 
     def __init__(
         self,
@@ -37,19 +57,31 @@ class ApiError(WoollyError):
         suggestion: str | None = None,
         retry_after: float | None = None,
         details: Any = None,
+        exceeds: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, code=code)
         self.status = status
-        self.code = code
         self.message = message
         self.param = param
         self.suggestion = suggestion
         self.retry_after = retry_after
         self.details = details
+        self.exceeds = exceeds
+
+    @property
+    def shown(self) -> str:
+        """The message as a client gets it: what is quoted may be long, or hold what UTF-8 cannot."""
+        text = self.message if len(self.message) <= _MAX_MESSAGE else f"{self.message[:_MAX_MESSAGE]}..."
+        return text.encode("utf-8", "replace").decode()
+
+    @property
+    def reason(self) -> str:
+        """The code and the beginning of the message, for the log."""
+        return f"{self.code}: {self.shown[:_MAX_REASON]}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that the status asks for."""
+        """Returns the headers that belong to the status."""
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))
@@ -59,39 +91,57 @@ class ApiError(WoollyError):
 
 
 def answer_cancelled() -> ApiError:
-    """What is told where a model is freed under a request."""
-    return ApiError(503, "answer_cancelled", "the server stopped or unloaded the model before the end", retry_after=5)
+    """Returns the error of a request whose model is freed before its end."""
+    message = "the server stopped or unloaded the model before the end"
+    return ApiError(503, "answer_cancelled", message, retry_after=_TAKEOVER)
 
 
-def error_body(error: ApiError, path: str) -> dict[str, Any]:
-    """The JSON of an error: Ole's shape below /api/v1, OpenAI's elsewhere."""
-    message = _short(error.message)
-    if path.startswith("/api/v1"):
-        return {
-            "error": {
-                "code": error.code,
-                "message": message,
-                "suggestion": error.suggestion,
-                "details": error.details,
-            }
-        }
+def model_changed() -> ApiError:
+    """Returns the error of a request whose model's file became shorter; the server opens the model anew."""
+    message = "the model's file changed while it was in use; ask again, and the server opens it anew"
+    return ApiError(503, "model_changed", message, param="model", retry_after=1.0)
+
+
+def server_stopping() -> ApiError:
+    """Returns the error of a request that comes while the server drains."""
+    return ApiError(503, "server_stopping", "the server is about to stop", retry_after=_TAKEOVER)
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """Returns OpenAI's error object, which llama-server sends too."""
     kind = _TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    if error.suggestion is not None:
-        message = f"{message}; {error.suggestion}"
+    message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+    if error.code == "context_length_exceeded" and error.exceeds is not None:
+        # Agents compact a conversation if they read these words of OpenAI's.
+        message = f"maximum context length is {error.exceeds[1]} tokens: {message}"
     return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def _short(text: str) -> str:
-    """What a client sent and is quoted may be long, or hold what UTF-8 cannot."""
-    text = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}..."
-    return text.encode("utf-8", "replace").decode()
+def switched_off(what: str, flag: str) -> ApiError:
+    """Returns the error of a route that the operator has not switched on."""
+    return ApiError(501, "not_supported", f"{what} is switched off; start the server with {flag}")
 
 
-def of_exception(error: BaseException) -> ApiError:
-    """What a client may know of an exception: the sentence of a refusal, nothing of a fault of our own."""
+def refuse(param: str, message: str) -> ApiError:
+    """Returns a 400 that names a field."""
+    return ApiError(400, "invalid_request", f"{param}: {message}", param=param)
+
+
+def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) -> ApiError:
+    """The ApiError that a client is sent for an exception: the sentence of a refusal, nothing about a fault of our own.
+
+    `params` maps fields of the engine to those of the body that they came from, if the names differ.
+    """
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, (RequestError, TemplateError, TokenizerError, UnsupportedError)):
+    if isinstance(error, RequestError):
+        field = error.field or ("prompt" if error.code == "context_length" else None)
+        param = None if field is None else params.get(field, field)
+        is_made = error.code == "grammar" and param != field  # the client never saw the grammar
+        message = f"{param}: {error}" if is_made else str(error)
+        exceeds = None if error.given is None or error.limit is None else (int(error.given), int(error.limit))
+        return ApiError(400, _CODES.get(error.code or "", "invalid_request"), message, param=param, exceeds=exceeds)
+    if isinstance(error, (TemplateError, TokenizerError, UnsupportedError)):
         return ApiError(400, "invalid_request", str(error))
     return ApiError(
         500, "internal_error", "the server failed at this request; the log has the reason under its request id"

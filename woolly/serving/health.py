@@ -1,22 +1,23 @@
-"""Health: whether the server lives, and whether it can answer. Told truthfully while it loads and while it stops."""
+"""Health: whether the process lives, and whether the server takes requests, also while it loads and stops."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from woolly import __version__
+from woolly.serving.dialects.dialect import Dialect
+from woolly.serving.router import APIRouter
 
-__all__ = ["Health", "health", "live", "ole_health", "ready", "router"]
-
-router = APIRouter(tags=["health"])
+__all__ = ["Health", "health", "health_router", "live", "ready", "status"]
 
 
 class Health:
-    """Loading, ready, draining, or failed; set by the server's life, read by the routes."""
+    """Loading, ready, draining or failed; lifecycle.py sets it, routes and the gate read it."""
 
     def __init__(self) -> None:
         self.state = "loading"
@@ -24,13 +25,13 @@ class Health:
         self.started = time.monotonic()
 
     def set(self, state: str, reason: str = "") -> None:
-        """The state from here on, and what to tell of it."""
+        """Sets the state and its reason for clients."""
         self.state = state
         self.reason = reason
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are taken."""
+        """Whether the server takes requests."""
         return self.state == "ready"
 
 
@@ -39,31 +40,36 @@ def _head(status: str) -> dict[str, Any]:
     return {"status": status, "service": "woolly-server", "version": __version__, "timestamp": stamp}
 
 
-@router.get("/health")
-@router.get("/v1/health", include_in_schema=False)
 async def health(request: Request, response: Response) -> dict[str, Any]:
-    """llama-server's: 200 where requests are answered, 503 otherwise."""
+    """200 if the server takes requests, 503 otherwise."""
     state: Health = request.app.state.health
     if state.is_ready:
-        return _head("ok")
+        return {**_head("ok"), **_identities(request)}
     response.status_code = 503
     error = {"code": 503, "message": state.reason, "type": "unavailable_error"}
     return {**_head(state.state), "error": error}
 
 
-@router.get("/api/v1/health")
-async def ole_health(request: Request) -> dict[str, Any]:
-    """Ole's: always 200; the status says ok, loading, draining or failed."""
+def _identities(request: Request) -> dict[str, Any]:
+    """Returns the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
+    if not request.app.state.authority.is_open:
+        return {}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded}
+    known = {name: llm.known_identity for name, llm in loaded.items() if llm is not None}
+    found = {name: identity.id for name, identity in known.items() if identity is not None}
+    return {"identity": found} if found else {}
+
+
+async def status(request: Request) -> dict[str, Any]:
+    """Always 200; the status says ok, loading, draining or failed."""
     state: Health = request.app.state.health
     return _head("ok" if state.is_ready else state.state)
 
 
-@router.get("/health/ready")
-@router.get("/api/v1/health/ready")
 async def ready(request: Request, response: Response) -> dict[str, Any]:
-    """Whether requests are taken, with what was looked at; 503 where not.
+    """Whether the server takes requests, with what was checked; 503 if not.
 
-    No key is asked for here, so that where keys are set, neither names nor numbers are told.
+    The route needs no key, so that it shows neither names nor numbers if keys are set.
     """
     state: Health = request.app.state.health
     models = request.app.state.models.all_loaded
@@ -90,9 +96,23 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     }
 
 
-@router.get("/health/live")
-@router.get("/api/v1/health/live")
 async def live(request: Request) -> dict[str, Any]:
-    """That the process answers at all."""
+    """Answers if the process lives."""
     state: Health = request.app.state.health
     return {**_head("alive"), "uptime_seconds": round(time.monotonic() - state.started, 3)}
+
+
+Report = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
+
+_REPORTS: dict[str, Report] = {"health": health, "status": status, "ready": ready, "live": live}
+
+
+def health_router(dialects: Iterable[Dialect]) -> APIRouter:
+    """Returns the routes that the dialects ask for; a second path for one report is not in the API's description."""
+    router = APIRouter(tags=["health"])
+    for dialect in dialects:
+        described: set[str] = set()
+        for path, report in dialect.health.items():
+            router.get(path, include_in_schema=report not in described)(_REPORTS[report])
+            described.add(report)
+    return router

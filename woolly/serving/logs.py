@@ -1,4 +1,4 @@
-"""Logs: one line per event with the request's id; never a key, and a prompt only where the operator asked for it."""
+"""Logs: one line per event with the request's id; never a key, and a prompt only with --log-prompts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,39 @@ import logging
 import sys
 import time
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
-__all__ = ["log", "request_id", "set_up_logs"]
+from woolly.errors import RequestError
+
+__all__ = ["ignore", "ignored", "log", "request_id", "set_up_logs"]
 
 log = logging.getLogger("woolly.serving")
 
-# The id of the request that the current task answers; "-" outside of one.
+# Id of the request that the current task serves; "-" outside of a request.
 request_id: ContextVar[str] = ContextVar("woolly_request_id", default="-")
+
+# What the request of the current task asked for without effect. Its header x-woolly-ignored and its log line say so.
+ignored: ContextVar[list[str] | None] = ContextVar("woolly_ignored", default=None)
+
+_MOST_IGNORED = 20  # names of one request
+_MOST_NAME = 120  # characters of each
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
+def ignore(what: str) -> None:
+    """Notes a field, or a part of one, that the current request gave and that has no effect."""
+    noted = ignored.get()
+    name = what.encode("unicode_escape").decode("ascii")[:_MOST_NAME]
+    if name != name.strip() or not name:
+        name = f'"{name}"'  # a header's value neither begins nor ends with a space
+    if noted is not None and len(noted) < _MOST_IGNORED and name not in noted:
+        noted.append(name)
+
+
 class _Formatter(logging.Formatter):
-    """`extra` fields become fields of the line."""
+    """Writes `extra` fields as fields of the line."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
@@ -45,20 +64,26 @@ class _Formatter(logging.Formatter):
 
 
 def _one_line(value: Any) -> str:
-    """What a client sent may hold line ends or terminal codes; a line of the log stays one."""
+    """Escapes line ends and terminal codes that a client may have sent."""
     text = value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def set_up_logs(level: str, as_json: bool) -> None:
-    """Sends the logs of the server and of uvicorn to standard error."""
-    handler = logging.StreamHandler(sys.__stderr__)
+def set_up_logs(level: str, as_json: bool, file: Path | None = None) -> None:
+    """Sends the logs of the server and of uvicorn to standard error, or appends them to a file.
+
+    RequestError if the file cannot be written.
+    """
+    try:
+        handler = logging.StreamHandler(sys.__stderr__) if file is None else logging.FileHandler(file, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"log_file is {file}, which cannot be written: {error.strerror}", field="log_file") from None
     handler.setFormatter(_Formatter(as_json))
     for name in ("woolly", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
-    # uvicorn's own chatter about starting and connections says nothing that ours does not.
+    # uvicorn's own messages about starting and connections repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger("woolly").level))
     logging.getLogger("uvicorn.access").handlers = []

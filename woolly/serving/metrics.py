@@ -1,19 +1,59 @@
-"""Stats: what the server did so far, for Prometheus and for /performance/stats."""
+"""Stats: counts what the server did, for Prometheus and for /performance/stats."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-__all__ = ["Stats"]
+__all__ = ["Stats", "Work"]
 
-_RECENT = 1024  # answers that the percentiles look back on
+_RECENT = 1024  # answers that the percentiles cover
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How fast one request was."""
+
+    model: str
+    first_token_s: float
+    answer_s: float
+    prompt_per_second: float
+    predicted_per_second: float
+
+
+@dataclass
+class Work:
+    """What answers took, summed up."""
+
+    prompt_tokens: int = 0  # computed
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    predicted_tokens: int = 0
+    predicted_seconds: float = 0.0
+    steps: int = 0  # of engines
+    most_tokens: int = 0  # of one answer and its prompt
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafted_answers: int = 0
+
+    def add(self, usage: dict[str, int], timings: dict[str, float], drafted: Sequence[tuple[int, int]]) -> None:
+        """Adds a request; `drafted` has the guessed tokens and the right ones of each answer."""
+        self.prompt_tokens += usage["prompt_tokens"] - usage["cached_tokens"]
+        self.cached_tokens += usage["cached_tokens"]
+        self.prompt_seconds += timings["prompt_ms"] / 1000
+        self.predicted_tokens += usage["completion_tokens"]
+        self.predicted_seconds += timings["predicted_ms"] / 1000
+        self.most_tokens = max(self.most_tokens, usage["total_tokens"])
+        self.drafted_tokens += sum(guessed for guessed, _ in drafted)
+        self.accepted_tokens += sum(right for _, right in drafted)
+        self.drafted_answers += sum(guessed > 0 for guessed, _ in drafted)
 
 
 class Stats:
@@ -21,6 +61,10 @@ class Stats:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
+        self.started_at = time.time()
+        self.work = Work()  # since the start
+        self._recent = Work()  # since `take_recent`
+        self._steps: dict[int, int] = {}  # of each engine, by its identity, as last seen
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "woolly_http_requests", "HTTP requests by status class.", ["status"], registry=self.registry
@@ -31,6 +75,8 @@ class Stats:
             "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", registry=self.registry
         )
         self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", registry=self.registry)
+        self._texts = Counter("woolly_texts", "Texts read for vectors, ranks and labels.", registry=self.registry)
+        self._text_tokens = Counter("woolly_text_tokens", "Tokens of such texts.", registry=self.registry)
         self._first = Histogram(
             "woolly_first_token_seconds", "From arrival to the first token.", buckets=_SECONDS, registry=self.registry
         )
@@ -38,13 +84,15 @@ class Stats:
             "woolly_answer_seconds", "From arrival to the end.", buckets=_SECONDS, registry=self.registry
         )
         self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
-        self.recent: deque[dict[str, float]] = deque(maxlen=_RECENT)
+        # Without the names as labels: clients choose them.
+        self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
+        self.recent: deque[_Answer] = deque(maxlen=_RECENT)
         self.totals = {
             "requests": 0, "answers": 0, "errors": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0,
         }  # fmt: skip
 
     def watch(self, name: str, help: str, read: Callable[[], float]) -> None:
-        """A figure that is asked for when somebody looks."""
+        """Adds a gauge that calls `read` whenever the metrics are read."""
         Gauge(name, help, registry=self.registry).set_function(read)
 
     def replied(self, status: int) -> None:
@@ -55,11 +103,41 @@ class Stats:
             self.totals["errors"] += 1
 
     def refused(self, code: str) -> None:
-        """Counts a request that was not served."""
+        """Counts a refused request."""
         self._refused.labels(code).inc()
 
-    def answered(self, reasons: list[str], usage: dict[str, int], timings: dict[str, float]) -> None:
-        """Counts a request that the engine had; `timings` as `Running.timings` gives them."""
+    def ignored(self, n_fields: int) -> None:
+        """Counts fields that were taken without effect."""
+        self._ignored.inc(n_fields)
+
+    def read(self, n_texts: int, n_tokens: int) -> None:
+        """Counts texts that became vectors, ranks or labels."""
+        self._texts.inc(n_texts)
+        self._text_tokens.inc(n_tokens)
+
+    def worked(
+        self,
+        engine: int,
+        n_steps: int,
+        usage: dict[str, int],
+        timings: dict[str, float],
+        drafted: Sequence[tuple[int, int]],
+    ) -> None:
+        """Adds up what a request took; `n_steps` are all steps so far of the engine with this identity."""
+        before = self._steps.get(engine, 0)
+        # An engine that has done less than before is another one at the same address.
+        self.work.steps += n_steps - before if n_steps >= before else n_steps
+        self._steps[engine] = n_steps
+        for work in (self.work, self._recent):
+            work.add(usage, timings, drafted)
+
+    def take_recent(self) -> Work:
+        """Returns what was added since the last call."""
+        recent, self._recent = self._recent, Work()
+        return recent
+
+    def answered(self, model: str, reasons: list[str], usage: dict[str, int], timings: dict[str, float]) -> None:
+        """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`."""
         for reason in reasons:
             self._answers.labels(reason).inc()
         self.totals["answers"] += len(reasons)
@@ -73,33 +151,30 @@ class Stats:
             self._first.observe(first)
             self._whole.observe(last)
             self.recent.append(
-                {
-                    "first_token_s": first,
-                    "answer_s": last,
-                    "prompt_per_second": timings["prompt_per_second"],
-                    "predicted_per_second": timings["predicted_per_second"],
-                }
+                _Answer(model, first, last, timings["prompt_per_second"], timings["predicted_per_second"])
             )
 
     @property
     def seconds_per_answer(self) -> float:
-        """What an answer took of late; a second where nothing is known."""
-        taken = [one["answer_s"] for one in self.recent]
+        """Returns the mean time of recent answers; 1 if there are none."""
+        taken = [one.answer_s for one in self.recent]
         return sum(taken) / len(taken) if taken else 1.0
 
-    def snapshot(self) -> dict[str, Any]:
-        """The figures as one mapping; times in milliseconds, of the last 1024 answers."""
-        first = sorted(one["first_token_s"] for one in self.recent)
+    def snapshot(self, model: str | None = None) -> dict[str, Any]:
+        """Returns the figures as one mapping; times in milliseconds, over those of the last 1024 answers that `model`
+        gave, or all of them."""
+        recent = [one for one in self.recent if model in (None, one.model)]
+        first = sorted(one.first_token_s for one in recent)
         return {
             "uptime_seconds": time.monotonic() - self.started,
             **self.totals,
             "first_token_ms": {f"p{share}": 1000 * _percentile(first, share) for share in (50, 95, 99)},
-            "prompt_tokens_per_second": _mean([one["prompt_per_second"] for one in self.recent]),
-            "predicted_tokens_per_second": _mean([one["predicted_per_second"] for one in self.recent]),
+            "prompt_tokens_per_second": _mean([one.prompt_per_second for one in recent]),
+            "predicted_tokens_per_second": _mean([one.predicted_per_second for one in recent]),
         }
 
     def text(self) -> bytes:
-        """In Prometheus' words."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

@@ -1,7 +1,8 @@
-"""Settings: everything that can be said to the server, in one table that flags, environment and file are read by."""
+"""Settings: one table of all settings of the server; flags, environment, woolly.toml and docs are made from it."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,202 +11,362 @@ from woolly.errors import RequestError
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
-    from woolly.engine import SamplingParams
+    from woolly.sampling import SamplingParams
+    from woolly.serving.loading.options import ModelOptions
 
 __all__ = ["Settings", "groups"]
 
-# What settings are about, by the first one of each; the panels of --help and the tables of docs/serving.md.
+# Title of each group by its first setting: the panels of --help and the tables of docs/reference/settings.md.
 _GROUPS = {
     "model": "Models",
     "ctx_size": "How a model runs",
     "host": "The network",
     "api_key": "Safety",
     "rate_limit": "Limits",
-    "sessions_file": "Sessions",
-    "n_predict": "What a request gets that does not say otherwise",
-    "metrics": "What is shown",
+    "sessions_file": "Sessions and batches",
+    "n_predict": "Defaults of a request",
+    "metrics": "Observation",
 }
 
 
 def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> Any:
-    """A field: its flags, what it does, and how its default is told where None stands for one."""
+    """Returns a field with its flags and help; `shown` describes the default if the value itself does not."""
     return field(default=default, metadata={"flags": tuple(flags.split()), "help": help, "shown": shown})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `woolly serve` runs with; a value that cannot be is refused by its name.
+    """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
 
-    The type of a field says how text is read: a tuple is a list separated by commas.
+    The type of a field decides how text is read: a tuple is a list separated by commas.
     """
 
     # Models.
     model: str | None = _setting(
-        None, "-m --model", "Model that answers first: a GGUF file or a name that was pulled.", "the only one there is"
+        None, "-m --model", "Model to load first: a GGUF file, or the name of a pulled model.", "the only one there is"
     )
     models_dir: Path | None = _setting(  # noqa: RUF009
-        None, "--models-dir", "Folder of GGUF files that clients may ask for.", "where `woolly pull` puts them"
+        None, "--models-dir", "Folder of GGUF files that clients may use.", "where `woolly pull` puts them"
     )
-    alias: str | None = _setting(None, "-a --alias", "Name under which --model is known.", "its file's name")
-    preload: tuple[str, ...] = _setting((), "--preload", "Further models that are loaded at the start.")
-    models_max: int = _setting(1, "--models-max", "Models that are loaded at once; the longest unused makes room.")
-    keep_alive: float = _setting(0.0, "--keep-alive", "Seconds after which an unused model is unloaded; 0: never.")
+    alias: tuple[str, ...] = _setting(
+        (), "-a --alias", "Names of --model for clients; the first by the alphabet is shown.", "its file's name"
+    )
+    tags: tuple[str, ...] = _setting((), "--tags", "Words about --model, for clients that show them.")
+    models_autoload: bool = _setting(
+        True,
+        "--models-autoload/--no-models-autoload",
+        "Whether a request loads its model; else only /models/load does.",
+    )
+    preload: tuple[str, ...] = _setting((), "--preload", "Further models to load at the start.")
+    models_max: int = _setting(
+        1,
+        "--models-max",
+        "Most models of a kind (that write, embed, rank) loaded at once; the longest unused one leaves.",
+    )
+    strict_models: bool = _setting(
+        False, "--strict-models", "Refuse names that no model has, which the main or only model else answers to."
+    )
+    keep_alive: float = _setting(
+        0.0, "--keep-alive --sleep-idle-seconds", "Seconds after which an unused model is unloaded; 0: never."
+    )
     load_wait: float = _setting(120.0, "--load-wait", "Seconds that a request waits for its model to be loaded.")
 
     # How a model runs.
     ctx_size: int | None = _setting(
-        None, "-c --ctx-size --ctx", "Tokens of prompt and answer together, per request.", "the model's, at most 8192"
+        None,
+        "-c --ctx-size --ctx",
+        "Tokens of prompt and answer together, per request.",
+        "the model's, as memory allows",
+    )
+    kv_unified: bool = _setting(
+        True,
+        "-kvu/-no-kvu --kv-unified/--no-kv-unified",
+        "Whether each request may have the whole --ctx-size; else its share, divided by --parallel.",
     )
     threads: int | None = _setting(None, "-t --threads", "Threads that compute.", "all physical cores")
-    parallel: int = _setting(16, "-np --parallel", "Requests that run at once; others wait.")
+    parallel: int = _setting(16, "-np --parallel", "Most requests that run at once; others wait.")
     batch_size: int | None = _setting(None, "-b --batch-size", "Most tokens of one step, up to 512.", "512")
     ubatch_size: int | None = _setting(
         None, "-ub --ubatch-size", "As --batch-size; the smaller one counts.", "--batch-size"
     )
-    cache_type_k: str | None = _setting(None, "-ctk --cache-type-k", "How keys are kept: f16, f32 or q8_0.", "f16")
+    cache_type_k: str | None = _setting(None, "-ctk --cache-type-k", "Type of cached keys: f16, f32 or q8_0.", "f16")
     cache_type_v: str | None = _setting(
-        None, "-ctv --cache-type-v", "How values are kept: as keys, both are one.", "--cache-type-k"
+        None, "-ctv --cache-type-v", "Type of cached values: that of the keys.", "--cache-type-k"
     )
     kv_tokens: int | None = _setting(
         None, "--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts"
     )
+    cache_disk: str | None = _setting(
+        None,
+        "--cache-disk",
+        "Most that pages of prompts may take on disk, such as 20GB; they outlive the server.",
+        "none",
+    )
+    cache_disk_folder: Path | None = _setting(  # noqa: RUF009
+        None,
+        "--cache-disk-folder",
+        "Folder of these pages, which several servers may share.",
+        "pages beside the models",
+    )
     weight_memory: str | None = _setting(
         None, "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"
     )
-    model_draft: str | None = _setting(
-        None, "-md --model-draft", "Smaller model that guesses ahead, or prompt_lookup.", "no guessing"
+    model_draft: str = _setting(
+        "auto",
+        "-md --model-draft",
+        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, none, or auto: mtp if the file has it.",
     )
-    draft_max: int = _setting(8, "--draft-max --draft", "Tokens that are guessed ahead at most.")
+    lora: tuple[str, ...] = _setting((), "--lora", "LoRA adapters for --model in GGUF, separated by commas.")
+    lora_scaled: tuple[str, ...] = _setting(
+        (), "--lora-scaled", "The same with how much each counts, FILE:SCALE; their numbers follow those of --lora."
+    )
+    control_vector: tuple[str, ...] = _setting(
+        (), "--control-vector", "Control vectors for --model in GGUF, separated by commas."
+    )
+    control_vector_scaled: tuple[str, ...] = _setting((), "--control-vector-scaled", "The same, as FILE:SCALE.")
+    control_vector_layer_range: str | None = _setting(
+        None, "--control-vector-layer-range", "First and last layer that get a control vector, as START:END.", "all"
+    )
+    draft_max: int = _setting(8, "--draft-max --draft", "Most tokens to guess ahead.")
     optimized_inference: bool = _setting(
         True, "--use-optimized-inference/--no-optimized-inference", "Native kernels, or the reference backend."
     )
     chat_template: str | None = _setting(
-        None, "--chat-template", "Jinja text that lays conversations out, instead of the model's own."
+        None, "--chat-template", "Jinja template for conversations, or the name of one, instead of the model's own."
     )
-    chat_template_file: Path | None = _setting(None, "--chat-template-file", "File with such a text.")  # noqa: RUF009
+    chat_template_file: Path | None = _setting(None, "--chat-template-file", "File with such a template.")  # noqa: RUF009
+    chat_template_kwargs: str | None = _setting(
+        None, "--chat-template-kwargs", "JSON object: switches of the model's template, unless a request sets them."
+    )
+    reasoning: str = _setting(
+        "auto", "-rea --reasoning", "Whether the model thinks: on, off, or auto as its template has it."
+    )
+    reasoning_format: str = _setting(
+        "auto", "--reasoning-format", "none leaves thoughts in the text; auto and deepseek reply with them apart."
+    )
+    reasoning_budget: int = _setting(-1, "--reasoning-budget", "0 is --reasoning off; -1: no limit.")
+    slot_save_path: Path | None = _setting(  # noqa: RUF009
+        None, "--slot-save-path", "Folder for what /slots/N?action=save writes.", "no saving"
+    )
 
     # The network.
-    host: str = _setting("127.0.0.1", "--host", "Address to listen at; 0.0.0.0 is every one of this machine.")
-    port: int = _setting(8080, "--port", "Port to listen at; 0 for any that is free.")
+    host: str = _setting("127.0.0.1", "--host", "Address to listen at; 0.0.0.0: all addresses of this machine.")
+    port: int = _setting(8080, "--port", "Port to listen at; 0: any free port.")
+
+    api_prefix: str = _setting("", "--api-prefix", "Path that all routes begin with, such as /llm.", "none")
+    path: Path | None = _setting(None, "--path", "Folder of files to serve at / in place of the web page.")  # noqa: RUF009
 
     # Safety.
-    api_key: tuple[str, ...] = _setting((), "--api-key", "Keys that clients must bring, separated by commas.")
+    api_key: tuple[str, ...] = _setting((), "--api-key", "Keys of which clients must send one, separated by commas.")
     api_key_file: Path | None = _setting(None, "--api-key-file", "File with one key per line.")  # noqa: RUF009
+    admin_key: tuple[str, ...] = _setting(
+        (), "--admin-key", "Keys that may also load, configure and unload models; without any keys everyone may."
+    )
+    allow_pull: bool = _setting(
+        False, "--allow-pull", "Let requests download models (/api/pull), of clients that may load models."
+    )
+    mcp: Path | None = _setting(  # noqa: RUF009
+        None, "--mcp", "File of MCP servers whose tools the page may call, each call after a question."
+    )
+    share_prefixes: bool | None = _setting(
+        None,
+        "--share-prefixes/--no-share-prefixes",
+        "Whether clients with different keys reuse each other's computed prompts, which reveals who sent the same.",
+        "only without keys",
+    )
     token_secret: str | None = _setting(
-        None, "--token-secret", "Text that signs tokens, so that they outlive a restart.", "random"
+        None, "--token-secret", "Text that signs tokens, so that they stay valid after a restart.", "random"
     )
     token_lifetime: int = _setting(3600, "--token-lifetime", "Seconds until a token expires.")
     cors_origins: tuple[str, ...] = _setting(
-        (), "--cors-origins", "Origins of web pages that may call, separated by commas; *: any."
+        (),
+        "--cors-origins",
+        "Origins of web pages that may call, separated by commas; *: any; localhost: pages of this machine.",
+        "pages of localhost, if --host is local",
     )
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "--allowed-hosts", "Further names for which this machine may be asked where no key is needed."
+        (), "--allowed-hosts", "Further host names that requests may use if the server has no keys."
     )
     trusted_proxies: tuple[str, ...] = _setting(
-        (), "--trusted-proxies", "Addresses whose X-Forwarded-For is believed, separated by commas."
+        (), "--trusted-proxies", "Addresses of proxies whose X-Forwarded-For is trusted, separated by commas."
     )
 
     # Limits.
     rate_limit: int = _setting(0, "--rate-limit", "Requests per minute and client; 0: no limit.")
     max_body: str = _setting("16MiB", "--max-body", "Largest body of a request.")
-    max_bodies: str = _setting("256MiB", "--max-bodies", "Bodies of all requests under way together.")
+    max_bodies: str = _setting("256MiB", "--max-bodies", "Bodies of all open requests together.")
     max_prompt: int | None = _setting(None, "--max-prompt", "Most tokens of a prompt.", "the context")
-    max_queue: int = _setting(128, "--max-queue", "Answers that may wait beside those that run.")
+    max_queue: int = _setting(128, "--max-queue", "Answers that may wait for a running one to end.")
     max_connections: int = _setting(1024, "--max-connections", "Connections that may be open at once.")
-    request_timeout: float = _setting(600.0, "--request-timeout", "Seconds that an answer may take; 0: no limit.")
-    timeout: float = _setting(30.0, "-to --timeout", "Seconds that a client may take to send a request or take data.")
+    request_timeout: float = _setting(
+        600.0, "--request-timeout", "Seconds without progress after which an answer ends; 0: none."
+    )
+    timeout: float = _setting(30.0, "-to --timeout", "Seconds that a client may take to send a request or read data.")
     socket_idle: float = _setting(
         600.0, "--socket-idle", "Seconds that a WebSocket may stay open without a message or a chat; 0: no limit."
     )
-    grace: float = _setting(
-        30.0, "--grace", "Seconds that running answers get to finish when the server is told to stop."
-    )
+    grace: float = _setting(30.0, "--grace", "Seconds that running answers have to finish when the server stops.")
 
-    # Sessions.
+    # Sessions and batches.
     sessions_file: Path | None = _setting(  # noqa: RUF009
-        None, "--sessions-file", "Where conversations are kept.", "sessions.db beside the models folder"
+        None, "--sessions-file", "File that stores conversations.", "sessions.db beside the models folder"
     )
     max_sessions: int = _setting(1000, "--max-sessions", "Sessions that one client may keep.")
     max_session_size: str = _setting("1MiB", "--max-session-size", "Most that the messages of one session may take.")
 
-    # What a request gets that does not say otherwise.
+    batches_dir: Path | None = _setting(  # noqa: RUF009
+        None,
+        "--batches-dir",
+        "Folder of files and batches (/v1/files, /v1/batches).",
+        "batches beside the models folder",
+    )
+    max_files: str = _setting("1GB", "--max-files", "Most that the files of one client may take.")
+
+    # Defaults of a request.
     n_predict: int = _setting(-1, "-n --predict --n-predict", "Most tokens of an answer; -1: until the model ends it.")
-    seed: int = _setting(-1, "-s --seed", "Seed of the answers; -1: another one each time.")
-    temp: float = _setting(0.8, "--temp --temperature", "0 takes the likeliest token each time.")
-    top_k: int = _setting(40, "--top-k", "Draw from so many likeliest tokens; 0: all.")
+    seed: int = _setting(-1, "-s --seed", "Seed of the answers; -1: a random one each time.")
+    temp: float = _setting(0.8, "--temp --temperature", "Temperature; 0 takes the likeliest token each time.")
+    top_k: int = _setting(40, "--top-k", "Draw from the k likeliest tokens; 0: all.")
     top_p: float = _setting(0.95, "--top-p", "Draw from the likeliest tokens that add up to this share.")
     min_p: float = _setting(0.05, "--min-p", "Drop tokens less likely than this share of the likeliest.")
-    repeat_penalty: float = _setting(1.0, "--repeat-penalty", "Lowers tokens that were used; 1: off.")
-    repeat_last_n: int = _setting(64, "--repeat-last-n", "Tokens that the penalties look back on; -1: all.")
-    presence_penalty: float = _setting(0.0, "--presence-penalty", "Lowers tokens that were used at all.")
-    frequency_penalty: float = _setting(0.0, "--frequency-penalty", "Lowers tokens by how often they were used.")
+    repeat_penalty: float = _setting(1.0, "--repeat-penalty", "Lowers the scores of used tokens; 1: off.")
+    repeat_last_n: int = _setting(64, "--repeat-last-n", "Last tokens that the penalties apply to; -1: all.")
+    presence_penalty: float = _setting(0.0, "--presence-penalty", "Lowers the scores of used tokens.")
+    frequency_penalty: float = _setting(0.0, "--frequency-penalty", "Lowers the scores of tokens per use.")
 
-    # What is shown.
+    context_shift: bool = _setting(
+        False,
+        "--context-shift/--no-context-shift",
+        "Whether an answer whose context is full goes on without the older half.",
+    )
+
+    # Observation.
     metrics: bool = _setting(True, "--metrics/--no-metrics", "Figures for Prometheus at /metrics.")
-    slots: bool = _setting(True, "--slots/--no-slots", "What runs at present, at /slots.")
-    webui: bool = _setting(True, "--webui/--no-webui", "The web page at /.")
+    probe: bool = _setting(
+        False, "--probe", "Prove the identity of a model's bits when it is loaded; /health shows it."
+    )
+    slots: bool = _setting(True, "--slots/--no-slots", "Running requests at /slots.")
+    props: bool = _setting(False, "--props", "POST /props.")
+    webui: bool = _setting(True, "--webui/--no-webui --ui/--no-ui", "The web page at /.")
     log_level: str = _setting("info", "--log-level", "debug, info, warning or error.")
     log_format: str = _setting("text", "--log-format", "text or json, one line each.")
-    log_prompts: bool = _setting(False, "--log-prompts/--no-log-prompts", "Prompts and answers in the log, too.")
+    log_file: Path | None = _setting(None, "--log-file", "File for the log, in place of standard error.")  # noqa: RUF009
+    verbose: bool = _setting(
+        False, "-v --verbose --log-verbose", "--log-level debug, and the prompt of each chat in its reply: __verbose."
+    )
+    log_prompts: bool = _setting(False, "--log-prompts/--no-log-prompts", "Write prompts and answers to the log.")
 
     def __post_init__(self) -> None:
-        self._check()
+        # Imported late: the checks are about this class.
+        from woolly.serving.settings_checks import check_settings, read_aliases
+
+        for name, value in read_aliases(self).items():
+            object.__setattr__(self, name, value)
+        check_settings(self)
 
     @property
     def folder(self) -> Path:
-        """Where models lie."""
+        """Returns the folder of models."""
         return models_folder() if self.models_dir is None else self.models_dir
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
+
+    @property
     def sessions_path(self) -> Path:
-        """Where conversations are kept."""
+        """Returns the file that stores conversations."""
         return models_folder().parent / "sessions.db" if self.sessions_file is None else self.sessions_file
 
     @property
+    def batches_path(self) -> Path:
+        """Returns the folder of files and batches."""
+        return models_folder().parent / "batches" if self.batches_dir is None else self.batches_dir
+
+    @property
+    def max_files_bytes(self) -> int:
+        """Returns the most bytes of one client's files."""
+        from woolly.runtime import parse_size
+
+        return parse_size("max_files", self.max_files) or 0
+
+    @property
     def max_body_bytes(self) -> int:
-        """The largest body in bytes."""
+        """Returns the largest body in bytes."""
         from woolly.runtime import parse_size
 
         return parse_size("max_body", self.max_body) or 0
 
     @property
     def max_bodies_bytes(self) -> int:
-        """What the bodies of all requests may take together, in bytes."""
+        """Returns the most bytes of all bodies together."""
         from woolly.runtime import parse_size
 
         return parse_size("max_bodies", self.max_bodies) or 0
 
     @property
     def max_session_bytes(self) -> int:
-        """What the messages of a session may take, in bytes."""
+        """Returns the most bytes of one session's messages."""
         from woolly.runtime import parse_size
 
         return parse_size("max_session_size", self.max_session_size) or 0
 
     @property
-    def chunk(self) -> int | None:
-        """Most rows of a step; None for the engine's own."""
-        given = [size for size in (self.batch_size, self.ubatch_size) if size is not None]
-        return min(given) if given else None
-
-    @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of --api-key and of the file; read anew at each call."""
+        """Returns the keys of --api-key, of --admin-key and of the file, which each call reads again."""
+        given = (*self.api_key, *self.admin_key)
         if self.api_key_file is None:
-            return self.api_key
+            return given
         lines = _text_of("api_key_file", self.api_key_file).splitlines()
-        return (*self.api_key, *(line.strip() for line in lines if line.strip() and not line.startswith("#")))
+        return (*given, *(line.strip() for line in lines if line.strip() and not line.startswith("#")))
 
     @property
-    def template(self) -> str | None:
-        """The chat template that stands in for a model's own."""
-        if self.chat_template_file is not None:
-            return _text_of("chat_template_file", self.chat_template_file)
-        return self.chat_template
+    def shares_prefixes(self) -> bool:
+        """Whether clients with different keys reuse each other's prefixes."""
+        return bool(self.share_prefixes)
+
+    @property
+    def request_ctx(self) -> int | None:
+        """Returns the context of one request, None for the model's own."""
+        if self.ctx_size is None or self.kv_unified:
+            return self.ctx_size
+        return max(1, self.ctx_size // self.parallel)
+
+    @property
+    def adapters(self) -> tuple[tuple[str, float], ...]:
+        """Returns the files of --lora and --lora-scaled, and how much each counts if nobody says otherwise."""
+        from woolly.engine.adapters import scaled_file
+
+        return (*((file, 1.0) for file in self.lora), *map(scaled_file, self.lora_scaled))
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Returns the switches of --chat-template-kwargs."""
+        return {} if self.chat_template_kwargs is None else dict(json.loads(self.chat_template_kwargs))
+
+    @property
+    def template_source(self) -> str | None:
+        """Returns the template that --chat-template gives as text or by name."""
+        from woolly.templates import named_template
+
+        return None if self.chat_template is None else named_template(self.chat_template) or self.chat_template
+
+    @property
+    def given_template(self) -> str | None:
+        """Returns the template that replaces the model's own; reads --chat-template-file."""
+        file = self.chat_template_file
+        return self.template_source if file is None else _text_of("chat_template_file", file)
+
+    def model_options(self) -> ModelOptions:
+        """Returns how a model is opened."""
+        from woolly.serving.loading.options import ModelOptions
+
+        return ModelOptions.of(self)
 
     def defaults(self) -> SamplingParams:
-        """What a request gets that does not say otherwise."""
-        from woolly.engine import SamplingParams
+        """Returns the sampling parameters of a request that sets none."""
+        from woolly.sampling import SamplingParams
 
         return SamplingParams(
             max_tokens=None if self.n_predict < 0 else self.n_predict,
@@ -218,82 +379,16 @@ class Settings:
             repeat_last_n=self.repeat_last_n,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
+            context_shift=self.context_shift,
         )
-
-    def _check(self) -> None:
-        """Refuses what no server could run with; what only a model can tell is refused when it is loaded."""
-        from woolly.runtime import KV_TYPES, parse_size
-
-        for name, low in _LEAST.items():
-            if (value := getattr(self, name)) is not None and not low <= value < float("inf"):
-                raise RequestError(f"{name} is {value}; at least {low} was expected")
-        if self.port > 65535:
-            raise RequestError(f"port is {self.port}; at most 65535 was expected")
-        for name, choices in (("log_level", _LEVELS), ("log_format", ("text", "json"))):
-            if getattr(self, name) not in choices:
-                raise RequestError(f"{name} is {getattr(self, name)!r}; choose one of: {', '.join(choices)}")
-        for name in ("cache_type_k", "cache_type_v"):
-            if (kind := getattr(self, name)) is not None and kind not in KV_TYPES:
-                raise RequestError(f"{name} is {kind!r}; choose one of: {', '.join(KV_TYPES)}")
-        if self.cache_type_v not in (None, self.cache_type_k or "f16"):
-            raise RequestError(
-                f"cache_type_v is {self.cache_type_v}, but keys are kept as {self.cache_type_k or 'f16'};"
-                " keys and values are kept alike"
-            )
-        if self.chat_template is not None and self.chat_template_file is not None:
-            raise RequestError("chat_template and chat_template_file are given together; one of them was expected")
-        if not self.optimized_inference and (self.cache_type_k or self.cache_type_v) not in (None, "f32"):
-            raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
-        if self.token_secret is not None and len(self.token_secret) < 32:
-            raise RequestError("token_secret is short enough to guess; at least 32 characters were expected")
-        if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in self.keys):
-            raise RequestError("an API key is empty or holds a character that a header cannot carry")
-        if (self.api_key or self.api_key_file) and not self.keys:
-            raise RequestError("api_key_file holds no key, so nobody could be let in; write one key per line")
-        for name in ("weight_memory", "max_body", "max_bodies", "max_session_size"):
-            parse_size(name, getattr(self, name))
-        if self.max_bodies_bytes < self.max_body_bytes:
-            raise RequestError(
-                f"max_bodies is {self.max_bodies}, but one body may take {self.max_body}; at least as much was expected"
-            )
-        self.defaults()
 
 
 def groups() -> dict[str, str]:
-    """What each setting is about, in the order of the settings."""
+    """Returns the group of each setting, in the order of the settings."""
     found, group = {}, ""
     for setting in fields(Settings):
         found[setting.name] = group = _GROUPS.get(setting.name, group)
     return found
-
-
-_LEVELS = ("debug", "info", "warning", "error")
-
-_LEAST: dict[str, float] = {
-    "models_max": 1,
-    "keep_alive": 0,
-    "load_wait": 0,
-    "ctx_size": 1,
-    "threads": 1,
-    "parallel": 1,
-    "batch_size": 1,
-    "ubatch_size": 1,
-    "kv_tokens": 1,
-    "draft_max": 1,
-    "n_predict": -1,
-    "seed": -1,
-    "port": 0,
-    "token_lifetime": 1,
-    "rate_limit": 0,
-    "max_prompt": 1,
-    "max_queue": 0,
-    "max_connections": 1,
-    "max_sessions": 1,
-    "socket_idle": 0,
-    "request_timeout": 0,
-    "timeout": 0.1,
-    "grace": 0,
-}
 
 
 def _text_of(name: str, path: Path) -> str:

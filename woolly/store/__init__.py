@@ -1,32 +1,52 @@
-"""FILES: which models there are, where they lie, and how they come here."""
+"""WHERE FILES ARE: which models exist, where they are stored, and how they are fetched."""
 
 from woolly.store.addresses import is_address
-from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model, is_catalogued
+from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
 from woolly.store.download import Remote, open_url
+from woolly.store.entry import Stored
+from woolly.store.families import FAMILIES, Family, Purpose, Tag, models_for
 from woolly.store.fetch import pull
 from woolly.store.folder import models_folder
-from woolly.store.hub import HubName, hub_remotes
-from woolly.store.inventory import find_stored, list_models, remove_model
+from woolly.store.hub import HubName, hub_remotes, quant_of
+from woolly.store.inventory import find_stored, list_models, own_names, remove_model
+from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
+from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files
 from woolly.store.resolve import is_model_name, near_models, resolve
-from woolly.store.stored import Stored
 
 __all__ = [
     "CATALOGUE",
     "DEFAULT_MODEL",
+    "FAMILIES",
+    "NO_PRESET",
+    "PRESETS_FILE",
+    "Family",
     "HubName",
     "Model",
+    "Named",
+    "Preset",
+    "Purpose",
     "Remote",
     "Stored",
+    "Tag",
+    "find_named",
+    "find_preset",
     "find_stored",
     "hub_remotes",
     "is_address",
     "is_catalogued",
     "is_model_name",
+    "is_path",
+    "known_names",
     "list_models",
     "models_folder",
+    "models_for",
     "near_models",
     "open_url",
+    "own_names",
+    "preset_files",
     "pull",
+    "quant_of",
+    "remote_name",
     "remove_model",
     "resolve",
 ]

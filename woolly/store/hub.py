@@ -15,10 +15,10 @@ from woolly.store.folder import models_folder
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
 
-# What is taken where nothing was asked for: the usual choice first.
+# The type that is taken if the name gives none, the usual choice first.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "BF16", "F16")
 _QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|T?Q[0-9]_[0-9]|MXFP4\w*|BF16|F16|F32))(?=[-./]|$)", re.IGNORECASE
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|T?Q[0-9]_[0-9]|MXFP4\w*|NVFP4\w*|BF16|F16|F32))(?=[-./]|$)", re.IGNORECASE
 )
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 _NOT_MODELS = ("mmproj", "imatrix", "lora")
@@ -26,7 +26,7 @@ _NOT_MODELS = ("mmproj", "imatrix", "lora")
 
 @dataclass(frozen=True)
 class HubName:
-    """What stands after `hf:`."""
+    """A name on the hub: what follows `hf:`."""
 
     repo: str  # org/name
     quant: str | None = None
@@ -34,13 +34,13 @@ class HubName:
 
     @classmethod
     def parse(cls, spec: str) -> HubName:
-        """StoreError where it is none."""
+        """Returns the parsed name; raises StoreError if `spec` is not one."""
         found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+)|/([^\\:]+\.gguf))?", spec, re.IGNORECASE)
         if found is None or not spec.isprintable() or _leads_out(found[3] or "") or ".." in found[1]:
             raise StoreError(
                 f"{spec} is no name on the hub; expected hf:org/repo, hf:org/repo:Q4_K_M or hf:org/repo/file.gguf"
             )
-        return cls(found[1], found[2], found[3])
+        return cls(found[1], None if (found[2] or "").lower() == "latest" else found[2], found[3])
 
     def __str__(self) -> str:
         tail = f":{self.quant}" if self.quant else f"/{self.file}" if self.file else ""
@@ -48,23 +48,23 @@ class HubName:
 
     @property
     def folder(self) -> Path:
-        """Where its files are kept."""
+        """Returns the folder of its files."""
         return models_folder() / "hf" / self.repo
 
 
 def _leads_out(file: str) -> bool:
-    """Whether a path inside a repository could lie outside of its folder, or be hidden there."""
+    """Returns whether a path of a repository could leave its folder, or be hidden in it."""
     return bool(file) and ("\\" in file or any(part[:1] in ("", ".") for part in file.split("/")))
 
 
 def quant_of(name: str) -> str | None:
-    """The type that a file's name ends with, such as Q4_K_M."""
+    """Returns the type that a file's name ends with, such as Q4_K_M."""
     found = _QUANT.findall(_SHARD.sub(".gguf", name).removesuffix(".gguf"))
     return found[-1].upper() if found else None
 
 
 def choose_file(names: Iterable[str], wanted: HubName) -> str:
-    """The one file, or first shard, that is meant; StoreError with those that there are."""
+    """Returns the file, or first shard, that `wanted` means; raises StoreError with a list of the files otherwise."""
     models = []
     for name in sorted(names):
         shard = _SHARD.search(name)
@@ -94,7 +94,7 @@ def choose_file(names: Iterable[str], wanted: HubName) -> str:
 
 
 def shards_of(name: str) -> list[str]:
-    """All shards of a model whose first is given; a whole file alone."""
+    """Returns the names of all shards, given the first; one name if the model is not split."""
     found = _SHARD.search(name)
     if found is None:
         return [name]
@@ -103,7 +103,7 @@ def shards_of(name: str) -> list[str]:
 
 
 def hub_remotes(wanted: HubName) -> list[Remote]:
-    """The files of a model, with sizes and checksums, as the hub tells them. HF_ENDPOINT and HF_TOKEN hold."""
+    """Asks the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply."""
     import huggingface_hub as hub
     from huggingface_hub import constants, errors
 
@@ -116,18 +116,23 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise StoreError(
-            f"there is no repository {wanted.repo} on the hub, or it is private: check the name, or set HF_TOKEN"
+            f"there is no repository hf:{wanted.repo} on the hub, or it is private: check the name, or set HF_TOKEN"
         ) from None
-    except Exception as error:  # whatever its HTTP library raises: names and bases differ between versions
-        raise StoreError(f"the hub at {endpoint} cannot be asked ({_reason(error)}): check the network") from error
+    except Exception as error:  # its HTTP library: exception names and bases differ between versions
+        from woolly.store.inventory import list_models  # it imports this module
+
+        here = ", ".join(model.name for model in list_models()) or "none"
+        raise StoreError(
+            f"cannot reach the hub at {endpoint} ({_reason(error)}) for {wanted}; models here: {here}"
+        ) from error
     files: dict[str, Any] = {file.rfilename: file for file in info.siblings or []}
     token = hub.get_token()
     remotes = []
     for name in shards_of(choose_file(files, wanted)):
-        # Whoever answers at HF_ENDPOINT chooses these names, and files are written under them.
+        # The server at HF_ENDPOINT chooses these names, and files are written under them.
         if not name.isprintable() or _leads_out(name):
             raise StoreError(
-                f"{wanted.repo} names a file {name!r}, which could lie outside of its folder: choose another"
+                f"{wanted.repo} names a file {name!r}, which could be outside of its folder: choose another"
             )
         if name not in files:
             raise StoreError(f"{wanted.repo} lacks {name}, a shard of this model: choose another file")
@@ -138,7 +143,7 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
 
 
 def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Bring a model's files here, unless they are here or in the hub's own cache; gives the first."""
+    """Downloads the files of a model unless they are here or in the hub's cache; returns the first."""
     here = find_here(wanted)
     if here is not None and (wanted.quant or wanted.file):
         return here
@@ -164,7 +169,7 @@ def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None
 
 
 def find_here(wanted: HubName) -> Path | None:
-    """The file of a model that was pulled, or that the hub's own cache holds; None where there is none."""
+    """Returns the file of a model that was pulled or is in the hub's cache, or None."""
     for folder in (wanted.folder, *_snapshots(wanted.repo)):
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")] if folder.is_dir() else []
         if not names:
@@ -179,7 +184,7 @@ def find_here(wanted: HubName) -> Path | None:
 
 
 def hub_cache() -> Path:
-    """The folder that Hugging Face's tools keep models in."""
+    """Returns the folder in which Hugging Face's tools keep models."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")

@@ -1,9 +1,10 @@
-"""Which models lie on this machine, and taking one of them away."""
+"""Lists the models on this machine, and removes one of them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,22 +13,23 @@ from pathlib import Path
 from woolly.errors import StoreError
 from woolly.store import catalogue
 from woolly.store.catalogue import lookup
-from woolly.store.elsewhere import hub_models, lm_studio_models, ollama_models
+from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, quant_of, shards_of
-from woolly.store.stored import Stored, describe, is_later_shard
+from woolly.store.names import catalogue_names, is_path, remote_name
+from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
 
-__all__ = ["find_stored", "list_models", "own_models", "remove_model"]
+__all__ = ["find_stored", "list_models", "own_models", "own_names", "remove_model"]
 
-# What lies beside a model for its sake. The lock stays: to remove it would race with whoever waits for it.
+# Side files that are removed with a model. Not the lock: another process may be waiting on it.
 _BESIDE = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
 def list_models() -> list[Stored]:
-    """All models that are found: Woolly's own first, then other programs'. A file that several know is one model."""
+    """Returns all models: Woolly's own first, then other programs'. A file that several programs list is one model."""
     found = list(own_models())
     for others in (hub_models, ollama_models, lm_studio_models):
-        with contextlib.suppress(OSError, RuntimeError):  # a store that may not be read, or no home
+        with contextlib.suppress(OSError, RuntimeError):  # an unreadable store, or no home folder
             found += others()
     by_file: dict[str, Stored] = {}
     for model in found:
@@ -39,27 +41,36 @@ def list_models() -> list[Stored]:
 
 
 def own_models() -> Iterator[Stored]:
-    """What was pulled: catalogue names, `hf:` names, and file names of what came from elsewhere."""
+    """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
-    known = {model.file_name: model for model in catalogue.CATALOGUE.values()}
     for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
-        if is_later_shard(path):
-            continue
-        parts = path.relative_to(folder).parts
-        model = known.get("/".join(parts))
-        if model is not None:
-            name = model.name
-        elif parts[0] == "hf" and len(parts) > 3:
-            name = f"hf:{parts[1]}/{parts[2]}/{'/'.join(parts[3:])}"
-        else:
-            name = "/".join(parts)
-        if found := describe(name, path, "woolly"):
-            # The server calls a model by its file, so that name finds it here too.
-            yield found if model is None else replace(found, aliases=(*model.aliases, path.name))
+        if not is_later_shard(path):
+            name, *aliases = own_names(folder, path)
+            if found := describe(name, path, "woolly"):
+                yield replace(found, aliases=tuple(aliases))
+
+
+def own_names(folder: Path, path: Path) -> list[str]:
+    """Returns the names of a file in a models folder, the one that is shown first: `woolly list` and the server agree.
+
+    That is its name in the catalogue, `hf:org/repo/file.gguf` for another file of the hub, or the file's name without
+    its ending. The file's name, with and without its ending, always finds it too.
+    """
+    parts = path.relative_to(folder).parts
+    place = "/".join(parts)
+    stem = re.sub(r"(-00001-of-\d{5})?\.gguf$", "", place)
+    if parts[0] == "hf" and len(parts) > 3:
+        repo, file = "/".join(parts[1:3]), "/".join(parts[3:])
+        names = [*catalogue_names(repo, file), f"hf:{repo}/{file}"]
+        stem = stem.rpartition("/")[2]
+    else:
+        known = (model for model in catalogue.CATALOGUE.values() if model.file_name == place)
+        names = [name for model in known for name in (model.name, *model.aliases)]
+    return list(dict.fromkeys([*names, stem, place if parts[0] != "hf" else path.name]))
 
 
 def find_stored(name: str) -> Stored | None:
-    """The model with this name as `list_models` gives it; `.gguf` may be left out, and `:latest` of Ollama's."""
+    """Returns the model with this name, or None; `.gguf` and Ollama's `:latest` may be left out."""
     wanted = {name.lower(), f"{name.lower()}.gguf", f"{name.lower()}:latest"}
     return next((model for model in list_models() if wanted & _names(model)), None)
 
@@ -69,7 +80,7 @@ def _names(model: Stored) -> set[str]:
 
 
 def remove_model(name: str) -> Stored:
-    """Take away a model of Woolly's own, with all its shards; gives what it was. Others' are left alone."""
+    """Removes a model of Woolly's own, with all its shards, and returns its entry. Never removes another program's."""
     found = _own(name)
     if found is None:
         other = find_stored(name)
@@ -77,7 +88,7 @@ def remove_model(name: str) -> Stored:
             raise StoreError(f"{other.name} belongs to {other.owner}: remove it there ({other.path})")
         if Path(name).is_file():
             raise StoreError(f"{name} is a file of yours, not a model that was pulled: remove it as any file")
-        raise StoreError(f"no model named {name!r} was pulled: `woolly list` tells those that were")
+        raise StoreError(f"no model named {name!r} was pulled: `woolly list` shows those that were")
     try:
         folder = found.path.parent
         shards = shards_of(found.path.name)
@@ -86,7 +97,7 @@ def remove_model(name: str) -> Stored:
                 shutil.rmtree(beside)
             else:
                 beside.unlink(missing_ok=True)
-        for shard in reversed(shards):  # the first at last: what fails half-way can be removed again by its name
+        for shard in reversed(shards):  # the first one last: if this fails half-way, the name still finds the rest
             (folder / shard).unlink(missing_ok=True)
         while folder != models_folder() and not any(folder.iterdir()):
             folder.rmdir()
@@ -97,16 +108,18 @@ def remove_model(name: str) -> Stored:
 
 
 def _own(name: str) -> Stored | None:
-    """The one model that a name means; StoreError where it may mean several."""
+    """Returns the model that a name means, or None; raises StoreError if it may mean several."""
     model = lookup(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
     models = list(own_models())
-    meant = [own for own in models if own.name == name] or [own for own in models if wanted & _names(own)]
-    if not meant and name.lower().startswith("hf:"):
-        hub = HubName.parse(name)
-        meant = [own for own in models if _is_meant(own, hub)]
+    meant = [own for own in models if name in (own.name, *own.aliases)] or [
+        own for own in models if wanted & _names(own)
+    ]
+    remote = None if meant or is_path(name) else remote_name(name)
+    if isinstance(remote, HubName):
+        meant = [own for own in models if _is_meant(own, remote)]
     elif not meant:
-        with contextlib.suppress(OSError, ValueError):  # the latter: a NUL in the name
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL in the name
             meant = [own for own in models if Path(name).exists() and own.path.samefile(name)][:1]
     if len(meant) > 1:
         raise StoreError(f"{name} may mean {' or '.join(own.name for own in meant)}: say which one to remove")
@@ -114,9 +127,10 @@ def _own(name: str) -> Stored | None:
 
 
 def _is_meant(own: Stored, hub: HubName) -> bool:
-    """Whether a repository, or a type in it, covers this model; a file is meant only by its exact name."""
+    """Returns whether a repository, or a type in it, covers this model; a file needs its exact name."""
     start = f"hf:{hub.repo.lower()}/"
-    if hub.file is not None or not own.name.lower().startswith(start):
+    name = next((name for name in (own.name, *own.aliases) if name.lower().startswith(start)), None)
+    if hub.file is not None or name is None:
         return False
-    quant = quant_of(own.name[len(start) :]) or ""
+    quant = quant_of(name[len(start) :]) or ""
     return hub.quant is None or quant.removeprefix("UD-") == hub.quant.upper().removeprefix("UD-")

@@ -1,4 +1,4 @@
-"""From what a person typed to the model file that is meant."""
+"""Finds the model file that a typed name means."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from woolly.store.checksum import is_intact
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
+from woolly.store.names import find_named, is_bare_repo, is_catalogued, is_path, known_names, remote_name
 
 __all__ = ["is_model_name", "near_models", "resolve"]
 
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
-    """Return the path of a GGUF file: an existing file as it is, or a model that lies on this machine by its name."""
+    """Returns the path of a GGUF file: an existing file as it is, or a model on this machine by its name."""
     text = os.fspath(spec)
     path = Path(text)
     try:
@@ -34,17 +35,15 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
                 return target
             state = "is damaged" if target.exists() else "is not here yet"
             raise StoreError(f"the model {model.name} {state}: run `woolly pull {model.name}`")
-        if text.lower().startswith("hf:"):
-            found = find_here(HubName.parse(text))
-        elif is_address(text):
-            found = find_address(text)
-        else:
-            stored = find_stored(text) if text else None
-            found = None if stored is None else stored.path
+        stored = find_stored(text) if text and not is_address(text) else None
+        if stored is not None:
+            return stored.path
+        remote = None if is_path(text) else remote_name(text)
+        found = find_address(remote) if isinstance(remote, str) else _find_hub(text, remote) if remote else None
         if found is not None:
             return found
-        if is_address(text) or text.lower().startswith("hf:"):
-            raise StoreError(f"{text} is not here yet: run `woolly pull {text}`")
+        if remote is not None:
+            raise StoreError(_not_here(text, remote))
         if text and path.is_dir():
             raise StoreError(_folder(text, path))
     except OSError as error:
@@ -54,14 +53,40 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
     raise StoreError(f"there is no file and no model named {text!r}: {_advice(text, path)}")
 
 
+def _find_hub(text: str, wanted: HubName) -> Path | None:
+    """Returns the file of a model of the hub; a copy that Ollama has serves for a name of the catalogue."""
+    found = find_here(wanted)
+    if found is None and find_named(text) is not None:
+        stored = find_stored(f"ollama:{text}")
+        return None if stored is None else stored.path
+    return found
+
+
+def _not_here(text: str, remote: HubName | str) -> str:
+    named = find_named(text)
+    if named is not None:
+        size = f"{named.gigabytes} GB, " if named.gigabytes else ""
+        return f"the model {text} is not here yet: run `woolly pull {text}` ({size}{named.hub})"
+    if not is_bare_repo(text):
+        return f"{text} is not here yet: run `woolly pull {text}`"
+    if near := near_models(text):
+        return f"there is no file {text}, and {remote} is not here: did you mean {' or '.join(near)}?"
+    return f"there is no file {text}, and {remote} is not here yet: run `woolly pull {remote}`"
+
+
 def is_model_name(text: str) -> bool:
-    """Whether this is plainly a model rather than a prompt; the file it names need not be here."""
-    if lookup(text) is not None or is_address(text):
-        return True
+    """Returns whether this is plainly a model rather than a prompt; its file need not be here."""
     if re.fullmatch(r"(hf|ollama|lmstudio):(\S+|\S.*\.gguf)", text, re.IGNORECASE):
         return True
+    if not text or re.search(r"\s", text):
+        return False
     with contextlib.suppress(OSError, StoreError):
-        return bool(text) and not re.search(r"\s", text) and find_stored(text) is not None
+        if is_catalogued(text) or find_stored(text) is not None:
+            return True
+        remote = remote_name(text)
+        # A prompt may have a slash too, as "and/or" has.
+        plain = not is_bare_repo(text) or re.search(r"-gguf(:|$)|:", text, re.IGNORECASE) is not None
+        return remote is not None and (plain or (isinstance(remote, HubName) and find_here(remote) is not None))
     return False
 
 
@@ -73,16 +98,17 @@ def _folder(text: str, path: Path) -> str:
 
 
 def near_models(text: str, cutoff: float = 0.8) -> list[str]:
-    """Known names that are nearly this one, or begin with it: the catalogue's and those on this machine."""
-    wanted, known = text.lower(), _known()
+    """Returns known names that are close to this one or begin with it: the catalogue's and those on this machine."""
+    wanted = text.lower()
+    known = _known(tags=":" in wanted)
     begun = [name for key, name in known.items() if len(wanted) >= 4 and key.startswith(wanted)]
     near = [known[key] for key in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff)]
-    return list(dict.fromkeys([*near, *begun]))[:3]
+    return list(dict.fromkeys([*begun, *near]))[:3]
 
 
-def _known() -> dict[str, str]:
-    """Names in small letters, and as they are."""
-    names = {name: name for model in catalogue.CATALOGUE.values() for name in (model.name, *model.aliases)}
+def _known(tags: bool) -> dict[str, str]:
+    """Returns all known names, by their lower-case form; the catalogue's with a tag only if asked for."""
+    names = {name: name for name in known_names() if tags or ":" not in name}
     with contextlib.suppress(OSError, StoreError):
         for model in list_models():
             for name in (model.name, *model.aliases):
@@ -92,8 +118,8 @@ def _known() -> dict[str, str]:
 
 
 def _advice(text: str, path: Path) -> str:
-    """Which names are near to this one, among the catalogue's, those on this machine and the files beside it."""
-    names = _known()
+    """Returns the names close to this one: of the catalogue, of this machine, and of files in the same folder."""
+    names = _known(tags=":" in text)
     with contextlib.suppress(OSError):
         names |= {str(p).lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
     near = [names[key] for key in difflib.get_close_matches(text.lower(), names, n=3)]

@@ -1,9 +1,10 @@
 """Speed applied from outside: each pass turns a plan into another that computes the same."""
 
+from woolly.plan.passes.append import append
 from woolly.plan.passes.fuse_attention import fuse_attention
+from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
 from woolly.plan.passes.fuse_residual import fuse_residual
-from woolly.plan.passes.fuse_swiglu import fuse_swiglu
 from woolly.plan.passes.merge_linears import merge_linears
 from woolly.plan.passes.place import Placement, barriers, place
 from woolly.plan.plan import Plan
@@ -11,18 +12,19 @@ from woolly.plan.plan import Plan
 __all__ = [
     "FUSIONS",
     "Placement",
+    "append",
     "barriers",
     "fuse",
     "fuse_attention",
+    "fuse_glu",
     "fuse_norm",
     "fuse_residual",
-    "fuse_swiglu",
     "merge_linears",
     "place",
 ]
 
 # In this order: later passes look for what earlier ones made.
-FUSIONS = (fuse_attention, merge_linears, fuse_norm, fuse_swiglu, fuse_residual)
+FUSIONS = (fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
 def fuse(plan: Plan) -> Plan:

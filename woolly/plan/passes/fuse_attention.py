@@ -15,47 +15,47 @@ def fuse_attention(plan: Plan) -> Plan:
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
 
-    def peel(value: int, op: str) -> tuple[int, Step | None]:
-        """The input of the step `op` that makes the value for this attention alone; else the value itself."""
-        index = made_by[value]
-        step = plan.steps[index]
-        if step.op != op or len(readers[value]) != 1:
-            return value, None
-        replaced[index] = ()
-        return step.inputs[0], step
+    def makers(*values: int) -> list[Step]:
+        """The steps that make the values, if nothing else reads any of them."""
+        return [plan.steps[made_by[v]] for v in values] if all(len(readers[v]) == 1 for v in values) else []
+
+    def peel(value: int) -> int:
+        """The input of the step that makes the value, which becomes a part of `store`."""
+        replaced[made_by[value]] = ()
+        return plan.steps[made_by[value]].inputs[0]
 
     for index, step in enumerate(plan.steps):
         if step.op != "attention":
             continue
-        q, k, v = step.inputs
+        attend = Step("attend", step.inputs[:1], step.outputs, step.weights, step.attributes, step.source)
+        if len(step.inputs) == 1:  # over keys and values that another step stores
+            replaced[index] = (attend,)
+            continue
+        q, k, *v = step.inputs
         rope: Rope | None = None
         weights: dict[str, Weight] = {}
         eps = 0.0
-        ropes = [plan.steps[made_by[value]] for value in (q, k)]
-        if ropes[0].op == ropes[1].op == "rope" and ropes[0].rope() == ropes[1].rope():
-            q, q_rope = peel(q, "rope")
-            k, _ = peel(k, "rope")
-            if q_rope is not None:
-                rope = q_rope.rope()
-                if q_rope.weights:
-                    weights["divisors"] = q_rope.weights[0]
-            norms = [plan.steps[made_by[value]] for value in (q, k)]
-            if all(n.op == "rms_norm" and n.weights[0].shape == (step.integer("head_dim"),) for n in norms):
-                q, q_norm = peel(q, "rms_norm")
-                k, k_norm = peel(k, "rms_norm")
-                assert q_norm is not None and k_norm is not None
-                weights = {"q_norm": q_norm.weights[0], "k_norm": k_norm.weights[0], **weights}
-                eps = q_norm.number("eps")
+        ropes = makers(q, k)
+        if ropes and all(s.op == "rope" for s in ropes) and len({(s.attributes, s.weights) for s in ropes}) == 1:
+            q, k = peel(q), peel(k)
+            rope = ropes[0].rope()
+            if ropes[0].weights:
+                weights["divisors"] = ropes[0].weights[0]
+            norms, heads = makers(q, k), [(step.integer("head_dim"),)]
+            is_normed = norms and all(s.op == "rms_norm" and [w.shape for w in s.weights] == heads for s in norms)
+            if is_normed and norms[0].number("eps") == norms[1].number("eps"):
+                q, k = peel(q), peel(k)
+                weights = {"q_norm": norms[0].weights[0], "k_norm": norms[1].weights[0], **weights}
+                eps = norms[0].number("eps")
         attributes: dict[str, Attribute] = {
             "roles": " ".join(weights),
             "rope": "" if rope is None else rope,
             "eps": eps,
-            "layer": step.integer("layer"),
+            "entry": step.integer("entry"),
             "head_dim": step.integer("head_dim"),
         }
         # The turned q takes the place of the q that went in: same value, same width.
         turned = step.inputs[0]
-        store = Step("store", (q, k, v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
-        attend = Step("attend", (turned,), step.outputs, (), step.attributes, step.source)
+        store = Step("store", (q, k, *v), (turned,), tuple(weights.values()), tuple(attributes.items()), step.source)
         replaced[index] = (store, attend)
     return rebuilt(plan, replaced)

@@ -1,4 +1,4 @@
-"""A norm that one linears or moe step reads moves into it: it is computed where its input is quantized."""
+"""A norm that only one linears or moe step reads moves into it: the step norms its input before quantizing it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ def fuse_norm(plan: Plan) -> Plan:
     readers = users(plan)
     replaced: dict[int, tuple[Step, ...]] = {}
     for index, norm in enumerate(plan.steps):
-        if norm.op != "rms_norm" or norm.weights[0].shape != (plan.values[norm.output].width,):
+        if norm.op != "rms_norm" or [w.shape for w in norm.weights] != [(plan.values[norm.output].width,)]:
             continue
         if len(readers[norm.output]) != 1:
             continue
         at = readers[norm.output][0]
         reader = plan.steps[at]
-        if reader.op not in ("linears", "moe") or reader.by_role("norm"):
+        # The router's own input is not what the step norms.
+        if reader.op not in ("linears", "moe") or reader.by_role("norm") or reader.inputs[0] != norm.output:
             continue
         fused = changed(reader, roles=f"norm {reader.text('roles')}", eps=norm.number("eps"))
         replaced[index] = ()
-        replaced[at] = (replace(fused, inputs=norm.inputs, weights=(*norm.weights, *reader.weights)),)
+        replaced[at] = (
+            replace(fused, inputs=norm.inputs + reader.inputs[1:], weights=(*norm.weights, *reader.weights)),
+        )
     return rebuilt(plan, replaced)

@@ -1,4 +1,4 @@
-"""A linear or moe whose result is only scaled or added to the residual does so where it is stored."""
+"""Scaling a linear's or moe's result and adding the residual become part of storing that result."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def fuse_residual(plan: Plan) -> Plan:
         if after is not None and after.op == "add" and after.inputs[0] != after.inputs[1] and at not in replaced:
             (residual,) = (value for value in after.inputs if value != fused.output)
             fused = replace(
-                changed(fused, epilogue="residual"), inputs=(fused.inputs[0], residual), outputs=after.outputs
+                changed(fused, epilogue="residual"), inputs=(*fused.inputs, residual), outputs=after.outputs
             )
-            # The sum is made where the add stood: the residual may be computed only after this step.
+            # The fused step replaces the add, not the linear: the residual may be computed between the two.
             replaced[index] = ()
             replaced[at] = (fused,)
         else:

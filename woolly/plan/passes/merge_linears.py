@@ -34,6 +34,7 @@ def _merged(run: list[Step]) -> Step:
     for step in run:
         weights += step.weights
         roles += ["weight", "bias"][: len(step.weights)]
-    attributes: dict[str, Attribute] = {"roles": " ".join(roles), "eps": 0.0, "scale": 1.0, "epilogue": "none"}
+    attributes: dict[str, Attribute] = {"roles": " ".join(roles), "eps": 0.0, "scale": 1.0}
+    attributes |= {"epilogue": "none", "limit": 0.0}
     outputs = tuple(step.output for step in run)
     return Step("linears", run[0].inputs, outputs, tuple(weights), tuple(attributes.items()), run[0].source)

@@ -1,10 +1,10 @@
-"""Where each value lies in the arena, and before which steps threads must wait for each other."""
+"""Where each value is in the arena, and before which steps threads must wait for each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from woolly.plan.plan import Plan, Step
+from woolly.plan.plan import Plan
 
 __all__ = ["Placement", "barriers", "place"]
 
@@ -26,9 +26,10 @@ class Placement:
 
 
 def place(plan: Plan, max_rows: int) -> Placement:
-    """First fit by lifetime: values that are never alive together share memory. The result lies last, alone.
+    """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
 
-    Its size is that of a whole batch of logits, mostly never touched, so it must not push others apart.
+    That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
+    must not push others apart.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -38,10 +39,11 @@ def place(plan: Plan, max_rows: int) -> Placement:
             last_use[value] = index
         for value in step.inputs:
             last_use[value] = index
-    result = plan.steps[-1].outputs[-1]
+    # One of a step at most: no two of them are alive together.
+    results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
     sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // _ALIGNMENT) * _ALIGNMENT for v in made}
     offsets: dict[int, int] = {}
-    for value in sorted((v for v in made if v != result), key=lambda v: -sizes[v]):
+    for value in sorted((v for v in made if v not in results), key=lambda v: -sizes[v]):
         alive = sorted(
             (offsets[other], sizes[other])
             for other in offsets
@@ -53,15 +55,16 @@ def place(plan: Plan, max_rows: int) -> Placement:
                 break
             at = max(at, offset + size)
         offsets[value] = at
-    offsets[result] = max((offsets[v] + sizes[v] for v in offsets), default=0)
-    return Placement(offsets, sizes, offsets[result] + sizes[result])
+    end = max((offsets[v] + sizes[v] for v in offsets), default=0)
+    offsets |= dict.fromkeys(results, end)
+    return Placement(offsets, sizes, end + max(sizes[v] for v in results))
 
 
 def barriers(plan: Plan, placement: Placement) -> tuple[bool, ...]:
     """For each step whether all threads must have finished the steps before it.
 
     A step may start early only if it reads nothing that was written, and writes nothing that was read or written,
-    since the last barrier. The cache of a layer and the prepared activations of linears count as memory, too.
+    since the last barrier. State and shared scratch, which the op's row names, count as memory, too.
     """
     out: list[bool] = []
     read: set[int] = set()
@@ -69,7 +72,7 @@ def barriers(plan: Plan, placement: Placement) -> tuple[bool, ...]:
     resources_read: set[str] = set()
     resources_written: set[str] = set()
     for step in plan.steps:
-        reads, writes = _resources(step)
+        reads, writes = step.reads, step.writes
         wait = (
             any(placement.overlap(a, b) for a in step.inputs for b in written)
             or any(placement.overlap(a, b) for a in step.outputs for b in read | written)
@@ -83,15 +86,3 @@ def barriers(plan: Plan, placement: Placement) -> tuple[bool, ...]:
         resources_written |= writes
         out.append(wait)
     return tuple(out)
-
-
-def _resources(step: Step) -> tuple[set[str], set[str]]:
-    if step.op == "linears":
-        return set(), {"activations"}
-    if step.op == "moe":
-        return set(), {"activations", "routes"}
-    if step.op == "store":
-        return set(), {f"cache {step.integer('layer')}"}
-    if step.op == "attend":
-        return {f"cache {step.integer('layer')}"}, {"partials"}
-    return set(), set()

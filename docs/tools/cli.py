@@ -1,0 +1,78 @@
+"""docs/reference/cli.md, made from the commands themselves: `python docs/tools/cli.py > docs/reference/cli.md`."""
+
+from __future__ import annotations
+
+import click
+
+from woolly.cli.app import app
+from woolly.cli.parse.command import Command
+from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
+
+__all__ = ["reference"]
+
+_HEAD = """# The command line
+
+Made from the commands' own help by `python docs/tools/cli.py > docs/reference/cli.md`; a test holds it to that.
+
+Results go to standard output, everything else to standard error. `--json` prints one JSON value: a list from
+`list` and `rerank`, an object from other commands; `embed` prints an object per line without it. Long work shows a
+progress bar with its rate and the time left if standard error is a terminal, and nothing otherwise.
+
+A model is the path of a GGUF file, or a name: one of [the catalogue](models.md) (`smollm2`, `qwen3:4b`), one of
+`woolly list`, `org/repo` or `hf:org/repo:Q4_K_M` of the Hugging Face hub, or the address that it was pulled from.
+
+| exit code | |
+|---|---|
+| 0 | success |
+| 1 | an error that the message explains: a file, a model, the network, the disk, a file of settings |
+| 2 | a mistake on the command line: an unknown command or option, a missing prompt, a value out of range |
+| 130 | Ctrl-C (`woolly serve` ends with 0: that is how one stops it) |
+| any | `woolly launch` ends with the code of the agent |
+
+Errors are one line on standard error, `woolly: error:` and a sentence that says what would be right. Options have
+llama.cpp's names if it has the same thing, and its other names for them are understood: `--ctx-size`, `--predict`,
+`--n-predict`, `--cache-type-k`, `--system-prompt`, `--reverse-prompt`, `--grammar-file`, `-j`, `-jf`. A llama.cpp flag
+that Woolly does not have is refused with the reason, unless it asks for what Woolly does anyway (`-ngl 0`, `-fa on`).
+Every command that takes one model takes it as `-m MODEL` too.
+
+`woolly --install-completion` adds completion to your shell.
+"""
+
+
+def reference() -> str:
+    """The page as Markdown."""
+    context = click.Context(app)
+    commands = [command for name in app.list_commands(context) if (command := app.get_command(context, name))]
+    rows = "".join(f"\n| [`{c.name}`](#woolly-{c.name}) | {_cell(_first(c))} |" for c in commands)
+    parts = [_HEAD, f"| command | |\n|---|---|{rows}", *map(_section, commands)]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _first(command: Command) -> str:
+    return str(command.help).partition("\n\n")[0]
+
+
+def _section(command: Command) -> str:
+    usage = " ".join(["woolly", str(command.name), *command.collect_usage_pieces(click.Context(command))])
+    rows = [f"| {_names(p)} | {_cell(shown_help(p))}{_default(p)} |" for p in command.params]
+    return f"## woolly {command.name}\n\n```\n{usage}\n```\n\n{command.help}\n\n| | |\n|---|---|\n" + "\n".join(rows)
+
+
+def _names(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        return f"`{shown_name(parameter)}`"
+    names = sorted(parameter.opts, key=lambda name: (not name.startswith("--"), name)) + parameter.secondary_opts
+    return " ".join(f"`{name}`" for name in names)
+
+
+def _default(parameter: click.Parameter) -> str:
+    default = shown_default(parameter)
+    return f" Default: {_cell(default)}." if default else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

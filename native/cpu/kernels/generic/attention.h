@@ -1,0 +1,209 @@
+// Attention over one split of the past: 64 positions of K at a time become f32 once for all queries, whose scores are
+// computed for the whole split; then each query's softmax; then V as K. Every query goes through the same steps in the
+// same order, whatever is computed beside it.
+
+namespace woolly::WOOLLY_TARGET {
+
+constexpr int kChunkBlocks = kChunk / 16;
+
+inline F32 soft_capped(F32 score, float cap) {
+    if (cap == 0.0f) return score;
+    // cap * tanh(score / cap) = cap - 2 cap / (exp(2 score / cap) + 1)
+    const F32 e = exp(mul(score, set1(2.0f / cap)));
+    return sub(set1(cap), div(set1(2.0f * cap), add(e, set1(1.0f))));
+}
+
+// `other` at positions of blocks that [first, last) touches and does not hold whole.
+inline void fill_around(float* a, int first, int last, float other) {
+    for (int i = first / 16 * 16; i < first; ++i) a[i] = other;
+    for (int i = last; i < (last + 15) / 16 * 16; ++i) a[i] = other;
+}
+
+// Positions that a query sees, counted from the first one of the split.
+struct Seen {
+    int first, last;
+};
+
+inline Seen seen_by(const AttentionTile& t, int query) {
+    const int start = 16 * t.first_block;
+    if (t.first[query] >= t.last[query]) return {0, 0};
+    return {t.first[query] - start, t.last[query] - start};
+}
+
+// The softmax of one query over the split: products become weights, 0 at positions of seen blocks that it does not see.
+[[gnu::noinline]] inline void soften(const AttentionTile& t, int query, float* scores) {
+    const auto [first, last] = seen_by(t, query);
+    if (first == last) {
+        t.sums.max[query] = -__builtin_inff(), t.sums.sum[query] = 0.0f;
+        return;
+    }
+    const float* bias = t.bias == nullptr ? nullptr : t.bias[query] + 16 * t.first_block;
+    const int begin = first / 16 * 16;
+    const bool whole = first % 16 == 0 && last % 16 == 0;
+    F32 top = set1(-__builtin_inff()), sum = zero();
+    for (int at = begin; at < last; at += 16) {
+        F32 score = mul(load(scores + at), set1(t.scale));
+        if (bias != nullptr) score = add(score, load(bias + at));
+        score = soft_capped(score, t.softcap);
+        store(scores + at, score);
+        top = max(score, top);
+    }
+    if (!whole) {
+        fill_around(scores, first, last, -__builtin_inff());
+        top = set1(-__builtin_inff());
+        for (int at = begin; at < last; at += 16) top = max(load(scores + at), top);
+    }
+    const float largest = max_lanes(top);
+    for (int at = begin; at < last; at += 16) {
+        const F32 weight = exp_below(sub(load(scores + at), set1(largest)));
+        store(scores + at, weight);
+        sum = add(sum, weight);
+    }
+    if (!whole) {
+        fill_around(scores, first, last, 0.0f);
+        sum = zero();
+        for (int at = begin; at < last; at += 16) sum = add(sum, load(scores + at));
+    }
+    t.sums.max[query] = largest;
+    t.sums.sum[query] = sum_lanes(sum);
+}
+
+// Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block.
+template <class Kv, class F>
+[[gnu::always_inline]] inline void fours(int n, int width, const uint8_t* later, const F& f) {
+    const int bytes = 4 * width * Kv::bytes;
+    for (int at = 0; at < n; at += 4, later += bytes) {
+        for (int line = 0; line < bytes; line += 64) prefetch(later + line);
+        f(at);
+    }
+}
+
+// Keys of `n` blocks, columns of kChunk positions.
+template <class Kv>
+[[gnu::noinline]] void open_keys(const AttentionTile& t, int block, int n, float* keys) {
+    const int k_dim = t.k_dim;
+    for (int b = 0; b < n; ++b) {
+        const int later = block + b + kChunkBlocks;  // after K comes V
+        const uint8_t* const* fetched = later < t.n_blocks || t.v_blocks == nullptr ? t.k_blocks : t.v_blocks;
+        const uint8_t* from = t.k_blocks[block + b];
+        float* to = keys + 16 * b;
+        fours<Kv>(k_dim, 16, fetched[later % t.n_blocks], [&](int c) __attribute__((always_inline)) {
+            for (int i = c; i < c + 4; ++i) store(to + kChunk * i, Kv::k(from, k_dim, i));
+        });
+    }
+}
+
+// Values of `n` blocks, position by position.
+template <class Kv>
+[[gnu::noinline]] void open_values(const AttentionTile& t, int block, int n, float* keys, float* values) {
+    const int v_dim = t.v_dim;
+    if (t.v_blocks == nullptr) {
+        open_keys<Kv>(t, block, n, keys);
+        for (int c = 0; c < v_dim; c += 16)
+            for (int i = 0; i < 16 * n; ++i)
+                for (int j = 0; j < 16; ++j) values[i * v_dim + c + j] = keys[kChunk * (c + j) + i];
+        return;
+    }
+    for (int b = 0; b < n; ++b) {
+        const int later = block + b + kChunkBlocks < t.n_blocks ? block + b + kChunkBlocks : block + b;
+        const uint8_t* from = t.v_blocks[block + b];
+        float* to = values + 16 * b * v_dim;
+        fours<Kv>(16, v_dim, t.v_blocks[later], [&](int at) __attribute__((always_inline)) {
+            for (int i = at; i < at + 4; ++i)
+                for (int c = 0; c < v_dim; c += 16) store(to + i * v_dim + c, Kv::v(from, v_dim, i, c));
+        });
+    }
+}
+
+// out += values of positions [from, to) by their weights, for n queries, as far as each sees them. What the cache holds
+// at other positions may be anything.
+inline void add_values(const AttentionTile& t, int query, int n, int from, int to, const float* values,
+                       const float* weights) {
+    const float* rows[kProductRows];
+    int low = from, high = to;  // positions that all see
+    for (int j = 0; j < n; ++j) {
+        const auto [first, last] = seen_by(t, query + j);
+        rows[j] = weights + kSplit * j + from;
+        low = first > low ? first : low;
+        high = last < high ? last : high;
+    }
+    float* out = t.sums.out + query * t.v_dim;
+    Products p{values, t.v_dim, rows, low - from, high - from, t.v_dim, out, t.v_dim};
+    const auto alone = [&](bool after) {
+        for (int j = 0; j < n; ++j) {
+            const auto [first, last] = seen_by(t, query + j);
+            const int begin = after && low < high ? high : from, end = after || low >= high ? to : low;
+            const int first_of = first > begin ? first : begin, last_of = last < end ? last : end;
+            if (first_of >= last_of) continue;
+            products<true>(
+                {values, t.v_dim, rows + j, first_of - from, last_of - from, t.v_dim, out + j * t.v_dim, t.v_dim}, 1);
+        }
+    };
+    if (low > from || low >= high) alone(false);
+    if (low >= high) return;
+    products<true>(p, n);
+    if (high < to) alone(true);
+}
+
+// At most kTileQueries queries from `from` on.
+template <class Kv>
+inline void attend_some(const AttentionTile& t, int from, int n) {
+    float *scores = t.scratch, *keys = scores + kTileQueries * kSplit, *values = keys + kChunk * t.k_dim;
+    for (int i = from * t.v_dim; i < (from + n) * t.v_dim; i += 16) store(t.sums.out + i, zero());
+    // Calls f for every chunk and each group of queries that sees some of it; opens the chunk before the first.
+    const auto chunks = [&](const auto& open, const auto& f) {
+        for (int block = 0; block < t.n_blocks; block += kChunkBlocks) {
+            const int blocks = t.n_blocks - block < kChunkBlocks ? t.n_blocks - block : kChunkBlocks;
+            const int begin = 16 * block, end = begin + 16 * blocks;
+            bool opened = false;
+            in_even_groups(n, [&](int at, int count) {
+                bool seen = false;
+                for (int j = at; j < at + count; ++j) {
+                    const auto [first, last] = seen_by(t, from + j);
+                    seen |= first < end && last > begin;
+                }
+                if (!seen) return;
+                if (!opened) open(block, blocks);
+                opened = true;
+                f(at, count, begin, end);
+            });
+        }
+    };
+    chunks([&](int block, int blocks) { open_keys<Kv>(t, block, blocks, keys); },
+           [&](int at, int count, int begin, int end) {
+               products<false>(
+                   {keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin, kSplit},
+                   count);
+           });
+    for (int j = 0; j < n; ++j) soften(t, from + j, scores + kSplit * j);
+    chunks([&](int block, int blocks) { open_values<Kv>(t, block, blocks, keys, values); },
+           [&](int at, int count, int begin, int end) {
+               add_values(t, from + at, count, begin, end, values, scores + kSplit * at);
+           });
+}
+
+template <class Kv>
+inline void attend(const AttentionTile& t) {
+    for (int from = 0; from < t.n_queries; from += kTileQueries)
+        attend_some<Kv>(t, from, t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries);
+}
+
+inline float exp_of(float x) {
+    float lanes[16];
+    store(lanes, exp(set1(x)));
+    return lanes[0];
+}
+
+inline void merge(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim) {
+    for (int h = 0; h < n_queries; ++h) {
+        const float a = to.max[h], b = next.max[h], none = -__builtin_inff();
+        const float top = a > b ? a : b;
+        const float old_share = a == none ? 0.0f : exp_of(a - top), new_share = b == none ? 0.0f : exp_of(b - top);
+        to.sum[h] = to.sum[h] * old_share + next.sum[h] * new_share;
+        for (int c = h * v_dim; c < (h + 1) * v_dim; c += 16)
+            store(to.out + c, fma(load(next.out + c), set1(new_share), mul(load(to.out + c), set1(old_share))));
+        to.max[h] = top;
+    }
+}
+
+}  // namespace woolly::WOOLLY_TARGET

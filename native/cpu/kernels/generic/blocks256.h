@@ -1,0 +1,263 @@
+// The k-quants: super-blocks of 256 columns with integer sub-scales. With activations quantized per 256, a super-block
+// is pure integer arithmetic; one conversion and one fma (two with minima) end it.
+//
+// A packed super-block of a panel: f16 scales of 16 rows, f16 minima of 16 rows if the type has them, sub-scales in
+// chunks of 4 bytes, row after row, then the quants group by group (cpu/weights/pack.cpp).
+
+namespace woolly::WOOLLY_TARGET {
+
+// What minima and offsets contribute is a dot like any other, of factors and the sums of the activations in bytes.
+inline void planes(const int32_t* sums, int64_t n_columns, int8_t* to) {
+    for (int64_t b = 0; b < n_columns / 256; ++b, sums += 16, to += kPlanes) {
+        for (int i = 0; i < 16; ++i) {
+            to[i] = int8_t(sums[i] & 63);
+            to[16 + i] = int8_t(sums[i] >> 6);
+        }
+        for (int i = 0; i < 8; ++i) {
+            const int32_t sum = sums[2 * i] + sums[2 * i + 1];
+            to[32 + i] = int8_t(sum & 63);
+            to[40 + i] = int8_t(sum >> 6);
+        }
+    }
+}
+
+// Sum over all groups of factor * (sum of the activations): factors in chunks of 4 groups, of 16 or 32 columns.
+template <int n_groups, bool is_signed>
+[[gnu::always_inline]] inline I32 dot_sums(const U8* factors, const ActivationRow& row, int64_t b) {
+    I32 low = izero(), high = izero();
+    const auto add = [&]<int k>(I32& to, Columns planes) __attribute__((always_inline)) {
+        if constexpr (is_signed) {
+            to = dot4_signed<k>(to, factors[k % (n_groups / 4)], planes);
+        } else {
+            to = dot4<k>(to, factors[k % (n_groups / 4)], planes);
+        }
+    };
+    if constexpr (n_groups == 8) {
+        const Columns planes = columns(row.planes + kPlanes * b + 32);
+        add.template operator()<0>(low, planes);
+        add.template operator()<1>(low, planes);
+        add.template operator()<2>(high, planes);
+        add.template operator()<3>(high, planes);
+    } else {
+        const Columns first = columns(row.planes + kPlanes * b), second = columns(row.planes + kPlanes * b + 16);
+        add.template operator()<0>(low, first);
+        add.template operator()<1>(low, first);
+        add.template operator()<2>(low, first);
+        add.template operator()<3>(low, first);
+        add.template operator()<0>(high, second);
+        add.template operator()<1>(high, second);
+        add.template operator()<2>(high, second);
+        add.template operator()<3>(high, second);
+    }
+    I32 sum = iadd(low, ishift_left<6>(high));
+    if constexpr (is_signed && kSignedOffset != 0) {
+        int32_t all = 0;
+        for (int i = 0; i < 16; ++i) all += row.sums[16 * b + i];
+        sum = isub(sum, iset1(kSignedOffset * all));
+    }
+    return sum;
+}
+
+// The sub-scale of group g.
+template <class Type, int g>
+[[gnu::always_inline]] inline I32 sub_scale(const U8* scales) {
+    return Type::is_signed ? signed_byte<g % 4>(scales[g / 4]) : byte<g % 4>(scales[g / 4]);
+}
+
+// For panels that are opened: f32 minima of 16 rows to `low`, sub-minima to `bytes`.
+template <class Type>
+[[gnu::always_inline]] inline void open_minima(const uint8_t* panel, uint8_t* low, uint8_t* bytes) {
+    store(reinterpret_cast<float*>(low), halves(panel + 32));
+    U8 minima[Type::n_groups / 4];
+    Type::minima(panel, minima);
+    for (int k = 0; k < Type::n_groups / 4; ++k) store_bytes(bytes + 64 * k, minima[k]);
+}
+
+template <class Type, int M>
+inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
+    constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
+    F32 acc[M];
+    for (int m = 0; m < M; ++m) acc[m] = zero();
+    for (int64_t b = 0; b < n_columns / 256; ++b, panel += Type::bytes) {
+        U8 scales[n];
+        Type::scales(panel, scales);
+        I32 sum[M];
+        for (int m = 0; m < M; ++m) {
+            sum[m] = izero();
+            constexpr int offset = Type::signed_quants ? kSignedOffset : Type::offset;
+            if constexpr (offset != 0)
+                sum[m] = imul(dot_sums<Type::n_groups, Type::is_signed>(scales, rows[m], b), iset1(-offset));
+        }
+        // One unit of fields may be two groups.
+        const auto unit = [&]<int u>() __attribute__((always_inline)) {
+            constexpr int n_dots = Type::unit / width, step = Type::bytes * Type::unit / 256;
+            for (int line = step * u / 64; line < step * (u + 1) / 64; ++line)
+                prefetch(panel + 2 * kPrefetch + 64 * line);
+            I32 dot[n_dots][M];
+            Columns a[Type::unit / 16][M];
+            for (int m = 0; m < M; ++m) {
+                for (int i = 0; i < n_dots; ++i) dot[i][m] = izero();
+                for (int i = 0; i < Type::unit / 16; ++i)
+                    a[i][m] = columns(rows[m].q + 256 * b + Type::unit * u + 16 * i);
+            }
+            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                for (int m = 0; m < M; ++m) {
+                    I32& to = dot[4 * v / width][m];
+                    to = Type::signed_quants ? dot4_signed<v % 4>(to, w, a[v / 4][m]) : dot4<v % 4>(to, w, a[v / 4][m]);
+                }
+            });
+            const auto scale = [&]<int i>() __attribute__((always_inline)) {
+                constexpr int g = u * n_dots + i;
+                const I32 factor = sub_scale<Type, g>(scales);
+                for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
+            };
+            scale.template operator()<0>();
+            if constexpr (n_dots == 2) scale.template operator()<1>();
+        };
+        each<256 / Type::unit>(unit);
+        for (int m = 0; m < M; ++m)
+            acc[m] = fma(to_float(sum[m]), mul(Type::scale(panel), set1(rows[m].scale[b])), acc[m]);
+        if constexpr (Type::has_min) {
+            U8 minima[n];
+            Type::minima(panel, minima);
+            for (int m = 0; m < M; ++m) {
+                const I32 low = dot_sums<Type::n_groups, false>(minima, rows[m], b);
+                acc[m] = fma(to_float(low), mul(halves(panel + 32), set1(-rows[m].scale[b])), acc[m]);
+            }
+        }
+    }
+    for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+}
+
+// Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the others, whose upper
+// bits are the top ones of the first eight bytes.
+struct Factors {
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        const U8 a = load_bytes(panel + 64), c = load_bytes(panel + 192);
+        to[0] = low_bits(a, 63);
+        to[1] = either(low_bits(c, 15), low_bits(shift_right<2>(a), 48));
+    }
+    [[gnu::always_inline]] static void minima(const uint8_t* panel, U8* to) {
+        const U8 b = load_bytes(panel + 128), c = load_bytes(panel + 192);
+        to[0] = low_bits(b, 63);
+        to[1] = insert_right<4>(shift_right<2>(b), c);
+    }
+};
+struct Q4_K : Scale, Packed<BlockQ4_K>, Factors {
+    static constexpr int n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
+    // 64 columns in 8 vectors: low nibbles the first 32, high ones the others.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        each<8>([&]<int v>() __attribute__((always_inline)) {
+            const U8 both = load_bytes(p + 512 * (u / 2) + 64 * v);
+            use.template operator()<v>(u % 2 == 0 ? low_bits(both, 15) : shift_right<4>(both));
+        });
+    }
+};
+struct Q5_K : Scale, Packed<BlockQ5_K>, Factors {
+    static constexpr int n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        unpack_five_bits(p + 320 * u, use);
+    }
+};
+// Signed scales, quants minus 32.
+struct Q6_K : Scale, Packed<BlockQ6_K> {
+    static constexpr int n_groups = 16, unit = 16, offset = 32;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = false;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = load_bytes(panel + 32 + 64 * k);
+    }
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        unpack_six_bits(p + 192 * u, use);
+    }
+};
+// Six-bit scales minus 32 in 12 bytes: nibbles, then pairs of upper bits; quants minus 4.
+struct Q3_K : Scale, Packed<BlockQ3_K> {
+    static constexpr int n_groups = 16, unit = 32, offset = 4;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = false;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        const U8 a = load_bytes(panel + 32), b = load_bytes(panel + 96), c = load_bytes(panel + 160);
+        to[0] = minus<32>(either(low_bits(a, 15), low_bits(shift_left<4>(c), 48)));
+        to[1] = minus<32>(either(low_bits(b, 15), low_bits(shift_left<2>(c), 48)));
+        to[2] = minus<32>(either(shift_right<4>(a), low_bits(c, 48)));
+        to[3] = minus<32>(either(shift_right<4>(b), low_bits(shift_right<2>(c), 48)));
+    }
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        unpack_three_bits(p + 192 * u, use);
+    }
+};
+// Four-bit scales and minima in one byte.
+struct Q2_K : Scale, Packed<BlockQ2_K> {
+    static constexpr int n_groups = 16, unit = 16, offset = 0;
+    static constexpr bool is_signed = false, has_min = true, signed_quants = false;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = low_bits(load_bytes(panel + 64 + 64 * k), 15);
+    }
+    [[gnu::always_inline]] static void minima(const uint8_t* panel, U8* to) {
+        for (int k = 0; k < 4; ++k) to[k] = shift_right<4>(load_bytes(panel + 64 + 64 * k));
+    }
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        unpack_two_bits(p + 64 * u, use);
+    }
+};
+
+// Eight groups of 32 columns in nibbles that index a table; six-bit scales minus 32, in nibbles and pairs of upper
+// bits.
+struct IQ4_XS : Scale, Packed<BlockIQ4_XS> {
+    static constexpr int n_groups = 8, unit = 32, offset = 0;
+    static constexpr bool is_signed = true, has_min = false, signed_quants = true;
+    [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
+        alignas(64) uint8_t factors[2][64];
+        for (int r = 0; r < 16; ++r) {
+            uint16_t high;
+            std::memcpy(&high, panel + 32 + 2 * r, 2);
+            for (int g = 0; g < 8; ++g) {
+                const int low = panel[64 + 16 * (g / 2) + r] >> (4 * (g % 2)) & 15;
+                factors[g / 4][4 * r + g % 4] = uint8_t((low | (high >> (2 * g) & 3) << 4) - 32);
+            }
+        }
+        for (int k = 0; k < 2; ++k) to[k] = load_bytes(factors[k]);
+    }
+    // The quants of a group are laid out as those of a block of IQ4_NL.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        IQ4_NL::unpack(p + 256 * u - IQ4_NL::quants, use);
+    }
+};
+
+// Ternary quants minus 1, without sub-scales.
+struct Ternary {
+    static constexpr int n_groups = 8, unit = 32, offset = 1;
+    static constexpr bool is_signed = false, has_min = false, signed_quants = false, one_by_one = true;
+    [[gnu::always_inline]] static F32 scale(const uint8_t* p) { return halves(p); }
+    [[gnu::always_inline]] static void scales(const uint8_t*, U8* to) { to[0] = to[1] = as_bytes(iset1(0x01010101)); }
+};
+struct TQ1_0 : Ternary, Packed<BlockTQ1_0> {
+    // Columns 32u to 32u + 31. The first 8 vectors hold five digits of 32 columns each, the next 4 five of 16, the last
+    // one four of 4.
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        each<8>([&]<int v>() __attribute__((always_inline)) {
+            constexpr int powers[5] = {1, 3, 9, 27, 81}, c = 32 * u + 4 * v;
+            constexpr int digit = c < 160 ? u : c < 240 ? (c - 160) / 16 : v - 4;
+            constexpr int from = c < 160 ? v : c < 240 ? 8 + v % 4 : 12;
+            use.template operator()<v>(trit<powers[digit]>(load_bytes(p + 64 * from)));
+        });
+    }
+};
+struct TQ2_0 : Ternary, Packed<BlockTQ2_0> {
+    template <int u, class Use>
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+        unpack_two_bits(p + 128 * u, use);
+        unpack_two_bits(p + 128 * u + 64,
+                        [&]<int v>(U8 w) __attribute__((always_inline)) { use.template operator()<v + 4>(w); });
+    }
+};
+
+}  // namespace woolly::WOOLLY_TARGET

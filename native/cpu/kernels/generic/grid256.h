@@ -1,0 +1,179 @@
+// Many rows against super-blocks of 256 columns by matrix tiles of bytes. Opening multiplies the sub-scale into each
+// weight. A product has up to 13 bits and becomes two planes of bytes, so that a tile sums all 256 columns without a
+// pause, exactly. One conversion and one fma (two with minima) end it, as in blocks256.h.
+//
+// A unit is 32 rows by 16 by 256 columns, 16 tile dots. Its float side, the finish, runs between the tile dots of the
+// next unit, two rows after each dot: larger pieces leave the tiles idle (8 rows at once cost 15 %, a finish after all
+// dots doubles the time).
+//
+// The level supplies split_products, scale_twice, byte_products, pair_dot, byte_pair and the tiles: tiles_begin(rows,
+// more), tiles_end(), and by number tile_zero, tile_load, tile_dot, tile_dot_unsigned, tile_store. Tiles 0 to 3 are
+// sums: low and high planes of 16 rows, then of 16 more; 4 and 5 are activations, 6 and 7 weights.
+
+namespace woolly::WOOLLY_TARGET {
+
+// Opened super-blocks of n groups, the same code for all types with these numbers. `halved`: the planes are products
+// with the halves of an unsigned scale = low + 8 * high, else the product = low + 128 * high.
+template <int n, bool has_min, bool halved>
+struct GridSums256 {
+    static constexpr int pairs = has_min ? n / 2 : 0, shift = halved ? 3 : 7;
+    // f32 scales of 16 rows, f32 minima, sub-minima in pairs of 16 bits, two planes.
+    static constexpr int low = 64, minima = has_min ? 128 : 64, planes = minima + 64 * pairs, bytes = planes + 2 * 4096;
+
+    struct Unit {
+        const uint8_t *weights, *tiles;
+        float* acc;
+    };
+
+    // Ends rows `row` and row + 1 of a unit. Every input is loaded before the first store: no compiler keeps a vector
+    // in a register over a store that may alias it.
+    template <int row>
+    [[gnu::always_inline]] static void finish(const Unit& unit, const int32_t* sums) {
+        constexpr int r = row % 16;
+        const uint8_t *p = unit.weights, *tile = unit.tiles + row / 16 * kTileBytes;
+        const int32_t* at = sums + row / 16 * 512 + 16 * r;
+        const float* scales = reinterpret_cast<const float*>(tile + kTileScales) + r;
+        float* acc = unit.acc + 16 * row;
+        const F32 d = load(reinterpret_cast<const float*>(p)), s0 = set1(scales[0]), s1 = set1(scales[1]);
+        const I32 t0 = iadd(load_ints(at), ishift_left<shift>(load_ints(at + 256)));
+        const I32 t1 = iadd(load_ints(at + 16), ishift_left<shift>(load_ints(at + 256 + 16)));
+        F32 y0 = fma(to_float(t0), mul(d, s0), load(acc)), y1 = fma(to_float(t1), mul(d, s1), load(acc + 16));
+        if constexpr (has_min) {
+            const uint8_t* a = tile + (n == 8 ? kTileSums32 : kTileSums16) + 2 * n * r;
+            I32 l0 = izero(), l1 = izero();
+            each<pairs>([&]<int k>() __attribute__((always_inline)) {
+                const U8 m = load_bytes(p + minima + 64 * k);
+                l0 = pair_dot(l0, m, a + 4 * k);
+                l1 = pair_dot(l1, m, a + 2 * n + 4 * k);
+            });
+            const F32 least = load(reinterpret_cast<const float*>(p + low));
+            y0 = fma(to_float(l0), mul(least, s0), y0);
+            y1 = fma(to_float(l1), mul(least, s1), y1);
+        }
+        store(acc, y0);
+        store(acc + 16, y1);
+    }
+
+    template <int c, int a, int b>
+    [[gnu::always_inline]] static void tile_product() {
+        if constexpr (halved) {
+            tile_dot_unsigned<c, a, b>();
+        } else {
+            tile_dot<c, a, b>();
+        }
+    }
+
+    // The tile dots of a unit with one or two row tiles, and the finish of the unit before between them.
+    template <bool two, bool before>
+    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& last, int32_t* sums) {
+        const uint8_t *p = unit.weights + planes, *a = unit.tiles;
+        tile_zero<0>(), tile_zero<1>();
+        if constexpr (two) tile_zero<2>(), tile_zero<3>();
+        each<4>([&]<int k>() __attribute__((always_inline)) {
+            constexpr int row = (two ? 8 : 4) * k;
+            tile_load<6>(p + 1024 * k, 64);
+            tile_load<4>(a + 1024 * k, 64);
+            tile_product<0, 4, 6>();
+            if constexpr (before) finish<row>(last, sums);
+            tile_load<7>(p + 4096 + 1024 * k, 64);
+            tile_product<1, 4, 7>();
+            if constexpr (before) finish<row + 2>(last, sums);
+            if constexpr (two) {
+                tile_load<5>(a + kTileBytes + 1024 * k, 64);
+                tile_product<2, 5, 6>();
+                if constexpr (before) finish<row + 4>(last, sums);
+                tile_product<3, 5, 7>();
+                if constexpr (before) finish<row + 6>(last, sums);
+            }
+        });
+        tile_store<0>(sums, 64), tile_store<1>(sums + 256, 64);
+        if constexpr (two) tile_store<2>(sums + 512, 64), tile_store<3>(sums + 768, 64);
+    }
+
+    // Units of pairs of row tiles, or of single ones.
+    template <bool two>
+    static void units(const GridBlocks& of, int first, int n_units, int32_t* sums) {
+        Unit last{};
+        for (int i = 0; i < n_units; ++i)
+            for (int p = 0; p < of.n_panels; ++p)
+                for (int b = 0; b < of.n_blocks; ++b) {
+                    const int64_t tile = first + (two ? 2 : 1) * i;
+                    const Unit unit{of.open + int64_t(p * of.n_blocks + b) * bytes,
+                                    of.tiles + b * of.tiles_step + tile * kTileBytes,
+                                    of.acc + p * of.acc_step + tile * 256};
+                    if (last.acc == nullptr) {
+                        step<two, false>(unit, last, sums);
+                    } else {
+                        step<two, true>(unit, last, sums);
+                    }
+                    last = unit;
+                }
+        each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) { finish<2 * i>(last, sums); });
+    }
+
+    static void dot(const GridBlocks& of, int n_tiles) {
+        alignas(64) int32_t sums[4 * 256];
+        tiles_begin(16, n_tiles > 1 ? 16 : 0);
+        if (n_tiles > 1) units<true>(of, 0, n_tiles / 2, sums);
+        if (n_tiles % 2 != 0) units<false>(of, n_tiles - 1, 1, sums);
+        tiles_end();
+    }
+};
+
+// The planes hold weights of up to five bits times halves of three bits, which are bytes, or signed products.
+template <class Type>
+constexpr bool kHalved = !Type::is_signed && !Type::signed_quants && Type::offset == 0;
+
+template <class Type>
+struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
+    using Sums = GridSums256<Type::n_groups, Type::has_min, kHalved<Type>>;
+    static constexpr int n = Type::n_groups;
+    using Sums::low, Sums::minima, Sums::planes, Sums::bytes;
+
+    static void open(const uint8_t* panel, uint8_t* to) {
+        for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
+        store(reinterpret_cast<float*>(to), Type::scale(panel));
+        U8 scales[n / 4];
+        Type::scales(panel, scales);
+        if constexpr (Type::has_min) {
+            store(reinterpret_cast<float*>(to + low), sub(zero(), halves(panel + 32)));
+            U8 lows[n / 4];
+            Type::minima(panel, lows);
+            each<n / 4>([&]<int k>() __attribute__((always_inline)) {
+                store_bytes(to + minima + 128 * k, byte_pair<0>(lows[k]));
+                store_bytes(to + minima + 128 * k + 64, byte_pair<1>(lows[k]));
+            });
+        }
+        each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
+            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
+                U8 first, second;
+                if constexpr (kHalved<Type>) {
+                    first = byte_products(w, scale_twice<g % 4>(low_bits(scales[g / 4], 7)));
+                    second = byte_products(w, scale_twice<g % 4>(shift_right<3>(scales[g / 4])));
+                } else {
+                    split_products<Type::offset, Type::signed_quants>(w, sub_scale<Type, g>(scales), &first, &second);
+                }
+                uint8_t* at = to + planes + 16 * Type::unit * u + 64 * v;
+                store_bytes(at, first);
+                store_bytes(at + 4096, second);
+            });
+        });
+    }
+};
+
+// Tiles serve super-blocks, whose products fit two planes. Other types keep their kernels.
+template <class Type>
+constexpr void set_grid(KernelTable& t, WeightType type, Blocks256<Type>) {
+    t.grid[int(type)] = {Grid256<Type>::open, Grid256<Type>::dot, 256, Type::bytes, Grid256<Type>::bytes};
+}
+template <class Other>
+constexpr void set_grid(KernelTable&, WeightType, Other) {}
+
+constexpr void set_grids(KernelTable& t) {
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid(t, WeightType::name, kernel{});
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,85 @@
+// Many rows against weights with one float scale per 32 columns, two panels by up to six rows at a time: a broadcast of
+// four activations meets the weights of both panels, and all sums stay in registers (16 of a panel by 8 rows, as Open32
+// has them, broadcasts twice as often). Activations are packed in tiles of 16 rows, which are taken as 6, 5 and 5. The
+// float side is that of blocks32.h, so a row has the same bits in both.
+
+namespace woolly::WOOLLY_TARGET {
+
+template <class Type>
+struct Grid32 : Open32<Type> {
+    using Open32<Type>::offset, Open32<Type>::weights, Open32<Type>::bytes;
+    static_assert((offset & (offset - 1)) == 0, "a shift multiplies with the offset");
+
+    static void open(const uint8_t* panel, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
+
+    // Rows [row, row + M) of a tile of each block, and P panels.
+    template <int M, int P>
+    [[gnu::always_inline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tile, int row,
+                                            float* acc) {
+        constexpr int shift = offset == 0 ? 0 : __builtin_ctz(unsigned(offset == 0 ? 1 : offset));
+        const int64_t panel = int64_t(of.n_blocks) * bytes;
+        F32 sum[P][M];
+        for (int p = 0; p < P; ++p)
+            for (int m = 0; m < M; ++m) sum[p][m] = load(acc + p * of.acc_step + 16 * (row + m));
+        for (int b = 0; b < of.n_blocks; ++b, open += bytes, tile += of.tiles_step) {
+            const float* scales = reinterpret_cast<const float*>(tile + kTile32Scales) + row;
+            const float* lows = reinterpret_cast<const float*>(tile + kTile32Lows) + row;
+            const int32_t* less = reinterpret_cast<const int32_t*>(tile + kTile32Less) + row;
+            const int8_t* q = reinterpret_cast<const int8_t*>(tile) + 32 * row;
+            I32 dots[P][M];
+            for (int m = 0; m < M; ++m) {
+                const I32 start = offset == 0 ? izero() : ishift_left<shift>(iset1(less[m]));
+                for (int p = 0; p < P; ++p) dots[p][m] = start;
+            }
+            each<8>([&]<int v>() __attribute__((always_inline)) {
+                U8 w[P];
+                for (int p = 0; p < P; ++p) w[p] = load_bytes(open + p * panel + weights + 64 * v);
+                for (int m = 0; m < M; ++m)
+                    for (int p = 0; p < P; ++p) dots[p][m] = dot4<v>(dots[p][m], w[p], q + 32 * m);
+            });
+            for (int p = 0; p < P; ++p) {
+                const F32 d = load(reinterpret_cast<const float*>(open + p * panel));
+                for (int m = 0; m < M; ++m) sum[p][m] = fma(to_float(dots[p][m]), mul(d, set1(scales[m])), sum[p][m]);
+                if constexpr (Type::has_min) {
+                    const F32 least = load(reinterpret_cast<const float*>(open + p * panel + 64));
+                    for (int m = 0; m < M; ++m) sum[p][m] = fma(least, set1(lows[m]), sum[p][m]);
+                }
+            }
+        }
+        for (int p = 0; p < P; ++p)
+            for (int m = 0; m < M; ++m) store(acc + p * of.acc_step + 16 * (row + m), sum[p][m]);
+    }
+
+    template <int P>
+    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_tiles) {
+        const uint8_t* open = of.open + int64_t(first) * of.n_blocks * bytes;
+        for (int t = 0; t < n_tiles; ++t) {
+            const uint8_t* tile = of.tiles + t * int64_t{kTile32Bytes};
+            float* acc = of.acc + first * of.acc_step + t * 256;
+            rows<6, P>(of, open, tile, 0, acc);
+            rows<5, P>(of, open, tile, 6, acc);
+            rows<5, P>(of, open, tile, 11, acc);
+        }
+    }
+
+    static void dot(const GridBlocks& of, int n_tiles) {
+        int p = 0;
+        for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
+        if (p < of.n_panels) panels<1>(of, p, n_tiles);
+    }
+};
+
+template <class Type>
+constexpr void set_grid_32(KernelTable& t, WeightType type, Blocks32<Type>) {
+    t.grid[int(type)] = {Grid32<Type>::open, Grid32<Type>::dot, 32, Type::bytes, Grid32<Type>::bytes};
+}
+template <class Other>
+constexpr void set_grid_32(KernelTable&, WeightType, Other) {}
+
+constexpr void set_grids_32(KernelTable& t) {
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid_32(t, WeightType::name, kernel{});
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,121 @@
+// The whole kernel table of one level, built over the primitives that were included before.
+
+// clang-format off: each needs the ones before it
+#include "cpu/kernels/generic/loops.h"
+#include "cpu/weights/fields.h"
+#include "cpu/kernels/generic/blocks32.h"
+#include "cpu/kernels/generic/blocks256.h"
+#include "cpu/kernels/generic/codebooks.h"
+#include "cpu/kernels/generic/wide32.h"
+#include "cpu/kernels/generic/wide256.h"
+#include "cpu/kernels/generic/blocks64.h"
+#include "cpu/kernels/generic/sums.h"
+#include "cpu/kernels/generic/floats.h"
+#include "cpu/kernels/generic/vectors.h"
+#include "cpu/kernels/generic/cached.h"
+#include "cpu/kernels/generic/products.h"
+#include "cpu/kernels/generic/attention.h"
+// clang-format on
+
+namespace woolly::WOOLLY_TARGET {
+
+// Rows are taken four, two or one at a time, as far as the level has registers for them (kMaxRows). Types whose quants
+// are expensive to look up take them one by one: opened panels serve two rows already.
+template <class Type>
+void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
+    constexpr int most = Type::one_by_one ? 1 : kMaxRows;
+    int m = 0;
+    if constexpr (most >= 4)
+        for (; m + 4 <= n_rows; m += 4) Type::template dot<4>(panel, n_columns, rows + m, tile + 16 * m);
+    if constexpr (most >= 2)
+        for (; m + 2 <= n_rows; m += 2) Type::template dot<2>(panel, n_columns, rows + m, tile + 16 * m);
+    for (; m < n_rows; ++m) Type::template dot<1>(panel, n_columns, rows + m, tile + 16 * m);
+}
+
+template <class Open>
+void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
+              Ahead& ahead) {
+    int m = 0;
+    for (; m + kWideRows <= n_rows; m += kWideRows)
+        Open::template dot<kWideRows>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
+    if constexpr (kWideRows > 4)
+        for (; m + 4 <= n_rows; m += 4) Open::template dot<4>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
+    if constexpr (kWideRows > 2)
+        for (; m + 2 <= n_rows; m += 2) Open::template dot<2>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
+    if constexpr (kWideRows > 1)
+        for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
+}
+
+// The families of weight types, as the rows of quant/types.h name them: `dot` computes few rows, `many` many rows with
+// panels that `Open` opened.
+template <class Type>
+struct Blocks32 {
+    using Open = Open32<Type>;
+    static constexpr bool one_by_one = false;
+    static constexpr auto many = dot_wide<Open>;
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_blocks32<Type, M>(panel, columns, rows, tile);
+    }
+};
+template <class Type>
+struct Blocks64 {
+    using Open = Open64<Type>;
+    static constexpr bool one_by_one = false;
+    static constexpr auto many = dot_wide<Open>;
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_blocks64<Type, M>(panel, columns, rows, tile);
+    }
+};
+template <class Type>
+struct Blocks256 {
+    using Open = Open256<Type>;
+    static constexpr bool one_by_one = Type::one_by_one;
+    static constexpr auto many = dot_wide<typename Open::Opened>;
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_blocks256<Type, M>(panel, columns, rows, tile);
+    }
+};
+template <class Type>
+struct Floats {
+    using Open = OpenFloats<Type>;
+    static constexpr bool one_by_one = false;
+    static constexpr auto many = Open::dot;
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        dot_floats<Type, M>(panel, columns, rows, tile);
+    }
+};
+
+// Kernels for many rows, with panels that `Open` opens.
+template <class Open>
+constexpr void set_wide(KernelTable& t, WeightType type, decltype(Wide::dot) dot) {
+    const TypeInfo info = kTypes.of[int(type)];
+    t.wide[int(type)] = {Open::open, dot, info.block, info.bytes * kPanel, Open::bytes};
+}
+
+constexpr KernelTable make_table(const char* name) {
+    KernelTable t{};
+    t.name = name;
+    t.row_block = 128;
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) \
+    t.dot[id] = dot_any<kernel>;                                 \
+    set_wide<kernel::Open>(t, WeightType::name, kernel::many);
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    t.quantize_32 = quantize<32, 32>;
+    t.quantize_256 = quantize<256, 16>;
+    t.planes = planes;
+    t.rms_norm = rms_norm;
+    t.swiglu = swiglu;
+    t.gelu_erf = gelu_erf;
+    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;
+    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>;
+    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>;
+    t.merge = merge;
+    return t;
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,21 @@
+// Loops that the compiler unrolls, and the prefetch of weights that a loop spreads over its rounds.
+
+namespace woolly::WOOLLY_TARGET {
+
+// f.operator()<i>() for i = 0 to n - 1, unrolled.
+template <int n, int i = 0, class F>
+[[gnu::always_inline]] inline void each(const F& f) {
+    if constexpr (i < n) {
+        f.template operator()<i>();
+        each<n, i + 1>(f);
+    }
+}
+
+// Some lines at a time, as many as a core waits for at once.
+[[gnu::always_inline]] inline void fetch(Ahead& ahead) {
+    if (ahead.at >= ahead.end) return;
+    for (int line = 0; line < 8; ++line) prefetch(ahead.at + 64 * line);
+    ahead.at += 512;
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,120 @@
+// Norms, activations and quantization over one row. Sums run in 16 lanes and end in one fixed order.
+
+namespace woolly::WOOLLY_TARGET {
+
+// exp of each lane: 2^n * p(r) with r in half a unit around 0; relative error below 2e-7. Below -87 the result is 0
+// or next to it; lanes are clamped to [-87, 88], so that nothing overflows. NaN stays NaN: max gives its second where
+// they cannot be compared.
+[[gnu::always_inline]] inline F32 exp_below(F32 x) {  // of numbers that are not above 88
+    x = max(set1(-87.0f), x);
+    const I32 n = round_to_int(mul(x, set1(1.44269504f)));
+    const F32 whole = to_float(n);
+    F32 r = fma(whole, set1(-0.693145752f), x);  // ln 2 in two parts
+    r = fma(whole, set1(-1.42860677e-6f), r);
+    F32 p = set1(1.0f / 5040.0f);
+    p = fma(p, r, set1(1.0f / 720.0f));
+    p = fma(p, r, set1(1.0f / 120.0f));
+    p = fma(p, r, set1(1.0f / 24.0f));
+    p = fma(p, r, set1(1.0f / 6.0f));
+    p = fma(p, r, set1(0.5f));
+    p = fma(p, r, set1(1.0f));
+    p = fma(p, r, set1(1.0f));
+    return mul(p, power_of_two(n));
+}
+[[gnu::always_inline]] inline F32 exp(F32 x) { return exp_below(sub(zero(), max(set1(-88.0f), sub(zero(), x)))); }
+
+// The last n < 16 values of a row, filled up with zeros.
+inline F32 load_some(const float* p, int64_t n) {
+    float padded[16] = {};
+    std::memcpy(padded, p, size_t(n) * sizeof(float));
+    return load(padded);
+}
+inline void store_some(float* p, F32 a, int64_t n) {
+    float padded[16];
+    store(padded, a);
+    std::memcpy(p, padded, size_t(n) * sizeof(float));
+}
+
+inline void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* y) {
+    F32 squares = zero();
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const F32 a = load(x + i);
+        squares = fma(a, a, squares);
+    }
+    if (i < n) {
+        const F32 a = load_some(x + i, n - i);
+        squares = fma(a, a, squares);
+    }
+    const float scale = 1.0f / __builtin_sqrtf(sum_lanes(squares) / float(n) + eps);
+    for (i = 0; i + 16 <= n; i += 16) store(y + i, mul(mul(load(x + i), set1(scale)), load(weight + i)));
+    if (i < n) store_some(y + i, mul(mul(load_some(x + i, n - i), set1(scale)), load_some(weight + i, n - i)), n - i);
+}
+
+[[gnu::always_inline]] inline F32 silu_times(F32 gate, F32 up) {
+    return mul(div(gate, add(set1(1.0f), exp(sub(zero(), gate)))), up);
+}
+
+inline void swiglu(const float* gate, const float* up, int64_t n, float* y) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, silu_times(load(gate + i), load(up + i)));
+    if (i < n) store_some(y + i, silu_times(load_some(gate + i, n - i), load_some(up + i, n - i)), n - i);
+}
+
+// x (1 + erf(x / sqrt 2)) / 2. Abramowitz and Stegun (7.1.26) give 1 - erf of a magnitude right to 1.5e-7.
+[[gnu::always_inline]] inline F32 gelu_by_erf(F32 x) {
+    const F32 size = abs(x), a = mul(size, set1(0.70710678f));
+    const F32 t = div(set1(1.0f), fma(a, set1(0.3275911f), set1(1.0f)));
+    F32 p = set1(1.061405429f);
+    p = fma(p, t, set1(-1.453152027f));
+    p = fma(p, t, set1(1.421413741f));
+    p = fma(p, t, set1(-0.284496736f));
+    p = fma(p, t, set1(0.254829592f));
+    const F32 tail = mul(mul(p, t), exp(sub(zero(), mul(a, a))));
+    return sub(max(zero(), x), mul(mul(size, set1(0.5f)), tail));
+}
+
+inline void gelu_erf(const float* x, const float* up, int64_t n, float* y) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const F32 a = gelu_by_erf(load(x + i));
+        store(y + i, up == nullptr ? a : mul(a, load(up + i)));
+    }
+    if (i == n) return;
+    const F32 a = gelu_by_erf(load_some(x + i, n - i));
+    store_some(y + i, up == nullptr ? a : mul(a, load_some(up + i, n - i)), n - i);
+}
+
+// One scale per `Block` columns, chosen so that the largest magnitude becomes 127; sums of every `Sum` columns.
+template <int Block, int Sum>
+inline void quantize(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums) {
+    for (int64_t b = 0; b < columns / Block; ++b, x += Block, q += Block) {
+        F32 largest = zero(), broken = zero();  // broken: NaN if x is infinite or NaN, else 0
+        for (int i = 0; i < Block; i += 16) {
+            const F32 a = load(x + i);
+            largest = max(largest, abs(a));
+            broken = fma(a, zero(), broken);
+        }
+        const float magnitude = max_lanes(largest);
+        scale[b] = magnitude / 127.0f + sum_lanes(broken);
+        // What cannot be divided by its scale counts as zeros: numbers next to 0, whose inverse scale would overflow,
+        // and a block that is not finite, whose scale NaN makes every result NaN.
+        if (!(scale[b] > 0x1p-100f)) {
+            std::memset(q, 0, Block);
+            for (int s = 0; s < Block; s += Sum) *sums++ = 0;
+            continue;
+        }
+        const F32 inverse = set1(127.0f / magnitude);
+        for (int s = 0; s < Block; s += Sum) {
+            int32_t sum = 0;
+            for (int i = s; i < s + Sum; i += 16) {
+                const I32 rounded = round_to_int(mul(load(x + i), inverse));
+                store_s8(q + i, rounded);
+                sum += isum_lanes(rounded);
+            }
+            *sums++ = sum;
+        }
+    }
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,80 @@
+// One row against F16 weights. Their conversion to f32 holds one of the two pipes for two cycles, and would be all that
+// limits the speed. So most of them are widened by shifts instead, which the other pipe does: the bits of a half, put
+// where those of a float are, are its value times 2^-112. Those of infinities and NaN are not; panels that hold any are
+// opened instead.
+//
+// Powers of two change no bit of a sum as long as nothing leaves the range of normal floats: activations from 2^-60 to
+// 2^28 make products that are multiples of 2^-107, which times 2^-12 still are floats, and below 2^52. A row with any
+// other activation takes the plain way.
+
+namespace woolly::WOOLLY_TARGET {
+
+struct Halves {
+    static constexpr bool one_by_one = false;
+    // In front of the sum and behind it: 2^112 in all.
+    static constexpr float before = 0x1p100f, behind = 0x1p12f;
+
+    // Whether rows 4i to 4i + 3 of column c (modulo 4) are converted; the others are shifted. Five of 16 balance the
+    // pipes.
+    static constexpr bool converted(int c, int i) { return i == 0 || (c == 1 && i == 2); }
+
+    [[gnu::always_inline]] static float32x4_t shifted(int32x4_t wide) {
+        return vreinterpretq_f32_s32(vandq_s32(wide, vdupq_n_s32(int32_t(0x8fffe000))));
+    }
+    template <int c, int i>
+    [[gnu::always_inline]] static void add_column(const uint16x8_t* w, float32x4_t x, float32x4_t scaled, F32* acc) {
+        const int16x8_t h = vreinterpretq_s16_u16(w[i / 2]);
+        float32x4_t value;
+        if constexpr (converted(c, i)) {
+            const float16x8_t f = vreinterpretq_f16_s16(h);
+            value = i % 2 == 0 ? vcvt_f32_f16(vget_low_f16(f)) : vcvt_high_f32_f16(f);
+            acc[c].v[i] = vfmaq_laneq_f32(acc[c].v[i], value, x, c);
+        } else {
+            value = shifted(i % 2 == 0 ? vshll_n_s16(vget_low_s16(h), 13) : vshll_high_n_s16(h, 13));
+            acc[c].v[i] = vfmaq_laneq_f32(acc[c].v[i], value, scaled, c);
+        }
+    }
+
+    [[gnu::always_inline]] static F32 segment_sum(const uint8_t* p, const float* x, int n) {
+        F32 acc[4] = {zero(), zero(), zero(), zero()};
+        int k = 0;
+        for (; k + 4 <= n; k += 4, p += 128) {
+            prefetch(p + 4 * kPrefetch);
+            prefetch(p + 4 * kPrefetch + 64);
+            const float32x4_t four = vld1q_f32(x + k), scaled = vmulq_n_f32(four, before);
+            each<4>([&]<int c>() __attribute__((always_inline)) {
+                const uint16_t* at = reinterpret_cast<const uint16_t*>(p + 32 * c);
+                const uint16x8_t w[2] = {vld1q_u16(at), vld1q_u16(at + 8)};
+                each<4>([&]<int i>() __attribute__((always_inline)) { add_column<c, i>(w, four, scaled, acc); });
+            });
+        }
+        each<4>([&]<int c>() __attribute__((always_inline)) {
+            each<4>([&]<int i>() __attribute__((always_inline)) {
+                if constexpr (!converted(c, i)) acc[c].v[i] = vmulq_n_f32(acc[c].v[i], behind);
+            });
+        });
+        for (; k < n; ++k, p += 32) acc[0] = fma(LoadF16::at(p), set1(x[k]), acc[0]);
+        return add(add(acc[0], acc[1]), add(acc[2], acc[3]));
+    }
+
+    template <int M>
+    static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
+        for (int m = 0; m < M; ++m) {
+            if (!rows[m].ordinary) {
+                dot_floats<LoadF16, 1>(panel, columns, rows + m, tile + 16 * m);
+                continue;
+            }
+            F32 sum = zero();
+            for (int64_t c = 0; c < columns; c += kFloatColumns)
+                sum = add(sum, segment_sum(panel + c * 32, rows[m].x + c, segment(columns - c)));
+            store(tile + 16 * m, sum);
+        }
+    }
+};
+
+constexpr void set_halves(KernelTable& t) {
+    t.dot[int(WeightType::F16)] = dot_any<Halves>;
+    t.f16_must_be_finite = true;
+}
+
+}  // namespace woolly::WOOLLY_TARGET

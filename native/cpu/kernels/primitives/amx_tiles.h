@@ -1,0 +1,110 @@
+// AMX: eight tiles of 16 rows by 64 bytes, and their byte dots. Used beside avx512.h.
+
+namespace woolly::WOOLLY_TARGET {
+
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+// Sums and activations have as many rows as there are rows of the batch, weights 16.
+[[gnu::noinline]] inline void tiles_begin(int rows, int more) {
+    TileShapes shapes;
+    const int of[8] = {rows, rows, more, more, rows, more, 16, 16};
+    for (int i = 0; i < 8; ++i) {
+        shapes.rows[i] = uint8_t(of[i]);
+        shapes.row_bytes[i] = of[i] > 0 ? 64 : 0;
+    }
+    // GCC 12 believes that the instruction reads eight bytes and would drop the stores to the others.
+    asm volatile("" ::"r"(&shapes) : "memory");
+    _tile_loadconfig(&shapes);
+}
+[[gnu::always_inline]] inline void tiles_end() { _tile_release(); }
+
+// GCC writes a tile's number into the instruction's text, so it must stand here as a digit.
+template <int t>
+void tile_zero();
+template <int t>
+void tile_load(const void* p, int64_t stride);
+template <int t>
+void tile_store(void* p, int64_t stride);
+// Tile c += signed bytes of tile a times signed bytes of tile b, or unsigned ones.
+template <int c, int a, int b>
+void tile_dot();
+template <int c, int a, int b>
+void tile_dot_unsigned();
+
+#define WOOLLY_SUMS(c, a, b)                                                    \
+    template <>                                                                 \
+    [[gnu::always_inline]] inline void tile_zero<c>() {                         \
+        _tile_zero(c);                                                          \
+    }                                                                           \
+    template <>                                                                 \
+    [[gnu::always_inline]] inline void tile_store<c>(void* p, int64_t stride) { \
+        _tile_stored(c, p, stride);                                             \
+    }                                                                           \
+    template <>                                                                 \
+    [[gnu::always_inline]] inline void tile_dot<c, a, b>() {                    \
+        _tile_dpbssd(c, a, b);                                                  \
+    }                                                                           \
+    template <>                                                                 \
+    [[gnu::always_inline]] inline void tile_dot_unsigned<c, a, b>() {           \
+        _tile_dpbsud(c, a, b);                                                  \
+    }
+WOOLLY_SUMS(0, 4, 6)
+WOOLLY_SUMS(1, 4, 7)
+WOOLLY_SUMS(2, 5, 6)
+WOOLLY_SUMS(3, 5, 7)
+#undef WOOLLY_SUMS
+#define WOOLLY_OPERAND(t)                                                            \
+    template <>                                                                      \
+    [[gnu::always_inline]] inline void tile_load<t>(const void* p, int64_t stride) { \
+        _tile_loadd(t, p, stride);                                                   \
+    }
+WOOLLY_OPERAND(4)
+WOOLLY_OPERAND(5)
+WOOLLY_OPERAND(6)
+WOOLLY_OPERAND(7)
+#undef WOOLLY_OPERAND
+
+// factor * (weight - offset) = low + 128 * high, in bytes, low below 128. `factor` is one per lane of four weights.
+template <int offset, bool is_signed>
+[[gnu::always_inline]] inline void split_products(U8 w, I32 factor, U8* low, U8* high) {
+    const __m512i byte = _mm512_set1_epi16(0xff), less = _mm512_set1_epi16(offset);
+    const __m512i evens = is_signed ? _mm512_srai_epi16(_mm512_slli_epi16(w.v, 8), 8) : _mm512_and_si512(w.v, byte);
+    const __m512i odds = is_signed ? _mm512_srai_epi16(w.v, 8) : _mm512_srli_epi16(w.v, 8);
+    const __m512i both =
+        _mm512_or_si512(_mm512_slli_epi32(factor.v, 16), _mm512_and_si512(factor.v, _mm512_set1_epi32(0xffff)));
+    const __m512i even = _mm512_mullo_epi16(_mm512_sub_epi16(evens, less), both);
+    const __m512i odd = _mm512_mullo_epi16(_mm512_sub_epi16(odds, less), both);
+    const __m512i seven = _mm512_set1_epi16(0x7f);
+    low->v = _mm512_or_si512(_mm512_and_si512(even, seven), _mm512_slli_epi16(_mm512_and_si512(odd, seven), 8));
+    high->v = _mm512_or_si512(_mm512_and_si512(_mm512_srai_epi16(even, 7), byte),
+                              _mm512_slli_epi16(_mm512_srai_epi16(odd, 7), 8));
+}
+
+// Byte k of each lane in both halves of it, and products below 256 of bytes with such factors: one multiplication of 16
+// bits is two of bytes because the lower one carries nothing.
+template <int k>
+[[gnu::always_inline]] inline I32 scale_twice(U8 a) {
+    const __m512i one = _mm512_and_si512(_mm512_srli_epi32(a.v, 8 * k), _mm512_set1_epi32(255));
+    return {_mm512_or_si512(one, _mm512_slli_epi32(one, 16))};
+}
+[[gnu::always_inline]] inline U8 byte_products(U8 w, I32 factor) { return {_mm512_mullo_epi16(w.v, factor.v)}; }
+
+// Bytes 2k and 2k + 1 of each lane, as 16 bits each.
+template <int k>
+[[gnu::always_inline]] inline U8 byte_pair(U8 a) {
+    const __m512i low = _mm512_srli_epi32(a.v, 16 * k);
+    return {_mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(0xff)),
+                            _mm512_and_si512(_mm512_slli_epi32(low, 8), _mm512_set1_epi32(0xff0000)))};
+}
+// acc += pairs of 16 bits times one pair of activations' sums.
+[[gnu::always_inline]] inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
+    int32_t two;
+    std::memcpy(&two, sums, 4);
+    return {_mm512_dpwssd_epi32(acc.v, pairs.v, _mm512_set1_epi32(two))};
+}
+
+}  // namespace woolly::WOOLLY_TARGET

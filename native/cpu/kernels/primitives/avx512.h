@@ -1,0 +1,192 @@
+// AVX-512 (F, BW, DQ, VL) with VNNI: 16 lanes are one register.
+// GCC 12 and older warn of the undefined operand that their own header gives to an unmasked intrinsic.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    __m512 v;
+};
+struct I32 {
+    __m512i v;
+};
+struct U8 {
+    __m512i v;
+};
+
+inline F32 set1(float x) { return {_mm512_set1_ps(x)}; }
+inline F32 zero() { return {_mm512_setzero_ps()}; }
+inline F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
+inline F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// The instruction is a > b ? a : b: it gives the second operand for a NaN and for two zeros.
+inline F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32 abs(F32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
+inline F32 div(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+
+inline __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+inline F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(load_256(p))}; }
+inline void store_f16(uint16_t* p, F32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16))};
+}
+
+inline I32 iset1(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline I32 izero() { return {_mm512_setzero_si512()}; }
+inline I32 iadd(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline I32 isub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+inline I32 imul(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+inline I32 load_s8(const int8_t* p) { return {_mm512_cvtepi8_epi32(load_128(p))}; }
+inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+template <int n>
+inline I32 ishift_left(I32 a) {
+    return {_mm512_slli_epi32(a.v, n)};
+}
+inline I32 biased(int32_t x) { return iset1(x); }
+inline F32 unbiased(I32 a) { return to_float(a); }
+inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline I32 load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
+inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+inline F32 power_of_two(I32 a) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(127)), 23))};
+}
+
+inline float sum_lanes(F32 a) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float max_lanes(F32 a) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline int32_t isum_lanes(I32 a) { return _mm512_reduce_add_epi32(a.v); }
+
+// How far ahead weights are fetched, twice as far in super-blocks. The hardware alone does not keep up with a stream of
+// dots.
+constexpr int kPrefetch = 4096;
+// Not the compiler's own: GCC gathers those at the start of a loop, where they come too many at once to be served.
+[[gnu::always_inline]] inline void prefetch(const uint8_t* p) { asm volatile("prefetcht0 (%0)" ::"r"(p) : "memory"); }
+
+inline U8 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_bytes(uint8_t* p, U8 a) { _mm512_storeu_si512(p, a.v); }
+inline U8 low_bits(U8 a, uint8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(static_cast<char>(mask)))}; }
+// There is no byte shift: 16-bit lanes shift, then the bits that crossed from the neighbour are cleared.
+template <int n>
+inline U8 shift_right(U8 a) {
+    return low_bits({_mm512_srli_epi16(a.v, n)}, static_cast<uint8_t>(0xff >> n));
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    return low_bits({_mm512_slli_epi16(a.v, n)}, static_cast<uint8_t>(0xff << n));
+}
+inline U8 either(U8 a, U8 b) { return {_mm512_or_si512(a.v, b.v)}; }
+// a with its low 8 - n bits replaced by b >> n: one operation takes bits of one or the other.
+template <int n>
+inline U8 insert_right(U8 a, U8 b) {
+    return {_mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(0xff >> n)), _mm512_srli_epi16(b.v, n), a.v,
+                                      0xca)};
+}
+template <int n>
+inline U8 minus(U8 a) {
+    return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(n))};
+}
+inline U8 flip_sign(U8 a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
+// Byte k of each lane.
+template <int k>
+inline I32 byte(U8 a) {
+    return {_mm512_and_si512(_mm512_srli_epi32(a.v, 8 * k), _mm512_set1_epi32(255))};
+}
+template <int k>
+inline I32 signed_byte(U8 a) {
+    return {_mm512_srai_epi32(_mm512_slli_epi32(a.v, 24 - 8 * k), 24)};
+}
+inline U8 lookup(const int8_t* table, U8 a) {
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_128(table)), a.v)};
+}
+
+inline U8 plus(U8 a, U8 b) { return {_mm512_add_epi8(a.v, b.v)}; }
+// Bits [from, from + n) of each lane, moved to bit `to`.
+template <int from, int n, int to>
+inline I32 field(U8 a) {
+    constexpr uint32_t mask = ((uint32_t{1} << n) - 1) << to;
+    const __m512i moved = from >= to ? _mm512_srli_epi32(a.v, from >= to ? from - to : 0)
+                                     : _mm512_slli_epi32(a.v, from < to ? to - from : 0);
+    return {_mm512_and_si512(moved, _mm512_set1_epi32(int32_t(mask)))};
+}
+inline U8 as_bytes(I32 a) { return {a.v}; }
+inline U8 look_up(const uint32_t* table, I32 index) { return {_mm512_i32gather_epi32(index.v, table, 4)}; }
+// Gathered as words of 64 bits: half as many loads as for each half.
+inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
+    const __m512i a = _mm512_i32gather_epi64(_mm512_castsi512_si256(index.v), table, 8);
+    const __m512i b = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(index.v, 1), table, 8);
+    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    low->v = _mm512_permutex2var_epi32(a, even, b);
+    high->v = _mm512_permutex2var_epi32(a, _mm512_or_si512(even, _mm512_set1_epi32(1)), b);
+}
+// Negates byte i of each lane if bit 4 * k + i of the lane of `signs` is set.
+template <int k>
+inline U8 negate(U8 a, U8 signs) {
+    constexpr int32_t byte_of = 0x01010101 * (k / 2), bit_of = k % 2 == 0 ? 0x08040201 : int32_t(0x80402010);
+    const __m512i lanes = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    const __m512i own = _mm512_shuffle_epi8(signs.v, _mm512_or_si512(lanes, _mm512_set1_epi32(byte_of)));
+    const __mmask64 negative = _mm512_test_epi8_mask(own, _mm512_set1_epi32(bit_of));
+    return {_mm512_mask_sub_epi8(a.v, negative, _mm512_setzero_si512(), a.v)};
+}
+// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it. There is no
+// byte product: bytes stand in the upper halves of 16-bit lanes, where a product loses what carries.
+template <int power>
+inline U8 trit(U8 a) {
+    const __m512i three = _mm512_set1_epi16(3), before = _mm512_set1_epi16(power);
+    const __m512i even = _mm512_mulhi_epu16(_mm512_mullo_epi16(_mm512_slli_epi16(a.v, 8), before), three);
+    const __m512i top = _mm512_and_si512(a.v, _mm512_set1_epi16(int16_t(0xff00)));
+    const __m512i odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(top, before), three);
+    return {_mm512_or_si512(even, _mm512_slli_epi16(odd, 8))};
+}
+
+// Rows that one pass over the weights computes, and over opened ones.
+constexpr int kMaxRows = 4, kWideRows = 8;
+// Rows that meet opened floats together.
+constexpr int kFloatRows = 6;
+// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+constexpr int kProductRows = 6, kProductSums = 24;
+
+using Columns = const int8_t*;
+inline Columns columns(const int8_t* a) { return a; }
+
+template <int g>
+[[gnu::always_inline]] inline I32 dot4(I32 acc, U8 w, Columns a) {
+    int32_t four;
+    std::memcpy(&four, a + 4 * g, 4);
+    return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(four))};
+}
+// The byte dot takes unsigned weights: a flipped top bit is the weight plus 128.
+constexpr int32_t kSignedOffset = 128;
+template <int g>
+[[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    return dot4<g>(acc, flip_sign(w), a);
+}
+
+}  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,329 @@
+// The portable primitives: plain loops over 16 lanes. Every other level gives the same bits.
+//
+// F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
+// consecutive columns, the operand of a 4-way byte dot.
+#include <cstdint>
+#include <cstring>
+
+namespace woolly::WOOLLY_TARGET {
+
+struct F32 {
+    float v[16];
+};
+struct I32 {
+    int32_t v[16];
+};
+struct U8 {
+    uint8_t v[64];
+};
+
+#define WOOLLY_LANES for (int i = 0; i < 16; ++i)
+
+inline F32 zero() { return {}; }
+inline F32 set1(float x) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = x;
+    return r;
+}
+inline F32 load(const float* p) {
+    F32 r;
+    std::memcpy(r.v, p, sizeof(r.v));
+    return r;
+}
+inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof(a.v)); }
+inline F32 add(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] += b.v[i];
+    return a;
+}
+inline F32 sub(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] -= b.v[i];
+    return a;
+}
+inline F32 mul(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] *= b.v[i];
+    return a;
+}
+// x86-64 without FMA would call a slow library function here: two roundings there, one everywhere else.
+inline F32 fma(F32 a, F32 b, F32 c) {
+#if defined(__FMA__) || defined(__aarch64__)
+    WOOLLY_LANES a.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+#else
+    WOOLLY_LANES a.v[i] = a.v[i] * b.v[i] + c.v[i];
+#endif
+    return a;
+}
+inline F32 max(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
+    return a;
+}
+inline F32 abs(F32 a) {
+    WOOLLY_LANES a.v[i] = __builtin_fabsf(a.v[i]);
+    return a;
+}
+inline F32 div(F32 a, F32 b) {
+    WOOLLY_LANES a.v[i] /= b.v[i];
+    return a;
+}
+
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16;
+    const uint32_t magnitude = h & 0x7fff;
+    uint32_t bits;
+    if (magnitude >= 0x7c00) {
+        bits = sign | 0x7f800000 | ((magnitude & 0x3ff) << 13);  // infinity, NaN
+    } else if (magnitude >= 0x0400) {
+        bits = sign | ((magnitude << 13) + 0x38000000);
+    } else {
+        float f = float(magnitude) * 0x1p-24f;  // subnormal: exact in f32
+        std::memcpy(&bits, &f, 4);
+        bits |= sign;
+    }
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+inline uint16_t float_to_half(float f) {
+    uint32_t bits;
+    std::memcpy(&bits, &f, 4);
+    const uint16_t sign = uint16_t((bits >> 16) & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return uint16_t(sign | 0x7e00 | ((bits >> 13) & 0x3ff));  // NaN, payload kept
+    if (bits >= 0x477ff000) return uint16_t(sign | 0x7c00);                          // rounds to infinity
+    if (bits < 0x38800000) {  // subnormal: the sum rounds to the nearest even multiple of 2^-24
+        float scaled;
+        std::memcpy(&scaled, &bits, 4);
+        scaled += 0.5f;
+        std::memcpy(&bits, &scaled, 4);
+        return uint16_t(sign | (bits - 0x3f000000));
+    }
+    bits += 0xfff + ((bits >> 13) & 1);
+    return uint16_t(sign | ((bits - 0x38000000) >> 13));
+}
+inline F32 load_f16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = half_to_float(p[i]);
+    return r;
+}
+inline void store_f16(uint16_t* p, F32 a) { WOOLLY_LANES p[i] = float_to_half(a.v[i]); }
+inline F32 load_bf16(const uint16_t* p) {
+    F32 r;
+    WOOLLY_LANES {
+        const uint32_t bits = uint32_t(p[i]) << 16;
+        std::memcpy(&r.v[i], &bits, 4);
+    }
+    return r;
+}
+
+inline I32 izero() { return {}; }
+inline I32 iset1(int32_t x) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = x;
+    return r;
+}
+inline I32 iadd(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] += b.v[i];
+    return a;
+}
+inline I32 isub(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] -= b.v[i];
+    return a;
+}
+inline I32 imul(I32 a, I32 b) {
+    WOOLLY_LANES a.v[i] *= b.v[i];
+    return a;
+}
+inline I32 load_s8(const int8_t* p) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = p[i];
+    return r;
+}
+template <int n>
+inline I32 ishift_left(I32 a) {
+    WOOLLY_LANES a.v[i] = int32_t(uint32_t(a.v[i]) << n);
+    return a;
+}
+inline F32 to_float(I32 a) {
+    F32 r;
+    WOOLLY_LANES r.v[i] = float(a.v[i]);
+    return r;
+}
+// An integer to which others below 2^22 are added before it becomes a float: the level may hold it otherwise.
+inline I32 biased(int32_t x) { return iset1(x); }
+inline F32 unbiased(I32 a) { return to_float(a); }
+// To the nearest, ties to even. For NaN, any number.
+inline I32 round_to_int(F32 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = a.v[i] != a.v[i] ? 0 : int32_t(__builtin_rintf(a.v[i]));
+    return r;
+}
+inline I32 load_ints(const int32_t* p) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = p[i];
+    return r;
+}
+inline void store(int32_t* p, I32 a) { WOOLLY_LANES p[i] = a.v[i]; }
+inline void store_s8(int8_t* p, I32 a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
+// 2 to the power of each lane, for lanes from -126 to 127.
+inline F32 power_of_two(I32 a) {
+    F32 r;
+    WOOLLY_LANES {
+        const int32_t bits = (a.v[i] + 127) << 23;
+        std::memcpy(&r.v[i], &bits, 4);
+    }
+    return r;
+}
+
+// Sums and maxima over the lanes, always in this order.
+inline float sum_lanes(F32 a) {
+    for (int half = 8; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+    return a.v[0];
+}
+inline float max_lanes(F32 a) {
+    for (int half = 8; half >= 1; half /= 2)
+        for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
+    return a.v[0];
+}
+inline int32_t isum_lanes(I32 a) {
+    int32_t sum = 0;
+    WOOLLY_LANES sum += a.v[i];
+    return sum;
+}
+
+constexpr int kPrefetch = 0;
+inline void prefetch(const uint8_t*) {}
+
+inline U8 load_bytes(const uint8_t* p) {
+    U8 r;
+    std::memcpy(r.v, p, sizeof(r.v));
+    return r;
+}
+inline void store_bytes(uint8_t* p, U8 a) { std::memcpy(p, a.v, sizeof(a.v)); }
+inline U8 low_bits(U8 a, uint8_t mask) {
+    for (int i = 0; i < 64; ++i) a.v[i] &= mask;
+    return a;
+}
+template <int n>
+inline U8 shift_right(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] >> n);
+    return a;
+}
+template <int n>
+inline U8 shift_left(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] << n);
+    return a;
+}
+inline U8 either(U8 a, U8 b) {
+    for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i];
+    return a;
+}
+// a with its low 8 - n bits replaced by b >> n.
+template <int n>
+inline U8 insert_right(U8 a, U8 b) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t((a.v[i] & ~(0xff >> n)) | (b.v[i] >> n));
+    return a;
+}
+template <int n>
+inline U8 minus(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] - n);
+    return a;
+}
+// Signed bytes plus 128.
+inline U8 flip_sign(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] ^= 0x80;
+    return a;
+}
+// Byte k of each lane.
+template <int k>
+inline I32 byte(U8 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = a.v[4 * i + k];
+    return r;
+}
+template <int k>
+inline I32 signed_byte(U8 a) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = int8_t(a.v[4 * i + k]);
+    return r;
+}
+// table[a] for bytes below 16.
+inline U8 lookup(const int8_t* table, U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(table[a.v[i]]);
+    return a;
+}
+
+inline U8 plus(U8 a, U8 b) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] + b.v[i]);
+    return a;
+}
+// Bits [from, from + n) of each lane, moved to bit `to`.
+template <int from, int n, int to>
+inline I32 field(U8 a) {
+    I32 r;
+    WOOLLY_LANES {
+        uint32_t lane;
+        std::memcpy(&lane, a.v + 4 * i, 4);
+        r.v[i] = int32_t((lane >> from & ((uint32_t{1} << n) - 1)) << to);
+    }
+    return r;
+}
+inline U8 as_bytes(I32 a) {
+    U8 r;
+    std::memcpy(r.v, a.v, sizeof(r.v));
+    return r;
+}
+// Each lane's word of a table.
+inline U8 look_up(const uint32_t* table, I32 index) {
+    U8 r;
+    WOOLLY_LANES std::memcpy(r.v + 4 * i, table + index.v[i], 4);
+    return r;
+}
+// The lower and upper halves of each lane's word.
+inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
+    WOOLLY_LANES {
+        std::memcpy(low->v + 4 * i, table + index.v[i], 4);
+        std::memcpy(high->v + 4 * i, reinterpret_cast<const uint8_t*>(table + index.v[i]) + 4, 4);
+    }
+}
+// Negates byte i of each lane if bit 4 * k + i of the lane of `signs` is set.
+template <int k>
+inline U8 negate(U8 a, U8 signs) {
+    for (int i = 0; i < 64; ++i)
+        if (signs.v[i / 4 * 4 + k / 2] >> (4 * (k % 2) + i % 4) & 1) a.v[i] = uint8_t(-a.v[i]);
+    return a;
+}
+// A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it.
+template <int power>
+inline U8 trit(U8 a) {
+    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(uint8_t(a.v[i] * power) * 3 >> 8);
+    return a;
+}
+
+// Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
+constexpr int kMaxRows = 1, kWideRows = 1;
+// Rows that meet opened floats together.
+constexpr int kFloatRows = 1;
+// Rows of a product of f32 matrices, and the strips of sums that registers hold.
+constexpr int kProductRows = 2, kProductSums = 2;
+
+// Sixteen activations, held as the level likes it.
+using Columns = const int8_t*;
+inline Columns columns(const int8_t* a) { return a; }
+
+// acc[row] += sum over 4 columns of w[row][column] * a[4 * g + column]; w below 128 in dot4, signed in dot4_signed.
+// dot4_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
+constexpr int32_t kSignedOffset = 0;
+template <int g>
+inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+    for (int r = 0; r < 16; ++r)
+        for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w.v[4 * r + j]) * a[4 * g + j];
+    return acc;
+}
+template <int g>
+inline I32 dot4(I32 acc, U8 w, Columns a) {
+    return dot4_signed<g>(acc, w, a);
+}
+
+#undef WOOLLY_LANES
+
+}  // namespace woolly::WOOLLY_TARGET

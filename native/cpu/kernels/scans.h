@@ -1,0 +1,65 @@
+// Kernels of recurrent layers, with their contracts. They have a table and files of their own: a change of one compiles
+// in seconds, and levels that differ in whole-number arithmetic alone share them.
+#pragma once
+
+#include <cstdint>
+
+namespace woolly {
+
+// How a token changes the state S of a head, [n_keys][n_columns], of which y = S^T read is then taken:
+// plain: S = decay S + write v^T.
+// delta: the same with beta (v - S^T probe) instead of v.
+// pair:  S = decay S + write v^T + second (S^T probe)^T.
+// S^T probe is that of S before the token.
+enum class ScanRule : uint8_t { plain, delta, pair };
+constexpr int kScanRules = 3;
+
+// Columns of a state that are stored together, row after row; the last block may be narrower. 64 columns of 128 keys
+// fill two thirds of an L1 cache, and side by side they use all of its sets.
+constexpr int64_t kStateBlock = 64;
+
+// Tokens of one sequence through one head.
+struct ScanTile {
+    const float* from;  // the state before the first token
+    float* state;       // the state after the last one; may be `from`
+    int64_t n_keys, n_columns, n_tokens;
+    const float *decay, *probe, *write, *second, *read;  // [n_tokens, n_keys]; those that the rule has
+    const float* beta;                                   // [n_tokens]
+    const float* v;                                      // rows at distance v_stride
+    float* y;                                            // rows at distance y_stride
+    int64_t v_stride, y_stride;
+};
+
+// Tokens of one sequence through columns of Mamba's scan: S = exp(dt a) S + dt x b, y = c S + d x.
+struct MambaTile {
+    const float* from;  // [n_states, stride]
+    float* state;       // may be `from`
+    int64_t n_states, n_columns, n_tokens;
+    const float *a, *d;   // [n_states, stride], [stride]
+    const float *x, *dt;  // [n_tokens, stride]
+    const float *b, *c;   // [n_tokens, n_states]
+    float* y;             // [n_tokens, stride]
+    int64_t stride;
+};
+
+// One row of a convolution over the `kernel` latest rows.
+struct ConvRow {
+    const float* const* rows;  // [kernel], oldest first
+    const float* weights;      // [kernel], at distance stride
+    const float* bias;         // null for none
+    float* y;
+    int64_t n, stride;
+    int kernel;
+    bool silu;
+};
+
+struct ScanTable {
+    void (*scan[kScanRules])(const ScanTile& tile);
+    void (*mamba)(const MambaTile& tile);
+    void (*conv)(const ConvRow& row);
+};
+
+// The table of a kernel level, which must be one of this build.
+const ScanTable& scan_table(const char* level);
+
+}  // namespace woolly

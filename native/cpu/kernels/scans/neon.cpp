@@ -1,0 +1,22 @@
+// Scans of the neon level. Includes no STL: a function of it compiled with this file's flags must not replace another
+// file's.
+#include "cpu/kernels/scans.h"
+#include "cpu/kernels/table.h"
+
+// clang-format off: the algorithms need the primitives before them
+#define WOOLLY_TARGET neon_scans
+#include "cpu/kernels/primitives/neon.h"
+#include "cpu/kernels/generic/vectors.h"
+namespace woolly::WOOLLY_TARGET {
+constexpr int kScanVectors = 2;  // of columns whose sums fit the registers
+}
+#include "cpu/kernels/generic/loops.h"
+#include "cpu/kernels/generic/scans.h"
+// clang-format on
+
+namespace woolly {
+
+extern const ScanTable k_neon_scans;
+constinit const ScanTable k_neon_scans = neon_scans::make_scans();
+
+}  // namespace woolly

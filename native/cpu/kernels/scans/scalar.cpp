@@ -1,0 +1,22 @@
+// Scans of the scalar level. Includes no STL: a function of it compiled with this file's flags must not replace another
+// file's.
+#include "cpu/kernels/scans.h"
+#include "cpu/kernels/table.h"
+
+// clang-format off: the algorithms need the primitives before them
+#define WOOLLY_TARGET scalar_scans
+#include "cpu/kernels/primitives/scalar.h"
+#include "cpu/kernels/generic/vectors.h"
+namespace woolly::WOOLLY_TARGET {
+constexpr int kScanVectors = 1;  // of columns whose sums fit the registers
+}
+#include "cpu/kernels/generic/loops.h"
+#include "cpu/kernels/generic/scans.h"
+// clang-format on
+
+namespace woolly {
+
+extern const ScanTable k_scalar_scans;
+constinit const ScanTable k_scalar_scans = scalar_scans::make_scans();
+
+}  // namespace woolly

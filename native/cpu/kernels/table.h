@@ -1,0 +1,155 @@
+// Every kernel, with its contract. Only plain data crosses this table: the functions behind it are compiled once per
+// instruction set, and nothing of theirs may be shared with other files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/types.h"
+
+namespace woolly {
+
+constexpr int kPanel = 16;  // rows of a weight matrix that are packed and computed together
+
+// One quantized row. For f32 only `x` is set.
+struct ActivationRow {
+    const float* x;
+    const int8_t* q;       // [columns]
+    const float* scale;    // [columns / 32 or / 256]
+    const int32_t* sums;   // of q, [columns / 32 or / 16]
+    const float* lows;     // of q8_32: scale * sum, what a minimum of 1 contributes
+    const int8_t* planes;  // of q8_256: the sums once more as bytes, [columns / 256][kPlanes]
+    bool ordinary;  // of f32: each value is 0, or from 2^-60 to 2^28 in magnitude (cpu/kernels/isa/neon_halves.h)
+};
+
+// Sums of 256 columns in bytes, sum = low + 64 * high: 16 low ones and 16 high ones of 16 columns each, then 8 and 8
+// of 32 columns each.
+constexpr int kPlanes = 48;
+
+constexpr int kDotRows = 4;
+// tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
+// `panel` is packed (cpu/weights/pack.h says how), `columns` the matrix's.
+using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
+
+// Kernels for many rows. The weights of a panel are opened, kWideColumns columns at a time: brought into the form that
+// is computed with, once for all rows. Null if a type or level has none.
+struct Ahead;
+struct Wide {
+    void (*open)(const uint8_t* panel, int64_t n_blocks, uint8_t* to);
+    // acc[m * 16 + row] += dot(opened blocks, columns of activation m from block `first` on), for m < n_rows. The rows
+    // are in memory at equal distances. Called with the blocks in order, on sums that began as zeros, it gives what
+    // PanelDot gives, to the bit.
+    void (*dot)(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
+                Ahead& ahead);
+    int block, bytes;  // columns of a block, and the bytes of it packed ...
+    int open_bytes;    // ... and opened
+};
+constexpr int64_t kWideColumns = 1024;
+// Packed weights that are opened next: fetched line by line while the present ones are computed with.
+struct Ahead {
+    const uint8_t* at;
+    const uint8_t* end;
+};
+
+// Kernels for many rows whose activations are packed in tiles: 16 rows by the columns of a block of the type, 256
+// or 32. Weights are opened some blocks of some panels at a time. Null if a type or level has none.
+struct GridBlocks {
+    const uint8_t* open;  // [n_panels][n_blocks][Grid::open_bytes]
+    int n_panels, n_blocks;
+    const uint8_t* tiles;  // row tiles of the first block; those of the next block begin tiles_step bytes on
+    int64_t tiles_step;
+    float* acc;  // [n_panels][n_tiles * 16][16], panels acc_step numbers apart
+    int64_t acc_step;
+};
+struct Grid {
+    void (*open)(const uint8_t* block, uint8_t* to);
+    // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for all rows m of all tiles. Tile rows
+    // that no row fills may hold anything. Called with the blocks in order, on sums that began as zeros, it gives what
+    // PanelDot gives, to the bit.
+    void (*dot)(const GridBlocks& blocks, int n_tiles);
+    int columns, bytes, open_bytes;  // of a block, packed and opened
+};
+// A tile of q8_256: quants [4][16][64], scales [16], sums of 32 columns in 16 bits [16][8], of 16 columns [16][16].
+constexpr int kTileRows = 16, kTileColumns = 256;
+constexpr int kTileScales = 4096, kTileSums32 = kTileScales + 64, kTileSums16 = kTileSums32 + 256,
+              kTileBytes = kTileSums16 + 512;
+// A tile of q8_32: quants [16][32], scales [16], lows [16], sums less than 0 [16].
+constexpr int kTile32Scales = 512, kTile32Lows = kTile32Scales + 64, kTile32Less = kTile32Lows + 64,
+              kTile32Bytes = kTile32Less + 64;
+constexpr int tile_bytes(Activation kind) { return kind == Activation::q8_32 ? kTile32Bytes : kTileBytes; }
+
+enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
+
+// Attention in progress, of several queries.
+struct AttentionSums {
+    float* out;  // [n_queries, v_dim]: sum of exp(score - max) * v
+    float* max;  // [n_queries]
+    float* sum;  // [n_queries]: sum of exp(score - max)
+};
+
+constexpr int kSplit = 128;        // positions of a split: fixed, so that results do not depend on the threads
+constexpr int kChunk = 64;         // positions that are opened at a time
+constexpr int kTileQueries = 128;  // queries whose scores are held at a time
+constexpr size_t attention_scratch(int k_dim, int v_dim) {
+    return size_t(kTileQueries * kSplit + kChunk * (k_dim + v_dim));
+}
+
+// Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Each gets the
+// bits that it gets alone.
+struct AttentionTile {
+    const float* const* q;  // [n_queries][k_dim], turned and not scaled
+    const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
+    const int* last;
+    const float* const* bias;  // [n_queries]: what is added to the score of each position; null for none
+    int n_queries;
+    int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's type
+    float scale;
+    float softcap;
+    const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
+    const uint8_t* const* v_blocks;  // null if V is the first v_dim columns of K
+    int first_block, n_blocks;       // at most kSplit / 16
+    float* scratch;                  // [attention_scratch(k_dim, v_dim)]
+    AttentionSums sums;
+};
+
+struct KernelTable {
+    const char* name;
+
+    PanelDot dot[kWeightTypes];  // null if a type has no kernel
+    Wide wide[kWeightTypes];
+    Grid grid[kWeightTypes];
+    int row_block;            // rows of a batch for which a panel is opened once, for all types
+    bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
+    bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary
+
+    // Quantizes one row of `columns` (a multiple of 32 or 256) values.
+    void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
+    void (*quantize_256)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
+    // The planes of sums per 16 columns.
+    void (*planes)(const int32_t* sums, int64_t columns, int8_t* planes);
+
+    // y = x / rms(x) * weight over n columns. y may be x.
+    void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y);
+    // y = silu(gate) * up. y may be gate or up.
+    void (*swiglu)(const float* gate, const float* up, int64_t n, float* y);
+    // y = gelu(x), by erf, and times `up` if that is not null. y may be x or up.
+    void (*gelu_erf)(const float* x, const float* up, int64_t n, float* y);
+
+    // Writes one token's K or V (head_dim values) into its slot of a block of 16 positions.
+    void (*store_k[3])(const float* k, int head_dim, int slot, uint8_t* block);
+    void (*store_v[3])(const float* v, int head_dim, int slot, uint8_t* block);
+    void (*attend[3])(const AttentionTile& tile);
+    // Adds the result of the next split to that of those before it: always in order of splits.
+    void (*merge)(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim);
+};
+
+// Index into store_k, store_v and attend.
+constexpr int kv_index(KvType type) { return type == KvType::f32 ? 0 : type == KvType::f16 ? 1 : 2; }
+
+// Bytes of K (or of V) of one KV head in a block of 16 positions.
+constexpr size_t kv_block_bytes(KvType type, int head_dim) {
+    const size_t n = size_t(head_dim) * 16;
+    return type == KvType::f32 ? n * 4 : type == KvType::f16 ? n * 2 : n + n / 32 * 4;
+}
+
+}  // namespace woolly

@@ -1,0 +1,150 @@
+#include "cpu/kernels/tune.h"
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cpu/weights/pack.h"
+
+namespace woolly {
+
+namespace {
+
+constexpr int64_t kColumns = 1024;
+constexpr int kMost = 16, kPanels = 8, kTries = 5;
+constexpr int64_t kLong = 100'000;  // nanoseconds after which one panel is enough to be timed
+constexpr int kCounts[] = {2, 3, 4, 6, 8, 12, kMost};
+
+// Zeros in every form of activations, and panels of zeros: the time does not depend on the values.
+struct Subject {
+    const KernelTable& kernels;
+    const int type;
+    const TypeInfo info = type_info(type);
+    std::vector<uint8_t> weights, open, zeros, tiles;
+    std::vector<float> tile, pair;
+    std::vector<ActivationRow> rows;
+    bool slow = false;
+
+    Subject(const KernelTable& k, int t)
+        : kernels(k), type(t), tile(size_t(kMost) * kPanel), pair(2 * size_t(kTileRows) * kPanel) {
+        const Wide& wide = kernels.wide[type];
+        weights.resize(panel_bytes(info, kColumns) * kPanels);
+        const Grid& grid = kernels.grid[type];
+        int64_t opened = kColumns / wide.block * wide.open_bytes;
+        if (grid.dot != nullptr) {
+            opened = std::max<int64_t>(opened, 2 * kColumns / grid.columns * grid.open_bytes);
+            tiles.resize(size_t(kColumns / grid.columns * tile_bytes(info.activation)));
+        }
+        open.resize(size_t(opened) + 64);
+        zeros.resize(size_t(kColumns) * 4);
+        const ActivationRow row = {reinterpret_cast<const float*>(zeros.data()),
+                                   reinterpret_cast<const int8_t*>(zeros.data()),
+                                   reinterpret_cast<const float*>(zeros.data()),
+                                   reinterpret_cast<const int32_t*>(zeros.data()),
+                                   reinterpret_cast<const float*>(zeros.data()),
+                                   reinterpret_cast<const int8_t*>(zeros.data()),
+                                   true};
+        rows.assign(kMost, row);
+    }
+
+    void direct(const uint8_t* panel, int n) {
+        for (int i = 0; i < n; i += kDotRows)
+            kernels.dot[type](panel, kColumns, rows.data() + i, std::min(kDotRows, n - i), tile.data() + i * kPanel);
+    }
+    uint8_t* memory() {
+        return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(open.data()) + 63) & ~uintptr_t{63});
+    }
+    void opened(const uint8_t* panel, int n) {
+        const Wide& wide = kernels.wide[type];
+        uint8_t* to = memory();
+        std::fill(tile.begin(), tile.end(), 0.0f);
+        wide.open(panel, kColumns / wide.block, to);
+        Ahead ahead{};
+        wide.dot(to, kColumns / wide.block, rows.data(), 0, n, tile.data(), ahead);
+    }
+
+    // Two panels at every second call, because kernels take them in pairs.
+    void tiled(const uint8_t* panel) {
+        const Grid& grid = kernels.grid[type];
+        const int n_blocks = int(kColumns / grid.columns);
+        const size_t bytes = weights.size() / kPanels;
+        if (size_t(panel - weights.data()) / bytes % 2 != 0) return;
+        uint8_t* to = memory();
+        std::fill(pair.begin(), pair.end(), 0.0f);
+        for (int b = 0; b < 2 * n_blocks; ++b) grid.open(panel + b * grid.bytes, to + b * grid.open_bytes);
+        const int64_t of_panel = int64_t(kTileRows) * kPanel;
+        grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel}, 1);
+    }
+
+    template <class F>
+    int64_t once(const F& f, int panels) {
+        using Clock = std::chrono::steady_clock;
+        const auto start = Clock::now();
+        for (int panel = 0; panel < panels; ++panel) f(weights.data() + size_t(panel) * weights.size() / kPanels);
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    }
+    // The least of several times, in which nothing disturbed it.
+    template <class F>
+    int64_t time(const F& f) {
+        int64_t best = INT64_MAX;
+        for (int i = 0; i < (slow ? 2 : kTries); ++i) best = std::min(best, once(f, slow ? 1 : kPanels));
+        return best;
+    }
+};
+
+// From the most rows down, to the last count at which `another` way was not slower than the best one before.
+template <class Best, class Other>
+int crossover(Subject& subject, const Best& best, const Other& another) {
+    subject.slow = subject.once([&](const uint8_t* panel) { best(panel, kMost); }, 1) > kLong;
+    int from = INT_MAX;
+    for (int i = int(std::size(kCounts)) - 1; i >= 0; --i) {
+        const int n = kCounts[i];
+        const int64_t before = subject.time([&](const uint8_t* panel) { best(panel, n); });
+        const int64_t after = subject.time([&](const uint8_t* panel) { another(panel, n); });
+        // By a margin: here the weights are in the cache, and a panel that comes from memory is opened a little slower.
+        if (20 * after > 19 * before) break;
+        from = n;
+    }
+    // Much later the opened weights win in any case: their cost is shared by all rows.
+    return std::min(from, 4 * kMost);
+}
+
+// Calls `measure` once for a type of a level, and remembers what it returns.
+template <class F>
+int remembered(const KernelTable& kernels, int type, const F& measure) {
+    static std::mutex mutex;
+    static std::map<std::pair<const KernelTable*, int>, int> known;
+    const std::lock_guard lock(mutex);
+    const auto key = std::make_pair(&kernels, type);
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+    return known[key] = measure();
+}
+
+}  // namespace
+
+int wide_from(const KernelTable& kernels, int type) {
+    return remembered(kernels, type, [&] {
+        Subject subject(kernels, type);
+        return crossover(
+            subject, [&](const uint8_t* panel, int n) { subject.direct(panel, n); },
+            [&](const uint8_t* panel, int n) { subject.opened(panel, n); });
+    });
+}
+
+int grid_from(const KernelTable& kernels, int type) {
+    const int open_from = wide_from(kernels, type);
+    return remembered(kernels, type, [&] {
+        Subject subject(kernels, type);
+        return crossover(
+            subject,
+            [&](const uint8_t* panel, int n) { n < open_from ? subject.direct(panel, n) : subject.opened(panel, n); },
+            [&](const uint8_t* panel, int) { subject.tiled(panel); });
+    });
+}
+
+}  // namespace woolly

@@ -1,0 +1,116 @@
+#include "cpu/ops/activations.h"
+
+#include <bit>
+#include <cmath>
+
+namespace woolly {
+
+namespace {
+
+// exp as the kernels have it (cpu/kernels/generic/vectors.h), of one number and without a branch: compilers vectorize
+// the loops below. NaN stays NaN.
+inline float exp_of(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x;
+    constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves a whole number in the lowest bits
+    const float shifted = x * 1.44269504f + round, whole = shifted - round;
+    float r = x - whole * 0.693145752f;
+    r = r - whole * 1.42860677e-6f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u);
+}
+
+inline float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
+inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
+// The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+inline float gelu_of(float x) { return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x))); }
+inline float tanh_of(float x, float cap) { return cap - 2.0f * cap / (exp_of(x * (2.0f / cap)) + 1.0f); }
+
+template <class F>
+void each(const float* x, int64_t n, float* y, const F& f) {
+    for (int64_t i = 0; i < n; ++i) y[i] = f(x[i]);
+}
+
+template <class F>
+void both(const float* gate, const float* up, int64_t n, float* y, const F& f) {
+    for (int64_t i = 0; i < n; ++i) y[i] = f(gate[i], up[i]);
+}
+
+}  // namespace
+
+Act act_named(const Arguments& arguments, const std::string& name) {
+    constexpr const char* names[] = {"silu",    "gelu",     "gelu_erf", "relu",   "relu2",
+                                     "sigmoid", "softplus", "tanh",     "clamped"};
+    for (int i = 0; i < 9; ++i)
+        if (name == names[i]) return Act(i);
+    arguments.fail("has no activation '" + name + "'");
+}
+
+Gate gate_named(const Arguments& arguments, const std::string& name) {
+    const Gate gate{act_named(arguments, name), arguments.number("limit")};
+    if (gate.limit != 0.0f && (gate.act != Act::silu || !(gate.limit > 0.0f)))
+        arguments.fail("has no limit for activation '" + name + "'");
+    return gate;
+}
+
+void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, float* y) {
+    switch (act) {
+        case Act::silu:
+            return each(x, n, y, [](float v) { return silu_of(v); });
+        case Act::gelu:
+            return each(x, n, y, [](float v) { return gelu_of(v); });
+        case Act::gelu_erf:
+            return kernels.gelu_erf(x, nullptr, n, y);
+        case Act::relu:
+            return each(x, n, y, [](float v) { return relu_of(v); });
+        case Act::relu2:
+            return each(x, n, y, [](float v) { return relu_of(v) * relu_of(v); });
+        case Act::sigmoid:
+            return each(x, n, y, [](float v) { return sigmoid_of(v); });
+        case Act::softplus:  // beyond 20 the 1 is lost in f32
+            return each(x, n, y, [](float v) { return v > 20.0f ? v : std::log1p(std::exp(v)); });
+        case Act::tanh:
+            return each(x, n, y, [](float v) { return std::tanh(v); });
+        case Act::clamped:  // a gate alone
+            return;
+    }
+}
+
+void gate_with(const KernelTable& kernels, Gate how, const float* gate, const float* up, int64_t n, float* y) {
+    const Act act = how.act;
+    if (const float limit = how.limit; limit != 0.0f)
+        return both(gate, up, n, y, [limit](float g, float u) {
+            const float s = silu_of(g);
+            u = u > limit ? limit : u;
+            u = u < -limit ? -limit : u;
+            return (s > limit ? limit : s) * u;
+        });
+    if (act == Act::silu) return kernels.swiglu(gate, up, n, y);
+    if (act == Act::gelu) return both(gate, up, n, y, [](float g, float u) { return gelu_of(g) * u; });
+    if (act == Act::gelu_erf) return kernels.gelu_erf(gate, up, n, y);
+    if (act == Act::relu) return both(gate, up, n, y, [](float g, float u) { return relu_of(g) * u; });
+    both(gate, up, n, y, [](float g, float u) {
+        g = g > 7.0f ? 7.0f : g;
+        u = u > 7.0f ? 7.0f : u;
+        u = u < -7.0f ? -7.0f : u;
+        return g / (1.0f + exp_of(-1.702f * g)) * (u + 1.0f);
+    });
+}
+
+void exponentials(const float* x, int64_t n, float* y) {
+    each(x, n, y, [](float v) { return exp_of(v); });
+}
+
+void soft_cap(float cap, const float* x, int64_t n, float* y) {
+    each(x, n, y, [cap](float v) { return tanh_of(v, cap); });
+}
+
+}  // namespace woolly

@@ -1,0 +1,316 @@
+// attend: softmax attention over the cache, causal or over whole texts, in fixed splits of the positions that are
+// merged in order.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+// Rows of a sequence that look at its positions together: the more, the more share the positions that a kernel opens.
+constexpr int kFewestRows = 8, kMostRows = 32;
+constexpr size_t kPartialBytes = size_t{256} << 20;  // most for the sums of splits that are computed apart
+
+struct Softmax : AttentionSums {
+    // Numbers of n queries, in whole cache lines if v_dim is.
+    static constexpr int64_t numbers(int64_t n, int64_t v_dim) { return n * v_dim + (2 * n + 15) / 16 * 16; }
+    // The i-th in an array of such, for n queries each.
+    Softmax(float* base, int64_t i, int n, int v_dim) : AttentionSums{base + i * numbers(n, v_dim), nullptr, nullptr} {
+        max = out + n * v_dim, sum = max + n;
+    }
+    // Without the first n queries.
+    Softmax from(int n, int v_dim) const {
+        Softmax rest = *this;
+        rest.out += n * v_dim, rest.max += n, rest.sum += n;
+        return rest;
+    }
+};
+
+// What is added to scores by the distance from a row to a position: of each head a number for every distance within a
+// text. Either scores fall by a slope of each head, or the distance chooses a bucket of a learned table.
+struct ByDistance {
+    int64_t reach;  // the longest distance, and room to read 16 positions from any
+    std::vector<float> numbers;
+
+    ByDistance(const Vector* table, float alibi, int n_heads, int64_t max_rows)
+        : reach(max_rows + 16), numbers(size_t(n_heads * (2 * reach + 1))) {
+        int powers = 1;  // heads up to the largest power of two; slopes of the others are between theirs
+        while (powers * 2 <= n_heads) powers *= 2;
+        for (int h = 0; h < n_heads; ++h) {
+            const double exponent = h < powers ? double(h + 1) / powers : (2.0 * (h - powers) + 1) / (2.0 * powers);
+            const float slope = float(std::exp2(-double(alibi) * exponent));
+            float* const middle = numbers.data() + h * (2 * reach + 1) + reach;
+            for (int64_t d = -reach; d <= reach; ++d)
+                middle[d] = table == nullptr ? -slope * float(d < 0 ? -d : d)
+                                             : table->data[bucket(d, table->n / n_heads) * n_heads + h];
+        }
+    }
+
+    // Half of the buckets are for later positions. Half of each half are single distances, the others grow up to 128.
+    static int64_t bucket(int64_t distance, int64_t n_buckets) {
+        const int64_t half = n_buckets / 2, single = half / 2, far = distance < 0 ? -distance : distance;
+        const int64_t first = distance > 0 ? half : 0;
+        if (far < single) return first + far;
+        const float share = std::log(float(far) / float(single)) / std::log(128.0f / float(single));
+        return first + std::min(half - 1, single + int64_t(share * float(half - single)));
+    }
+
+    // The number of a head for distance 0; those of others are before and after it.
+    const float* of(int head) const { return numbers.data() + head * (2 * reach + 1) + reach; }
+};
+
+struct AttendScratch final : Scratch {
+    int n_threads = 1;
+    int64_t block_rows = kFewestRows;
+    size_t group = 0;  // bytes of the sums of all heads of a row
+    int64_t heads = 0;
+    // Splits are computed apart only if tasks are few and `partials` has room for them (Attend::run decides).
+    size_t partial_numbers = 0;
+    Memory partials;
+    std::unique_ptr<std::atomic<int32_t>[]> finished;  // splits that are done, per row and KV head
+    // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
+    std::vector<int64_t> blocks;
+
+    std::map<std::tuple<const Vector*, float, int>, ByDistance> tables;  // which layers of as many heads share
+
+    const ByDistance& table(const Vector* distances, float alibi, int n_heads, int64_t max_rows) {
+        return tables.try_emplace({distances, alibi, n_heads}, distances, alibi, n_heads, max_rows).first->second;
+    }
+
+    void allocate(const Program& p) override {
+        n_threads = p.n_threads();
+        const size_t splits = size_t(p.max_context() / kSplit + 1),
+                     rows = size_t(std::min<int64_t>(4 * p.n_threads(), p.max_rows()));
+        partial_numbers = std::min(group * splits * rows, kPartialBytes) / 4;
+        partials = Memory(partial_numbers * 4);
+        finished = std::make_unique<std::atomic<int32_t>[]>(rows * size_t(heads + 1));
+        blocks.reserve(size_t(p.max_rows()) + 1);
+    }
+
+    void begin(const BatchView& batch) override {
+        blocks.clear();
+        block_rows = std::clamp<int64_t>(batch.n_rows / (2 * n_threads), kFewestRows, kMostRows);
+        for (int64_t s = 0; s < batch.n_sequences; ++s)
+            for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; r += int32_t(block_rows)) blocks.push_back(r);
+        blocks.push_back(batch.n_rows);
+    }
+};
+
+struct Attend final : Step {
+    const Value q, y;
+    const Vector* const sinks;  // a score of each head that has no value; null for none
+    const int entry, head_dim, v_dim;
+    const bool is_chunked, sees_later;  // rows see later ones, too: all of a text
+    const int window;
+    const float scale, softcap;
+    const double temper;
+    const int temper_length, temper_offset;
+    const int room, v_room;  // head_dim and v_dim filled up to whole blocks of any type of cache
+    const size_t numbers;    // f32 of a worker's own memory for the kernel, with each query's address, range and copy
+    AttendScratch& scratch;
+    const ByDistance* by_distance = nullptr;  // null for none
+
+    explicit Attend(const Arguments& a)
+        : q(a.input(0)),
+          y(a.output(0)),
+          sinks(a.vector("sinks")),
+          entry(a.integer("entry")),
+          head_dim(a.integer("head_dim")),
+          v_dim(int(y.width / std::max<int64_t>(1, q.width / std::max(1, head_dim)))),
+          is_chunked(a.text("mask") == "chunked"),
+          sees_later(a.text("mask") == "all"),
+          window(a.integer("window")),
+          scale(a.number("scale")),
+          softcap(a.number("softcap")),
+          temper(a.number("temper")),
+          temper_length(a.integer("temper_length")),
+          temper_offset(a.integer("temper_offset")),
+          room((head_dim + 31) / 32 * 32),
+          v_room((v_dim + 31) / 32 * 32),
+          numbers((attention_scratch(room, v_room) + (6 + (has_copies() ? size_t(room) : 0)) * max_queries() + 15) /
+                  16 * 16),
+          scratch(a.program->scratch<AttendScratch>()) {
+        if (!is_chunked && !sees_later && a.text("mask") != "") a.fail("knows no mask \"" + a.text("mask") + "\"");
+        if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
+        if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
+        // Each head may have a KV head of its own.
+        scratch.group = std::max(scratch.group, size_t(Softmax::numbers(1, v_room) * (q.width / head_dim)) * 4);
+        scratch.heads = std::max(scratch.heads, q.width / head_dim);
+        // Then the sums of two splits.
+        a.program->need_own((numbers + 2 * size_t(Softmax::numbers(int64_t(max_queries()), v_room))) * 4);
+        const float alibi = a.number("alibi");
+        const Vector* distances = a.vector("distances");
+        if (alibi != 0 || distances != nullptr) {
+            if (!sees_later) a.fail("has scores by distance for whole texts alone");
+            by_distance = &scratch.table(distances, alibi, int(q.width / head_dim), a.program->max_rows());
+        }
+    }
+
+    // Whether some type of cache needs longer queries than q has, or other ones.
+    bool has_copies() const { return room != head_dim || temper != 0; }
+    // Columns of a head of the result, in whole blocks of the cache's type.
+    int stored(const Worker& w) const { return w.cache.padded(v_dim); }
+
+    // Queries of one block of rows: at most all heads share one KV head.
+    size_t max_queries() const { return size_t(kMostRows * (q.width / head_dim)); }
+    int n_kv_heads(const Worker& w) const { return w.cache.layers()[size_t(entry)].n_kv_heads; }
+    // Query heads that share a KV head.
+    int n_heads(const Worker& w) const { return int(q.width / head_dim) / n_kv_heads(w); }
+    // The first position that a row sees, and the first after that it does not see.
+    int seen_from(const Worker& w, int64_t row) const {
+        const int position = w.batch.positions[row];
+        if (window == 0) return 0;
+        if (is_chunked) return position / window * window;
+        return std::max(0, position - (sees_later ? window / 2 : window - 1));
+    }
+    int seen_to(const Worker& w, int64_t row) const {
+        if (!sees_later) return w.batch.positions[row] + 1;
+        const int end = w.batch.positions[w.batch.offsets[w.sequence_of(row) + 1] - 1] + 1;
+        return window > 0 ? std::min(end, w.batch.positions[row] + window / 2 + 1) : end;
+    }
+
+    void check(const BatchView& batch, const Cache&) const override {
+        if (sees_later) batch.check_whole();
+    }
+    void split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const;
+    void write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const;
+    void run_blocks(const Worker& w) const;
+    void run(Worker& w) const override;
+};
+
+// One range of the past for `n_rows` rows of a sequence from `row` on and the heads that share a KV head.
+void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const {
+    const int group = n_heads(w);
+    AttentionTile t{};
+    t.n_queries = n_rows * group;
+    t.k_dim = w.cache.padded(head_dim);
+    t.v_dim = stored(w);
+    t.scale = scale;
+    t.softcap = softcap;
+    t.scratch = reinterpret_cast<float*>(w.own());
+    const float** queries = reinterpret_cast<const float**>(t.scratch + attention_scratch(room, v_room));
+    const float** bias = queries + t.n_queries;
+    int *first = reinterpret_cast<int*>(bias + t.n_queries), *last = first + t.n_queries;
+    float* copy = reinterpret_cast<float*>(last + t.n_queries);
+    for (int64_t r = row, i = 0; r < row + n_rows; ++r) {
+        const int from = std::max(split * kSplit, seen_from(w, r)),
+                  to_end = std::min((split + 1) * kSplit, seen_to(w, r));
+        const double grown =
+            temper == 0 ? 1 : 1 + temper * std::log1p((w.batch.positions[r] + temper_offset) / temper_length);
+        const float factor = float(grown);
+        for (int h = 0; h < group; ++h, ++i) {
+            queries[i] = q.data + r * q.width + (kv_head * group + h) * head_dim;
+            if (temper != 0 || t.k_dim != head_dim) {
+                for (int c = 0; c < head_dim; ++c) copy[c] = queries[i][c] * factor;
+                std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
+                queries[i] = copy;
+                copy += t.k_dim;
+            }
+            first[i] = from;
+            last[i] = to_end;
+            if (by_distance != nullptr) bias[i] = by_distance->of(kv_head * group + h) - w.batch.positions[r];
+        }
+    }
+    t.bias = by_distance != nullptr ? bias : nullptr;
+    t.q = queries;
+    t.first = first;
+    t.last = last;
+    const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(row));
+    const uint8_t* k_blocks[kSplit / 16];
+    const uint8_t* v_blocks[kSplit / 16];
+    const bool inside = w.cache.layers()[size_t(entry)].v_dim == 0;
+    t.first_block = split * kSplit / 16;
+    t.n_blocks = (std::min((split + 1) * kSplit, seen_to(w, row + n_rows - 1)) + 15) / 16 - t.first_block;
+    for (int b = 0; b < t.n_blocks; ++b) {
+        const int position = (t.first_block + b) * 16;
+        // A page that no row sees may be absent: any other stands for it, and is masked.
+        const int32_t page = std::max(0, pages[position / kPageSize]);
+        k_blocks[b] = w.cache.block(entry, page, kv_head, position % kPageSize, false);
+        if (!inside) v_blocks[b] = w.cache.block(entry, page, kv_head, position % kPageSize, true);
+    }
+    t.k_blocks = k_blocks;
+    t.v_blocks = inside ? nullptr : v_blocks;
+    t.sums = to;
+    w.program.kernels().attend[kv_index(w.cache.type())](t);
+}
+
+void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const {
+    const int group = n_heads(w), length = stored(w);
+    float* to = y.data + row * y.width + kv_head * group * v_dim;
+    for (int h = 0; h < group; ++h) {
+        float sum = from.sum[h];
+        // At the end, when all splits are one. A sink far above all scores makes this infinite, and the result 0.
+        if (sinks != nullptr) sum += std::exp(sinks->data[kv_head * group + h] - from.max[h]);
+        for (int c = 0; c < v_dim; ++c) to[h * v_dim + c] = from.out[h * length + c] / sum;
+    }
+}
+
+// Many rows: a task is a block of rows of one sequence and a KV head, all its splits one after another.
+void Attend::run_blocks(const Worker& w) const {
+    const int n_kv = n_kv_heads(w), group = n_heads(w), length = stored(w);
+    float* sums = reinterpret_cast<float*>(w.own()) + numbers;
+    const int most = int(scratch.block_rows) * group;
+    const Softmax whole(sums, 0, most, length), part(sums, 1, most, length);
+    const int64_t n_tasks = int64_t(scratch.blocks.size() - 1) * n_kv;
+    for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
+        // The longest first, so that no thread is left alone with it at the end.
+        const int64_t block = (n_tasks - 1 - task) / n_kv;
+        const int kv_head = int((n_tasks - 1 - task) % n_kv);
+        const int64_t row = scratch.blocks[size_t(block)];
+        const int n_rows = int(scratch.blocks[size_t(block + 1)] - row);
+        const int first = seen_from(w, row) / kSplit, last = (seen_to(w, row + n_rows - 1) - 1) / kSplit;
+        split(w, row, n_rows, kv_head, first, whole);
+        for (int at = first + 1; at <= last; ++at) {
+            split(w, row, n_rows, kv_head, at, part);
+            for (int i = 0; i < n_rows; ++i) {
+                const Softmax to = whole.from(i * group, length), next = part.from(i * group, length);
+                if (seen_from(w, row + i) / kSplit == at) {  // the row sees nothing of the splits before
+                    std::copy_n(next.out, group * length, to.out);
+                    std::copy_n(next.max, group, to.max);
+                    std::copy_n(next.sum, group, to.sum);
+                } else if ((seen_to(w, row + i) - 1) / kSplit >= at) {
+                    w.program.kernels().merge(to, next, group, length);
+                }
+            }
+        }
+        for (int i = 0; i < n_rows; ++i) write(w, row + i, kv_head, whole.from(i * group, length));
+    }
+}
+
+void Attend::run(Worker& w) const {
+    const int n_kv = n_kv_heads(w), group = n_heads(w), length = stored(w);
+    const int64_t wanted = 4 * w.program.n_threads();
+    if (w.batch.n_rows > wanted || int64_t(scratch.blocks.size() - 1) * n_kv >= wanted) return run_blocks(w);
+    // Few tasks: each split is a task of its own; the worker that finishes a row's last split merges them, in order.
+    const auto n_splits = [&](int64_t row) { return (seen_to(w, row) - 1) / kSplit + 1 - seen_from(w, row) / kSplit; };
+    int64_t n_tasks = 0;
+    for (int64_t row = 0; row < w.batch.n_rows; ++row) n_tasks += int64_t(n_splits(row)) * n_kv;
+    if (size_t(n_tasks * Softmax::numbers(group, length)) > scratch.partial_numbers) return run_blocks(w);
+    float* shared = reinterpret_cast<float*>(scratch.partials.data());
+    const auto part = [&](int64_t i) { return Softmax(shared, i, group, length); };
+    for (int64_t task; (task = w.next().fetch_add(1, std::memory_order_relaxed)) < n_tasks;) {
+        int64_t row = 0, before = 0;  // splits of earlier rows
+        while (task >= (before + n_splits(row)) * n_kv) before += n_splits(row++);
+        const int64_t local = task - before * n_kv;
+        const int splits = n_splits(row), first = seen_from(w, row) / kSplit;
+        const int kv_head = int(local / splits), at = int(local % splits);
+        const int64_t base = before * n_kv + int64_t(kv_head) * splits;
+        split(w, row, 1, kv_head, first + at, part(base + at));
+        std::atomic<int32_t>& done = scratch.finished[size_t(row * n_kv + kv_head)];
+        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < splits) continue;
+        done.store(0, std::memory_order_relaxed);
+        for (int i = 1; i < splits; ++i) w.program.kernels().merge(part(base), part(base + i), group, length);
+        write(w, row, kv_head, part(base));
+    }
+}
+
+}  // namespace
+
+std::unique_ptr<Step> make_attend(const Arguments& a) { return std::make_unique<Attend>(a); }
+
+}  // namespace woolly

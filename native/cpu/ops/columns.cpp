@@ -1,0 +1,35 @@
+// columns: some columns of each row, or of each run of a row.
+#include <cstring>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Columns final : Step {
+    const Value x, y;
+    const int64_t first, groups;  // columns of each of several runs
+
+    explicit Columns(const Arguments& a)
+        : x(a.input(0)), y(a.output(0)), first(a.integer("first")), groups(a.integer("groups")) {
+        if (groups < 1 || x.width % groups != 0 || y.width % groups != 0) a.fail("takes runs that are not whole");
+        const int64_t last = first + y.width / groups;
+        if (first < 0 || a.integer("last") != last || last > x.width / groups)
+            a.fail("takes columns outside its input");
+    }
+
+    void run(Worker& w) const override {
+        const int64_t from = x.width / groups, to = y.width / groups;
+        const Worker::Range range = w.share(y.rows(w.batch) * groups);
+        for (int64_t r = range.first; r < range.last; ++r)
+            std::memcpy(y.data + r * to, x.data + r * from + first, size_t(to) * 4);
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_columns(const Arguments& a) { return std::make_unique<Columns>(a); }
+
+}  // namespace woolly

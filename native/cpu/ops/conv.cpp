@@ -1,0 +1,91 @@
+// conv: each column times a filter over its latest rows, the oldest of which come from the sequence's slot.
+#include <array>
+
+#include "cpu/kernels/scans.h"
+#include "cpu/ops/slots.h"
+#include "cpu/ops/table.h"
+
+namespace woolly {
+
+namespace {
+
+constexpr int kMaxKernel = 16;
+
+struct Conv final : Step {
+    const ScanTable& kernels;
+    const Value x, y;
+    const int kernel;
+    const bool silu;
+    const Vector* const bias;
+    const SlotEntry slot;        // the kernel - 1 latest rows, oldest first
+    std::vector<float> weights;  // [kernel, width]
+
+    explicit Conv(const Arguments& a)
+        : kernels(scan_table(a.program->kernels().name)),
+          x(a.input(0)),
+          y(a.output(0)),
+          kernel(a.integer("kernel")),
+          silu(a.text("act") == "silu"),
+          bias(a.vector("bias")),
+          slot{a.integer("entry"), (kernel - 1) * x.width} {
+        const Vector* weight = a.vector("weight");
+        if (kernel < 2 || kernel > kMaxKernel) a.fail("takes filters of 2 to " + std::to_string(kMaxKernel) + " rows");
+        if (weight == nullptr || weight->n != kernel * x.width || (bias != nullptr && bias->n != x.width))
+            a.fail("needs a filter for each column");
+        weights.resize(size_t(weight->n));
+        for (int64_t column = 0; column < x.width; ++column)
+            for (int k = 0; k < kernel; ++k) weights[size_t(k * x.width + column)] = weight->data[column * kernel + k];
+    }
+
+    void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
+
+    // The row of a sequence that is `back` rows before `row`; it may be in the slot.
+    const float* row_before(const Worker& w, int64_t sequence, int64_t row, int64_t back) const {
+        const int64_t at = row - back, first = w.batch.offsets[sequence];
+        return at >= first ? x.data + at * x.width : slot.before(w, sequence) + (kernel - 1 + at - first) * x.width;
+    }
+
+    // The rows that are left after `row`, to a slot.
+    void leave(const Worker& w, int64_t sequence, int64_t row, int32_t to) const {
+        float* at = w.cache.slot(slot.entry, to);
+        for (int64_t back = kernel - 2; back >= 0; --back, at += x.width)
+            std::memcpy(at, row_before(w, sequence, row, back), size_t(x.width) * sizeof(float));
+    }
+
+    void run(Worker& w) const override {
+        const BatchView& batch = w.batch;
+        // One row is cut into columns, so that all threads have a part.
+        const int64_t parts = batch.n_rows >= w.program.n_threads() ? 1 : w.program.n_threads();
+        const Worker::Range range = w.share(batch.n_rows * parts);
+        std::array<const float*, kMaxKernel> rows;
+        for (int64_t task = range.first; task < range.last; ++task) {
+            const int64_t row = task / parts, part = task % parts;
+            const int64_t first = x.width * part / parts, last = x.width * (part + 1) / parts;
+            for (int k = 0; k < kernel; ++k)
+                rows[size_t(k)] = row_before(w, w.sequence_of(row), row, kernel - 1 - k) + first;
+            kernels.conv({.rows = rows.data(),
+                          .weights = weights.data() + first,
+                          .bias = bias == nullptr ? nullptr : bias->data + first,
+                          .y = y.data + row * y.width + first,
+                          .n = last - first,
+                          .stride = x.width,
+                          .kernel = kernel,
+                          .silu = silu});
+        }
+        const Worker::Range left = w.share(batch.n_sequences + batch.n_keeps);
+        for (int64_t i = left.first; i < left.last; ++i) {
+            if (i < batch.n_sequences) {
+                leave(w, i, batch.offsets[i + 1] - 1, batch.slots_out[i]);
+            } else {
+                const int32_t* keep = batch.keeps + 2 * (i - batch.n_sequences);
+                leave(w, w.sequence_of(keep[0]), keep[0], keep[1]);
+            }
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_conv(const Arguments& a) { return std::make_unique<Conv>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,32 @@
+// dots: the sum of products of two values over each group of columns.
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Dots final : Step {
+    const Value a, b, y;
+    const int64_t group;
+
+    explicit Dots(const Arguments& from)
+        : a(from.input(0)), b(from.input(1)), y(from.output(0)), group(from.integer("group")) {
+        if (group < 1 || a.width != y.width * group || b.width != a.width) from.fail("takes groups that are not whole");
+    }
+
+    void run(Worker& w) const override {
+        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
+        for (int64_t g = range.first; g < range.last; ++g) {
+            float sum = 0.0f;
+            for (int64_t i = g * group; i < (g + 1) * group; ++i) sum += a.data[i] * b.data[i];
+            y.data[g] = sum;
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_dots(const Arguments& a) { return std::make_unique<Dots>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,39 @@
+// embed_type: x plus the first row of a table, or the second after a separator.
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct EmbedType final : Step {
+    const Vector* const table;
+    const Value x, y;
+    const int separator;  // 0: none
+
+    explicit EmbedType(const Arguments& a)
+        : table(a.vector("table")), x(a.input(0)), y(a.output(0)), separator(a.integer("separator")) {
+        if (table == nullptr || table->n < (separator != 0 ? 2 : 1) * y.width) a.fail("has too small a table");
+    }
+
+    bool is_second(const BatchView& batch, int64_t row, int32_t sequence) const {
+        for (int64_t r = batch.offsets[sequence]; r < row; ++r)
+            if (batch.tokens[r] == separator) return true;
+        return false;
+    }
+
+    void run(Worker& w) const override {
+        const Worker::Range range = w.share(y.rows(w.batch));
+        for (int64_t r = range.first; r < range.last; ++r) {
+            const bool second = separator != 0 && is_second(w.batch, r, w.sequence_of(r));
+            const float* add = table->data + (second ? y.width : 0);
+            for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + add[i];
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_embed_type(const Arguments& a) { return std::make_unique<EmbedType>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,106 @@
+#include "cpu/ops/experts.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace woolly {
+
+namespace {
+
+// Added to the sum that weights are divided by: all sigmoids of a row may be 0.
+constexpr float kLeast = 1e-20f;
+// A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
+// magnitude: twice the noise of the router in training.
+constexpr float kReach = 0.02f;
+
+}  // namespace
+
+Scoring scoring_named(std::string_view name) {
+    if (name == "sparsemixer") return Scoring::sparsemixer;
+    return name == "sigmoid" ? Scoring::sigmoid : Scoring::softmax;
+}
+
+// What experts are chosen by. Logits have the order of the scores, and are more rarely equal; a bias is added to the
+// scores. Groups whose two best scores sum to less than those of others take no part.
+const float* Choice::rank(const float* logits, Routes& own) const {
+    if (select == nullptr && groups == 0) return logits;
+    const bool sigmoid = scoring == Scoring::sigmoid;
+    float* ranks = own.ranks.data();
+    const float top = *std::max_element(logits, logits + n_experts);
+    float sum = 0;
+    for (int e = 0; e < n_experts; ++e)
+        sum += ranks[e] = sigmoid ? 1.0f / (1.0f + std::exp(-logits[e])) : std::exp(logits[e] - top);
+    for (int e = 0; e < n_experts; ++e)
+        ranks[e] = ranks[e] / (sigmoid ? 1.0f : sum) + (select == nullptr ? 0.0f : select->data[e]);
+    const int each = groups == 0 ? 0 : n_experts / groups;
+    for (int g = 0; g < groups; ++g) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int e = g * each; e < (g + 1) * each; ++e) {
+            second = std::max(second, std::min(best, ranks[e]));
+            best = std::max(best, ranks[e]);
+        }
+        own.sums[size_t(g)] = group_top == 1 ? best : best + second;
+    }
+    for (int g = 0; g < groups; ++g) {
+        int before = 0;  // groups that come first; of equal sums the lower index does
+        for (int other = 0; other < groups; ++other) {
+            const float mine = own.sums[size_t(g)], its = own.sums[size_t(other)];
+            before += its > mine || (its == mine && other < g);
+        }
+        for (int e = g * each; e < (g + 1) * each; ++e)
+            if (before >= groups_used)
+                ranks[e] = -INFINITY;
+            else if (select == nullptr)
+                ranks[e] = logits[e];
+    }
+    return ranks;
+}
+
+// The weights of the sparse mixer: each expert, best first, against those that are near it and not chosen before it.
+void Choice::mix(const float* logits, int32_t* chosen, float* shares) const {
+    for (int j = 0; j < n_used; ++j) {
+        const float top = logits[chosen[j]];
+        float sum = 0;
+        for (int32_t e = 0; e < n_experts; ++e)
+            if (std::find(chosen, chosen + j, e) == chosen + j &&
+                !((top - logits[e]) / std::max(std::abs(logits[e]), top) > kReach))
+                sum += std::exp(logits[e] - top);
+        shares[j] = weights_scale / sum;
+    }
+    for (int j = 1; j < n_used; ++j)
+        for (int at = j; at > 0 && chosen[at] < chosen[at - 1]; --at) {
+            std::swap(chosen[at], chosen[at - 1]);
+            std::swap(shares[at], shares[at - 1]);
+        }
+}
+
+void Choice::choose(const float* logits, Routes& own, int32_t* chosen, float* shares) const {
+    const float* ranks = rank(logits, own);
+    const int k = n_used;
+    for (int32_t e = 0; e < n_experts; ++e) {
+        int at = std::min(int(e), k);
+        if (at == k && !(ranks[e] > ranks[chosen[--at]])) continue;
+        for (; at > 0 && ranks[e] > ranks[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
+        chosen[at] = e;
+    }
+    if (scoring == Scoring::sparsemixer) return mix(logits, chosen, shares);
+    const bool sigmoid = scoring == Scoring::sigmoid;
+    const float top = ranks == logits ? logits[chosen[0]] : *std::max_element(logits, logits + n_experts);
+    std::sort(chosen, chosen + k);
+    const auto score = [&](int32_t e) {
+        return sigmoid ? 1.0f / (1.0f + std::exp(-logits[e])) : std::exp(logits[e] - top);
+    };
+    float sum = 0;
+    for (int j = 0; j < k; ++j) sum += shares[j] = score(chosen[j]);
+    if (normalize)
+        sum += kLeast;
+    else if (sigmoid)
+        sum = 1;
+    else {
+        sum = 0;
+        for (int32_t e = 0; e < n_experts; ++e) sum += score(e);
+    }
+    for (int j = 0; j < k; ++j) shares[j] = shares[j] / sum * weights_scale;
+}
+
+}  // namespace woolly

@@ -1,0 +1,40 @@
+// gain: each group of columns times the weight, whose elements each serve a column or a run of them.
+#include <algorithm>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Gain final : Step {
+    const Value x, y;
+    const Vector* const weight;
+    const int64_t each;  // columns that an element of the weight multiplies
+
+    explicit Gain(const Arguments& a)
+        : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), each(std::max(1, a.integer("run"))) {
+        if (weight == nullptr) a.fail("needs a weight 'weight'");
+        if (y.width % (weight->n * each) != 0) a.fail("has columns that its weight does not divide");
+    }
+
+    void run(Worker& w) const override {
+        const int64_t n = weight->n;
+        const Worker::Range range = w.share(y.rows(w.batch) * (y.width / (n * each)));
+        for (int64_t g = range.first; g < range.last; ++g)
+            if (each == 1) {
+                for (int64_t i = 0; i < n; ++i) y.data[g * n + i] = x.data[g * n + i] * weight->data[i];
+            } else {
+                for (int64_t i = 0; i < n; ++i)
+                    for (int64_t c = (g * n + i) * each; c < (g * n + i + 1) * each; ++c)
+                        y.data[c] = x.data[c] * weight->data[i];
+            }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_gain(const Arguments& a) { return std::make_unique<Gain>(a); }
+
+}  // namespace woolly

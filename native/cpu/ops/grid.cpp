@@ -1,0 +1,90 @@
+#include "cpu/ops/grid.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/kernels/tile_row.h"
+#include "cpu/kernels/tune.h"
+
+namespace woolly {
+
+namespace {
+
+constexpr int64_t kColumns = 1024;  // whose activations stay in the second cache
+constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time, so that each call has enough to do
+
+// Panels and blocks that are opened at a time: so much stays in the first cache, unless rows are few.
+struct Opened {
+    int panels, blocks;
+};
+constexpr Opened opened_at_once(const Grid& grid, int n_tiles) {
+    if (grid.columns == 32) return {2, 16};
+    return n_tiles <= kFewTiles ? Opened{4, 4} : Opened{2, 1};
+}
+
+}  // namespace
+
+GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vector<Matrix*>& matrices, int64_t n_tiles)
+    : panels_(panels), program_(*a.program), kernels_(a.program->kernels()), tiles_(a.program->scratch<Tiles>()) {
+    size_t open_bytes = 0;
+    for (Matrix* m : matrices) {
+        const Grid& grid = kernels_.grid[m->type];
+        if (grid.dot == nullptr) continue;
+        m->grid_from = grid_from(kernels_, m->type);
+        const Opened most = opened_at_once(grid, 1);
+        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)));
+        size_t& bytes = tiles_.bytes[int(m->info.activation)];
+        bytes = std::max(bytes, size_t(n_tiles * (m->columns / grid.columns)) * size_t(tile_bytes(m->info.activation)));
+    }
+    if (open_bytes == 0) return;
+    open_at_ = panels.own_bytes();
+    sums_at_ = open_at_ + open_bytes;
+    a.program->need_own(sums_at_ + 2 * size_t(panels_at_once * sums_step) * 4);
+}
+
+void GridPanels::pack(const Worker& w, Matrix& matrix) const {
+    if (matrix.whole) return;
+    const Worker::Range range = w.share(matrix.n_panels());
+    for (int64_t panel = range.first; panel < range.last; ++panel) panels_.packed(w, matrix, panel, 0);
+}
+
+void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows) const {
+    const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
+    const Worker::Range range = w.share(n_tiles);
+    for (int64_t r = range.first * kTileRows; r < std::min(range.last * kTileRows, n_rows); ++r)
+        write(panels_.prepare_own(w, kind, r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows), n_tiles);
+}
+
+void GridPanels::write(const ActivationRow& row, Activation kind, int64_t columns, int64_t tile, int r,
+                       int64_t n_tiles) const {
+    const int64_t bytes = tile_bytes(kind);
+    write_tile_row(kind, row, columns, r, tiles_.memory[int(kind)].data() + tile * bytes, n_tiles * bytes);
+}
+
+float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n,
+                       int64_t n_tiles, int slot) const {
+    const Grid& grid = kernels_.grid[matrix.type];
+    const int64_t n_blocks = matrix.columns / grid.columns, chunk = kColumns / grid.columns;
+    const int64_t bytes = tile_bytes(matrix.info.activation), step = n_tiles * bytes;
+    const int tiles = (n + kTileRows - 1) / kTileRows;
+    const Opened each = opened_at_once(grid, tiles);
+    uint8_t* open = w.own() + open_at_;
+    float* sums = reinterpret_cast<float*>(w.own() + sums_at_) + slot * panels_at_once * sums_step;
+    for (int i = 0; i < n_panels; ++i) std::memset(sums + i * sums_step, 0, size_t(tiles) * kTileRows * kPanel * 4);
+    for (int64_t from = 0; from < n_blocks; from += chunk)
+        for (int first = 0; first < n_panels; first += each.panels)
+            for (int64_t b = from, end = std::min(from + chunk, n_blocks); b < end; b += each.blocks) {
+                const int count = std::min(each.panels, n_panels - first);
+                const int blocks = int(std::min<int64_t>(each.blocks, end - b));
+                for (int i = 0; i < count; ++i) {
+                    const uint8_t* weights = panels_.packed(w, matrix, panel + first + i, 0) + b * grid.bytes;
+                    for (int k = 0; k < blocks; ++k)
+                        grid.open(weights + k * grid.bytes, open + (i * blocks + k) * grid.open_bytes);
+                }
+                const uint8_t* at = tiles_.memory[int(matrix.info.activation)].data() + b * step + tile * bytes;
+                grid.dot({open, count, blocks, at, step, sums + first * sums_step, sums_step}, tiles);
+            }
+    return sums;
+}
+
+}  // namespace woolly

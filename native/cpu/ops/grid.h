@@ -1,0 +1,75 @@
+// Panels times many rows whose activations are packed in tiles (Grid of cpu/kernels/table.h), for linears and moe. A
+// task is a group of panels by a block of rows: 1024 columns of their activations stay in the second cache while all
+// panels of the group meet them, so that no number of columns is too large for it.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/ops/panels.h"
+
+namespace woolly {
+
+// Activations of one step in tiles [column block][row tile], for each kind that is packed so; shared by all workers.
+struct Tiles final : Scratch {
+    size_t bytes[3] = {};
+    Memory memory[3];
+
+    void allocate(const Program&) override {
+        for (int kind = 0; kind < 3; ++kind) memory[kind] = Memory(bytes[kind]);
+    }
+};
+
+class GridPanels {
+  public:
+    // `n_tiles` is the most row tiles of a run.
+    GridPanels(const Arguments& arguments, const Panels& panels, const std::vector<Matrix*>& matrices, int64_t n_tiles);
+
+    // Whether n rows of a matrix are computed by tiles. A matrix without room for its packed panels is not: they would
+    // be packed once for each block of columns.
+    bool serves(const Matrix& matrix, int64_t n_rows) const {
+        return n_rows >= matrix.grid_from && matrix.packed != nullptr;
+    }
+    // Packs this worker's share of what is left of a matrix.
+    void pack(const Worker& w, Matrix& matrix) const;
+    // The input's rows in tiles: this worker's share.
+    void prepare(const Worker& w, Activation kind, int64_t n_rows) const;
+    // Writes a row of a matrix with `columns` columns to row `r` of a tile.
+    void write(const ActivationRow& row, Activation kind, int64_t columns, int64_t tile, int r, int64_t n_tiles) const;
+
+    // Rows and panels of a task.
+    struct Task {
+        int64_t rows, panels;
+        int64_t groups(const Matrix& matrix) const { return (matrix.n_panels() + panels - 1) / panels; }
+    };
+    // Fewer rows, then fewer panels, until there are eight tasks for each thread. `n_groups(task)` counts the groups of
+    // panels of all matrices.
+    template <class F>
+    Task task(int64_t n_rows, const F& n_groups) const {
+        Task task{std::min(rows_at_once, (n_rows + kTileRows - 1) / kTileRows * kTileRows), panels_at_once};
+        while (n_groups(task) * ((n_rows + task.rows - 1) / task.rows) < 8 * program_.n_threads()) {
+            if (task.rows > 256 || (task.rows > 128 && task.panels <= 4)) {
+                task.rows = (task.rows / 2 + kTileRows - 1) / kTileRows * kTileRows;
+            } else if (task.panels > 2) {
+                task.panels /= 2;
+            } else {
+                break;
+            }
+        }
+        return task;
+    }
+    // sums[panel * sums_step + 16 * m + row], for n_panels panels and n rows from row tile `tile` on, in this worker's
+    // own memory, `slot` 0 or 1. Ends at the next call with this slot.
+    float* dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n, int64_t n_tiles,
+               int slot) const;
+
+    static constexpr int64_t rows_at_once = 512, panels_at_once = 8, sums_step = rows_at_once * kPanel;
+
+  private:
+    const Panels& panels_;
+    const Program& program_;
+    const KernelTable& kernels_;
+    Tiles& tiles_;
+    size_t open_at_ = 0, sums_at_ = 0;  // in a worker's own memory
+};
+
+}  // namespace woolly

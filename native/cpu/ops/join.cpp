@@ -1,0 +1,43 @@
+// join: each head of a followed by that of b, or by all of b.
+#include <cstring>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Join final : Step {
+    const Value a, b, y;
+    const int64_t heads;
+    const bool shared;
+
+    explicit Join(const Arguments& from)
+        : a(from.input(0)),
+          b(from.input(1)),
+          y(from.output(0)),
+          heads(from.integer("heads")),
+          shared(from.integer("shared") != 0) {
+        if (heads < 1 || a.width % heads != 0 || b.width % (shared ? 1 : heads) != 0 ||
+            y.width != a.width + (shared ? b.width * heads : b.width))
+            from.fail("has inputs that do not fit its heads");
+    }
+
+    void run(Worker& w) const override {
+        const int64_t left = a.width / heads, right = shared ? b.width : b.width / heads, next = shared ? 0 : right;
+        const Worker::Range range = w.share(y.rows(w.batch));
+        for (int64_t r = range.first; r < range.last; ++r)
+            for (int64_t h = 0; h < heads; ++h) {
+                float* to = y.data + r * y.width + h * (left + right);
+                std::memcpy(to, a.data + r * a.width + h * left, size_t(left) * 4);
+                std::memcpy(to + left, b.data + r * b.width + h * next, size_t(right) * 4);
+            }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_join(const Arguments& a) { return std::make_unique<Join>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,187 @@
+// linears: one input times several matrices. The input is prepared once (norm, quantize), then panels of 16 rows of
+// weights are tasks, each for many rows of the batch.
+#include <algorithm>
+
+#include "cpu/ops/grid.h"
+#include "cpu/ops/table.h"
+
+namespace woolly {
+
+namespace {
+
+enum class Epilogue : uint8_t { none, glu, residual };
+
+Epilogue epilogue_of(const Arguments& a) {
+    const std::string& name = a.text("epilogue");
+    if (name == "none") return Epilogue::none;
+    if (name.starts_with("glu:")) return Epilogue::glu;
+    if (name == "residual") return Epilogue::residual;
+    a.fail("has no epilogue '" + name + "'");
+}
+
+struct Linears final : Step {
+    std::vector<const Vector*> biases;  // of each matrix, null for none
+    std::vector<Value> outputs;         // of each matrix; one for all with glu
+    const Epilogue epilogue;
+    const Gate how;  // of glu
+    const float scale;
+    const Value residual;
+    const Panels input;
+    const GridPanels grid;
+
+    explicit Linears(const Arguments& a)
+        : epilogue(epilogue_of(a)),
+          how(gate_named(a, epilogue == Epilogue::glu ? a.text("epilogue").substr(4) : "silu")),
+          scale(a.number("scale")),
+          residual(epilogue == Epilogue::residual ? a.input(1) : Value{}),
+          input(a, all(a)),
+          grid(a, input, panels, (a.program->max_rows() + kTileRows - 1) / kTileRows) {
+        // A bias follows its matrix.
+        for (const auto& [role, ids] : a.weights) {
+            if (role == "weight") biases.push_back(nullptr);
+            if (role == "bias" && !biases.empty()) biases.back() = &a.program->vector(ids.at(0));
+        }
+        a.vector("bias");
+        const size_t n_outputs = epilogue == Epilogue::glu ? 1 : panels.size();
+        for (size_t i = 0; i < n_outputs; ++i) outputs.push_back(a.output(i));
+        if (epilogue == Epilogue::glu && panels.size() != 2) a.fail("needs two weights for glu");
+    }
+
+    const std::vector<Matrix*>& all(const Arguments& a) { return panels = a.matrices("weight"); }
+    void panel(const Worker& w, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t first,
+               int64_t last) const;
+    void finish_tile(size_t m, const float* tile, int64_t row, int n, int64_t column, int64_t n_columns) const;
+    bool by_tiles(size_t m, int64_t n_rows) const;
+    void tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int64_t first, int64_t last,
+               int64_t n_tiles) const;
+    void run(Worker& w) const override;
+};
+
+void Linears::finish_tile(size_t m, const float* tile, int64_t row, int n, int64_t column, int64_t n_columns) const {
+    const int64_t width = outputs[m].width;
+    const float* bias = biases[m] == nullptr ? nullptr : biases[m]->data + column;
+    for (int i = 0; i < n; ++i) {
+        float* y = outputs[m].data + (row + i) * width + column;
+        const float* add = epilogue == Epilogue::residual ? residual.data + (row + i) * width + column : nullptr;
+        for (int64_t c = 0; c < n_columns; ++c) {
+            float v = tile[i * kPanel + c];
+            if (bias != nullptr) v += bias[c];
+            v *= scale;
+            y[c] = add != nullptr ? add[c] + v : v;
+        }
+    }
+}
+
+void Linears::panel(const Worker& w, size_t m, int64_t panel, const ActivationRow* const* prepared, int64_t first,
+                    int64_t last) const {
+    Matrix& matrix = *panels[m];
+    if (epilogue == Epilogue::glu) {
+        const auto after = [&](size_t i) { return Panels::After{biases[i] ? biases[i]->data : nullptr}; };
+        input.gated(w, &matrix, *panels[1], panel, prepared, first, last, how, after(0), after(1), outputs[0].data);
+        return;
+    }
+    const ActivationRow* rows = prepared[int(matrix.info.activation)];
+    const int64_t column = panel * kPanel, block = input.row_block();
+    const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
+    const uint8_t* weights = input.packed(w, matrix, panel, 0);
+    float* tile = input.tile(w);
+    for (int64_t r = first; r < last; r += block) {
+        const int n = int(std::min(block, last - r));
+        input.dot(w, matrix, weights, rows + r, n, tile);
+        finish_tile(m, tile, r, n, column, n_columns);
+    }
+}
+
+// Whether output m is computed by tiles: with glu both of its matrices must be.
+bool Linears::by_tiles(size_t m, int64_t n_rows) const {
+    return grid.serves(*panels[m], n_rows) && (epilogue != Epilogue::glu || grid.serves(*panels[1], n_rows));
+}
+
+// A group of panels for rows [first, last), which begin with a row tile.
+void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int64_t first, int64_t last,
+                    int64_t n_tiles) const {
+    Matrix& matrix = *panels[m];
+    const bool glu = epilogue == Epilogue::glu;
+    const int64_t tile = first / kTileRows;
+    const int n = int(last - first);
+    float* sums = grid.dot(w, matrix, panel, n_panels, tile, n, n_tiles, 0);
+    float* ups = glu ? grid.dot(w, *panels[1], panel, n_panels, tile, n, n_tiles, 1) : nullptr;
+    // Row tile by row tile, so that neighbouring columns of a row are written together.
+    for (int t = 0; t < n; t += kTileRows)
+        for (int i = 0; i < n_panels; ++i) {
+            const int count = std::min(kTileRows, n - t);
+            const int64_t column = (panel + i) * kPanel, at = i * GridPanels::sums_step + t * kPanel;
+            const int64_t n_columns = std::min<int64_t>(kPanel, matrix.rows - column);
+            if (glu) {
+                const auto after = [&](size_t k) { return Panels::After{biases[k] ? biases[k]->data : nullptr}; };
+                input.finish_gated(sums + at, ups + at, count, column, n_columns, how, after(0), after(1),
+                                   outputs[0].data + (first + t) * matrix.rows, matrix.rows);
+            } else {
+                finish_tile(m, sums + at, first + t, count, column, n_columns);
+            }
+        }
+}
+
+void Linears::run(Worker& w) const {
+    const int64_t n_rows = outputs[0].rows(w.batch);
+    if (n_rows == 0) return;
+    bool needed[3] = {};
+    int64_t n_panels = 0;
+    bool whole = true;
+    for (size_t m = 0; m < outputs.size(); ++m) {
+        if (by_tiles(m, n_rows)) continue;
+        n_panels += panels[m]->n_panels();
+        for (size_t k = m; k < (epilogue == Epilogue::glu ? 2 : m + 1); ++k) {
+            needed[int(panels[k]->info.activation)] = true;
+            whole = whole && panels[k]->whole;
+        }
+    }
+    // A single row is prepared by every worker for itself: cheaper than waiting for one to do it.
+    const bool own = n_rows == 1;
+    const ActivationRow* prepared[3] = {};
+    for (const Activation kind : kActivations)
+        if (needed[int(kind)]) prepared[int(kind)] = input.prepare(w, kind, n_rows, own);
+    bool tiled[3] = {};
+    for (size_t m = 0; m < panels.size(); ++m)
+        if (by_tiles(std::min(m, outputs.size() - 1), n_rows)) {
+            tiled[int(panels[m]->info.activation)] = true;
+            grid.pack(w, *panels[m]);
+        }
+    for (const Activation kind : kActivations)
+        if (tiled[int(kind)]) grid.prepare(w, kind, n_rows);
+    if (!own) w.barrier();
+
+    const auto groups = [&](GridPanels::Task task) {
+        int64_t n = 0;
+        for (size_t m = 0; m < outputs.size(); ++m) n += by_tiles(m, n_rows) ? task.groups(*panels[m]) : 0;
+        return n;
+    };
+    const GridPanels::Task each = grid.task(n_rows, groups);
+    const int64_t n_groups = groups(each), by_grid = n_groups * ((n_rows + each.rows - 1) / each.rows);
+    const int64_t rows_each = input.rows_per_task(whole, n_panels, n_rows);
+    const int64_t n_tasks = by_grid + n_panels * ((n_rows + rows_each - 1) / rows_each);
+    w.take(0, n_tasks * 3 / 4, n_tasks, [&](int64_t task) {
+        const bool in_grid = task < by_grid;
+        if (!in_grid) task -= by_grid;
+        const int64_t n = in_grid ? n_groups : n_panels, rows = in_grid ? each.rows : rows_each;
+        const int64_t first = task / n * rows, last = std::min(first + rows, n_rows);
+        task %= n;
+        size_t m = 0;
+        for (;; ++m) {
+            if (by_tiles(m, n_rows) != in_grid) continue;
+            const int64_t of = in_grid ? each.groups(*panels[m]) : panels[m]->n_panels();
+            if (task < of) break;
+            task -= of;
+        }
+        if (!in_grid) return panel(w, m, task, prepared, first, last);
+        const int64_t from = task * each.panels;
+        const int count = int(std::min(each.panels, panels[m]->n_panels() - from));
+        tiles(w, m, from, count, first, last, (n_rows + kTileRows - 1) / kTileRows);
+    });
+}
+
+}  // namespace
+
+std::unique_ptr<Step> make_linears(const Arguments& a) { return std::make_unique<Linears>(a); }
+
+}  // namespace woolly

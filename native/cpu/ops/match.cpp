@@ -1,0 +1,43 @@
+// match: each stream brought to the mean square of another.
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+double mean_square(const float* x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += double(x[i]) * double(x[i]);
+    return sum / double(n);
+}
+
+struct Match final : Step {
+    const Value x, like, y;
+    const double least;
+
+    explicit Match(const Arguments& a)
+        : x(a.input(0)), like(a.input(1)), y(a.output(0)), least(double(a.number("least"))) {
+        if (like.width < 1 || x.width % like.width != 0) a.fail("has streams of another width than it is to match");
+    }
+
+    void run(Worker& w) const override {
+        const int64_t width = like.width, n = x.width / width;
+        const Worker::Range range = w.share(y.rows(w.batch) * n);
+        for (int64_t task = range.first; task < range.last; ++task) {
+            const float* from = x.data + task * width;
+            const double wanted = mean_square(like.data + task / n * width, width);
+            const float factor = float(std::sqrt(wanted / std::max(mean_square(from, width), least)));
+            for (int64_t c = 0; c < width; ++c) y.data[task * width + c] = from[c] * factor;
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_match(const Arguments& a) { return std::make_unique<Match>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,400 @@
+// moe: the router scores all experts, each row goes to the best, and rows are computed together expert by expert.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/ops/experts.h"
+#include "cpu/ops/grid.h"
+#include "cpu/ops/table.h"
+
+namespace woolly {
+
+namespace {
+
+// A copy of a prepared row: rows of one expert must be at equal distances in memory (cpu/kernels/table.h). The row is
+// times the weight: of a quantized one its scales are, and what is made from them.
+ActivationRow copied(const ActivationRow& from, Activation kind, int64_t columns, uint8_t* to, float weight) {
+    const bool whole = kind == Activation::f32;
+    const uint8_t* base = whole ? reinterpret_cast<const uint8_t*>(from.x) : reinterpret_cast<const uint8_t*>(from.q);
+    std::memcpy(to, base, whole ? size_t(columns) * 4 : activation_row_bytes(kind, columns));
+    const auto moved = [&]<class T>(const T* part) -> const T* {
+        if (part == nullptr) return nullptr;
+        return reinterpret_cast<const T*>(to + (reinterpret_cast<const uint8_t*>(part) - base));
+    };
+    const auto weighed = [&](const float* part, int64_t n) {
+        if (part == nullptr || weight == 1.0f) return;
+        for (int64_t i = 0; i < n; ++i) const_cast<float*>(part)[i] *= weight;
+    };
+    const ActivationRow row{moved(from.x),
+                            moved(from.q),
+                            moved(from.scale),
+                            moved(from.sums),
+                            moved(from.lows),
+                            moved(from.planes),
+                            from.ordinary && weight == 1.0f};
+    weighed(row.x, columns);
+    weighed(row.scale, columns / (kind == Activation::q8_256 ? 256 : 32));
+    weighed(row.lows, columns / 32);
+    return row;
+}
+
+// A vector of each expert, and a number of each expert: null for none.
+struct Extras {
+    const Vector *bias = nullptr, *scale = nullptr;
+
+    Extras(const Arguments& a, const std::string& role)
+        : bias(a.vector((role + "_bias").c_str())), scale(a.vector((role + "_scale").c_str())) {}
+    Panels::After of(int32_t expert, int64_t rows) const {
+        return {bias == nullptr ? nullptr : bias->data + expert * rows, scale == nullptr ? 1.0f : scale->data[expert]};
+    }
+};
+
+struct MoeScratch final : Scratch {
+    size_t n_experts = 0, n_used = 0, ffn = 0, slot_bytes = 0;
+    std::vector<Routes> routes;                            // of each worker
+    std::vector<float> logits;                             // [rows, n_experts]
+    std::vector<int32_t> chosen;                           // [rows, n_used], ascending within a row
+    std::vector<float> shares;                             // [rows, n_used]
+    Memory slots, hidden;                                  // [slots, slot_bytes], f32 [slots, ffn]
+    std::vector<ActivationRow> slot_rows[3], hidden_rows;  // [slots]; hidden rows replace the inputs of slots
+
+    void allocate(const Program& program) override {
+        const size_t n_rows = size_t(program.max_rows()), n_slots = n_rows * n_used;
+        logits.resize(n_rows * n_experts);
+        chosen.resize(n_slots);
+        shares.resize(n_slots);
+        slots = Memory(n_slots * slot_bytes);
+        hidden = Memory(n_slots * ffn * 4);
+        for (auto& rows : slot_rows) rows.resize(n_slots);
+        hidden_rows.resize(n_slots);
+        routes.resize(size_t(program.n_threads()));
+        for (Routes& own : routes) {
+            own.chosen.resize(n_used);
+            own.shares.resize(n_used);
+            own.first.resize(n_experts + 1);
+            own.active.reserve(n_experts);
+            own.tile.resize(n_experts);
+            own.ranks.resize(n_experts);
+            own.sums.resize(n_experts);
+            own.row.resize(n_slots);
+            own.weight.resize(n_slots);
+            for (auto& rows : own.input) rows.resize(n_used);
+            own.hidden.resize(n_used);
+            own.memory = Memory(n_used * slot_bytes);
+        }
+    }
+};
+
+struct Moe final : Step {
+    Matrix& router;
+    const std::vector<Matrix*> gates, ups, downs;  // of each expert; no gates: act(up)
+    const Extras gate_extras, up_extras, down_extras;
+    const Vector* const bias;  // of the router; null for none
+    const Value y;
+    const bool has_residual, has_own_input, weighs_input;
+    const Value residual;
+    const int n_experts, n_used;
+    const Choice choice;
+    const float scale;
+    const Gate how;
+    const Panels input, routed;  // `routed` reads the router's own input
+    const GridPanels grid;
+    MoeScratch& scratch;
+
+    explicit Moe(const Arguments& a)
+        : router(a.matrix("router")),
+          gates(a.has("gate") ? a.matrices("gate") : std::vector<Matrix*>{}),
+          ups(a.matrices("up")),
+          downs(a.matrices("down")),
+          gate_extras(a, "gate"),
+          up_extras(a, "up"),
+          down_extras(a, "down"),
+          bias(a.vector("bias")),
+          y(a.output(0)),
+          has_residual(a.text("epilogue") == "residual"),
+          has_own_input(a.inputs.size() > (has_residual ? 2 : 1)),
+          weighs_input(a.text("weigh") == "input"),
+          residual(has_residual ? a.input(a.inputs.size() - 1) : Value{}),
+          n_experts(int(router.rows)),
+          n_used(a.integer("n_used")),
+          choice{n_experts,
+                 n_used,
+                 a.integer("groups"),
+                 a.integer("groups_used"),
+                 a.integer("group_top"),
+                 scoring_named(a.text("scoring")),
+                 a.integer("normalize") != 0,
+                 a.number("weights_scale"),
+                 a.vector("select")},
+          scale(a.number("scale")),
+          how(gate_named(a, a.text("act"))),
+          input(a, all()),
+          routed(a, {&router}, has_own_input ? 1 : 0),
+          grid(a, input, experts(), most_tiles(a.program->max_rows() * n_used)),
+          scratch(a.program->scratch<MoeScratch>()) {
+        for (const auto* each : {gates.empty() ? &ups : &gates, &ups, &downs})
+            if (n_used < 1 || n_used > n_experts || each->size() != size_t(n_experts))
+                a.fail("of " + std::to_string(n_experts) + " experts cannot use " + std::to_string(n_used) + " of " +
+                       std::to_string(each->size()) + " matrices");
+        const Matrix &up = *ups[0], &gate = gates.empty() ? up : *gates[0], &down = *downs[0];
+        size_t row = activation_row_bytes(gate.info.activation, gate.columns);
+        if (up.info.activation != gate.info.activation) row += activation_row_bytes(up.info.activation, gate.columns);
+        row = std::max(row, activation_row_bytes(down.info.activation, gate.rows));
+        scratch.slot_bytes = std::max(scratch.slot_bytes, row);
+        scratch.n_experts = std::max(scratch.n_experts, size_t(n_experts));
+        scratch.n_used = std::max(scratch.n_used, size_t(n_used));
+        scratch.ffn = std::max(scratch.ffn, size_t(gate.rows));
+    }
+
+    std::vector<Matrix*> experts() const { return {panels.begin() + 1, panels.end()}; }
+    // The experts' first: their columns are the width of the input, which the router's need not be.
+    std::vector<Matrix*> all() {
+        panels = {&router};
+        for (const auto* each : {&gates, &ups, &downs}) panels.insert(panels.end(), each->begin(), each->end());
+        std::vector<Matrix*> all = experts();
+        all.push_back(&router);
+        return all;
+    }
+    // Each expert's slots begin a row tile.
+    int64_t most_tiles(int64_t n_slots) const { return n_slots / kTileRows + std::min<int64_t>(n_experts, n_slots); }
+
+    void score_experts(const Worker& w, const ActivationRow* rows, int64_t n_rows) const;
+    void group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, const float* shares) const;
+    void gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels, const ActivationRow* const* inputs) const;
+    void add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int64_t column, const float* sums) const;
+    void down_panels(const Worker& w, int64_t panel, int n_panels, const ActivationRow* hidden, int64_t n_rows) const;
+    void run(Worker& w) const override;
+};
+
+// Logits of all experts for all rows.
+void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_rows) const {
+    const Panels& in = has_own_input ? routed : input;
+    const int64_t n_panels = router.n_panels(), block = in.row_block();
+    const int64_t rows_each = in.rows_per_task(router.whole, n_panels, n_rows);
+    float* tile = in.tile(w);
+    const Worker::Range range = w.share(n_panels * ((n_rows + rows_each - 1) / rows_each));
+    for (int64_t task = range.first; task < range.last; ++task) {
+        const int64_t first = task / n_panels * rows_each, last = std::min(first + rows_each, n_rows);
+        const int64_t panel = task % n_panels, column = panel * kPanel;
+        const int64_t n_columns = std::min<int64_t>(kPanel, router.rows - column);
+        const uint8_t* weights = in.packed(w, router, panel, 0);
+        for (int64_t r = first; r < last; r += block) {
+            const int n = int(std::min(block, last - r));
+            in.dot(w, router, weights, rows + r, n, tile);
+            for (int i = 0; i < n; ++i)
+                for (int64_t c = 0; c < n_columns; ++c)
+                    scratch.logits[size_t((r + i) * router.rows + column + c)] =
+                        tile[i * kPanel + c] + (bias == nullptr ? 0.0f : bias->data[column + c]);
+        }
+    }
+}
+
+// Slots by expert, within an expert by row. Each worker for itself: less work than a barrier.
+void Moe::group_rows(Routes& routes, int64_t n_rows, const int32_t* chosen, const float* shares) const {
+    const int64_t n_slots = n_rows * n_used;
+    std::fill_n(routes.first.begin(), n_experts + 1, 0);
+    for (int64_t i = 0; i < n_slots; ++i) ++routes.first[size_t(chosen[i])];
+    routes.active.clear();
+    int32_t end = 0;
+    for (int32_t e = 0; e < n_experts; ++e) {
+        if (routes.first[size_t(e)] > 0) routes.active.push_back(e);
+        routes.first[size_t(e)] = end += routes.first[size_t(e)];
+    }
+    routes.first[size_t(n_experts)] = end;
+    routes.n_tiles = 0;
+    int32_t before = 0;
+    for (const int32_t e : routes.active) {
+        const int32_t n = routes.first[size_t(e)] - before;
+        const bool tiled = (gates.empty() || grid.serves(*gates[size_t(e)], n)) && grid.serves(*ups[size_t(e)], n) &&
+                           grid.serves(*downs[size_t(e)], n);
+        routes.tile[size_t(e)] = tiled ? int32_t(routes.n_tiles) : -1;
+        routes.n_tiles += tiled ? (n + kTileRows - 1) / kTileRows : 0;
+        before = routes.first[size_t(e)];
+    }
+    // Backwards, from each expert's end to its beginning.
+    for (int64_t i = n_slots - 1; i >= 0; --i) {
+        const size_t slot = size_t(--routes.first[size_t(chosen[i])]);
+        routes.row[slot] = int32_t(i / n_used);
+        routes.weight[slot] = shares[i];
+    }
+}
+
+// act(gate) * up of an expert's slots, to their rows of `hidden`.
+void Moe::gate_panels(const Worker& w, int32_t e, int64_t panel, int n_panels,
+                      const ActivationRow* const* inputs) const {
+    const Routes& routes = scratch.routes[size_t(w.id)];
+    const int64_t first = routes.first[size_t(e)], last = routes.first[size_t(e) + 1], tile = routes.tile[size_t(e)];
+    Matrix *gate = gates.empty() ? nullptr : gates[size_t(e)], &up = *ups[size_t(e)];
+    const Panels::After after_gate = gate_extras.of(e, up.rows), after_up = up_extras.of(e, up.rows);
+    float* hidden = reinterpret_cast<float*>(scratch.hidden.data());
+    if (tile < 0) {
+        for (int64_t i = panel; i < panel + n_panels; ++i)
+            input.gated(w, gate, up, i, inputs, first, last, how, after_gate, after_up, hidden);
+        return;
+    }
+    for (int64_t r = 0; r < last - first; r += GridPanels::rows_at_once) {
+        const int n = int(std::min(GridPanels::rows_at_once, last - first - r));
+        const int64_t at = tile + r / kTileRows;
+        float* first_sums = gate == nullptr ? nullptr : grid.dot(w, *gate, panel, n_panels, at, n, routes.n_tiles, 0);
+        float* second = grid.dot(w, up, panel, n_panels, at, n, routes.n_tiles, 1);
+        for (int i = 0; i < n_panels; ++i) {
+            const int64_t column = (panel + i) * kPanel, sums = i * GridPanels::sums_step;
+            input.finish_gated(gate == nullptr ? nullptr : first_sums + sums, second + sums, n, column,
+                               std::min<int64_t>(kPanel, up.rows - column), how, after_gate, after_up,
+                               hidden + (first + r) * up.rows, up.rows);
+        }
+    }
+}
+
+// Adds an expert's sums for n slots from `slot` on to 16 columns of their rows.
+void Moe::add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int64_t column, const float* sums) const {
+    const int64_t width = y.width, n_columns = std::min<int64_t>(kPanel, width - column);
+    const Panels::After after = down_extras.of(e, width);
+    for (int i = 0; i < n; ++i) {
+        const float weight = weighs_input ? 1.0f : routes.weight[size_t(slot + i)];
+        float* to = y.data + routes.row[size_t(slot + i)] * width + column;
+        for (int64_t c = 0; c < n_columns; ++c) {
+            float v = sums[i * kPanel + c] * after.scale;
+            if (after.bias != nullptr) v += after.bias[column + c];
+            to[c] += weight * v;
+        }
+    }
+}
+
+// Columns of the result, for all rows. A row's experts are added in ascending order, from zero: by one worker, so that
+// neither threads nor other rows decide the order.
+void Moe::down_panels(const Worker& w, int64_t panel, int n_panels, const ActivationRow* hidden, int64_t n_rows) const {
+    const Routes& routes = scratch.routes[size_t(w.id)];
+    const int64_t width = y.width, from = panel * kPanel, block = input.row_block();
+    const int64_t to = std::min<int64_t>((panel + n_panels) * kPanel, width);
+    for (int64_t r = 0; r < n_rows; ++r) std::fill(y.data + r * width + from, y.data + r * width + to, 0.0f);
+    for (const int32_t e : routes.active) {
+        Matrix& down = *downs[size_t(e)];
+        const int64_t first = routes.first[size_t(e)], last = routes.first[size_t(e) + 1];
+        const int64_t tile = routes.tile[size_t(e)], most = tile < 0 ? block : GridPanels::rows_at_once;
+        for (int64_t s = first; s < last; s += most) {
+            const int n = int(std::min(most, last - s));
+            const float* sums =
+                tile < 0 ? nullptr
+                         : grid.dot(w, down, panel, n_panels, tile + (s - first) / kTileRows, n, routes.n_tiles, 0);
+            for (int i = 0; i < n_panels; ++i) {
+                const float* of_panel = sums + i * GridPanels::sums_step;
+                if (tile < 0) {
+                    input.dot(w, down, input.packed(w, down, panel + i, 0), hidden + s, n, input.tile(w));
+                    of_panel = input.tile(w);
+                }
+                add_weighted(routes, e, s, n, (panel + i) * kPanel, of_panel);
+            }
+        }
+    }
+    for (int64_t r = 0; r < n_rows; ++r)
+        for (int64_t c = r * width + from; c < r * width + to; ++c) {
+            const float v = y.data[c] * scale;
+            y.data[c] = has_residual ? residual.data[c] + v : v;
+        }
+}
+
+void Moe::run(Worker& w) const {
+    const int64_t n_rows = y.rows(w.batch), n_slots = n_rows * n_used;
+    if (n_rows == 0) return;
+    // A single row is prepared and routed by every worker for itself: cheaper than waiting for one to do it.
+    const bool own = n_rows == 1;
+    Routes& routes = scratch.routes[size_t(w.id)];
+    const Matrix &up = *ups[0], &gate = gates.empty() ? up : *gates[0];
+    const Activation router_kind = router.info.activation;
+    bool needed[3] = {};
+    for (const Matrix* m : {&gate, &up}) needed[int(m->info.activation)] = true;
+    const ActivationRow* prepared[3] = {};
+    if (has_own_input) {
+        const ActivationRow* rows = routed.prepare(w, router_kind, n_rows, own);
+        if (!own) w.barrier();
+        score_experts(w, rows, n_rows);
+        w.barrier();
+    }
+    for (const Activation kind : kActivations)
+        if (needed[int(kind)] || (kind == router_kind && !has_own_input))
+            prepared[int(kind)] = input.prepare(w, kind, n_rows, own);
+    if (!own) w.barrier();
+    if (!has_own_input) {
+        score_experts(w, prepared[int(router_kind)], n_rows);
+        w.barrier();
+    }
+
+    int32_t* chosen = own ? routes.chosen.data() : scratch.chosen.data();
+    float* shares = own ? routes.shares.data() : scratch.shares.data();
+    const Worker::Range some = own ? Worker::Range{0, 1} : w.share(n_rows);
+    for (int64_t r = some.first; r < some.last; ++r)
+        choice.choose(scratch.logits.data() + r * n_experts, routes, chosen + r * n_used, shares + r * n_used);
+    if (!own) w.barrier();
+    group_rows(routes, n_rows, chosen, shares);
+
+    // Calls use(slot, row tile or -1, row within it) for this worker's share of the slots.
+    const Worker::Range slots = own ? Worker::Range{0, n_slots} : w.share(n_slots);
+    const auto each_slot = [&](const auto& use) {
+        for (const int32_t e : routes.active) {
+            const int64_t first = routes.first[size_t(e)], tile = routes.tile[size_t(e)];
+            const int64_t last = std::min<int64_t>(slots.last, routes.first[size_t(e) + 1]);
+            for (int64_t s = std::max(slots.first, first); s < last; ++s)
+                use(s, tile < 0 ? -1 : tile + (s - first) / kTileRows, int((s - first) % kTileRows));
+        }
+    };
+    const ActivationRow* inputs[3] = {};
+    size_t at = 0;  // of this form within a slot
+    for (const Activation kind : kActivations) {
+        if (!needed[int(kind)]) continue;
+        ActivationRow* to = own ? routes.input[int(kind)].data() : scratch.slot_rows[int(kind)].data();
+        each_slot([&](int64_t s, int64_t tile, int r) {
+            const ActivationRow& shared = prepared[int(kind)][routes.row[size_t(s)]];
+            uint8_t* memory = (own ? routes.memory : scratch.slots).data() + size_t(s) * scratch.slot_bytes + at;
+            const float weight = weighs_input ? routes.weight[size_t(s)] : 1.0f;
+            const bool copies = weighs_input || (tile < 0 && !own);
+            const ActivationRow row = copies ? copied(shared, kind, gate.columns, memory, weight) : shared;
+            if (tile >= 0)
+                grid.write(row, kind, gate.columns, tile, r, routes.n_tiles);
+            else
+                to[s] = row;
+        });
+        at += activation_row_bytes(kind, gate.columns);
+        inputs[int(kind)] = to;
+    }
+    if (!own) w.barrier();
+
+    // Without tiles a task is one panel: of a single row there are few.
+    const auto panels_each = [&](int64_t n_experts_each, const Matrix& matrix) {
+        if (routes.n_tiles == 0) return int64_t{1};
+        return grid.task(1, [&](GridPanels::Task task) { return n_experts_each * task.groups(matrix); }).panels;
+    };
+    const auto count = [](const Matrix& matrix, int64_t panel, int64_t most) {
+        return int(std::min(most, matrix.n_panels() - panel));
+    };
+    const int64_t n_active = int64_t(routes.active.size()), gate_each = panels_each(n_active, gate);
+    const int64_t n_groups = (gate.n_panels() + gate_each - 1) / gate_each, n_tasks = n_active * n_groups;
+    // Experts differ in their number of rows: with several rows all tasks are claimed dynamically.
+    w.take(0, own ? n_tasks * 3 / 4 : 0, n_tasks, [&](int64_t task) {
+        const int64_t panel = task % n_groups * gate_each;
+        gate_panels(w, routes.active[size_t(task / n_groups)], panel, count(gate, panel, gate_each), inputs);
+    });
+    w.barrier();
+
+    const Matrix& down = *downs[0];
+    const float* hidden = reinterpret_cast<const float*>(scratch.hidden.data());
+    ActivationRow* hidden_rows = own ? routes.hidden.data() : scratch.hidden_rows.data();
+    uint8_t* memory = own ? routes.memory.data() : scratch.slots.data();
+    each_slot([&](int64_t s, int64_t tile, int r) {
+        input.quantize_row(down.info.activation, hidden + s * down.columns, down.columns,
+                           memory + size_t(s) * scratch.slot_bytes, hidden_rows + s);
+        if (tile >= 0) grid.write(hidden_rows[s], down.info.activation, down.columns, tile, r, routes.n_tiles);
+    });
+    if (!own) w.barrier();
+    const int64_t down_each = panels_each(1, down), n_outputs = (down.n_panels() + down_each - 1) / down_each;
+    w.take(1, n_outputs * 3 / 4, n_outputs, [&](int64_t task) {
+        const int64_t panel = task * down_each;
+        down_panels(w, panel, count(down, panel, down_each), hidden_rows, n_rows);
+    });
+}
+
+}  // namespace
+
+std::unique_ptr<Step> make_moe(const Arguments& a) { return std::make_unique<Moe>(a); }
+
+}  // namespace woolly

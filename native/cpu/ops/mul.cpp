@@ -1,0 +1,28 @@
+// mul: a times b, whose columns each multiply a run of columns of a.
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Mul final : Step {
+    const Value a, b, y;
+
+    explicit Mul(const Arguments& from) : a(from.input(0)), b(from.input(1)), y(from.output(0)) {}
+
+    void run(Worker& w) const override {
+        const int64_t run = a.width / b.width;
+        const Worker::Range range = w.share(y.rows(w.batch) * b.width);
+        for (int64_t i = range.first; i < range.last; ++i) {
+            const float factor = b.data[i];
+            for (int64_t c = i * run; c < (i + 1) * run; ++c) y.data[c] = a.data[c] * factor;
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_mul(const Arguments& a) { return std::make_unique<Mul>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,84 @@
+// What linears and moe share: the input of a step, normed and quantized, times panels of 16 rows of weights.
+#pragma once
+
+#include <vector>
+
+#include "cpu/ops/activations.h"
+#include "cpu/program/arguments.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+constexpr Activation kActivations[] = {Activation::f32, Activation::q8_32, Activation::q8_256};
+
+// Bytes of one prepared row: f32, or quants, then scales, then sums (and what minima need of them).
+size_t activation_row_bytes(Activation kind, int64_t columns);
+
+// Prepared inputs of one step, shared by all workers.
+struct Activations final : Scratch {
+    size_t row_bytes = 0, parts = 1;  // most that a step needs of each row
+    Memory memory;
+    std::vector<ActivationRow> rows[3];  // of each kind
+
+    void allocate(const Program& program) override;
+};
+
+class Panels {
+  public:
+    // Reads input 0, and the step's norm and eps; another input is read as it is. `matrices` are all that the step
+    // multiplies with, at least one; the first one's columns divide the width of the input.
+    Panels(const Arguments& arguments, const std::vector<Matrix*>& matrices, size_t input = 0);
+
+    // The input in one of the three forms, for all rows. An input that is a multiple as wide as the matrices have
+    // columns is cut into parts of that width: first those of the first part, for all rows. `own`: one row of one part,
+    // by this worker alone, in its own memory.
+    const ActivationRow* prepare(const Worker& w, Activation kind, int64_t n_rows, bool own) const;
+    // One row of the input in one of the forms, in this worker's own memory: until the next call.
+    ActivationRow prepare_own(const Worker& w, Activation kind, int64_t row) const;
+    // x in one of the three forms, in `memory`; as f32 it stays where it is.
+    void quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to) const;
+    // The panel in packed form: as it is kept, or packed into this worker's own memory. `slot` 0 or 1.
+    const uint8_t* packed(const Worker& w, Matrix& matrix, int64_t panel, int slot) const;
+    // to[i * kPanel + row] = dot(panel row, activation i), for i < n, at most a block of rows.
+    void dot(const Worker& w, const Matrix& matrix, const uint8_t* weights, const ActivationRow* rows, int n,
+             float* to) const;
+    // What becomes of a product: times the scale, plus the bias of its row (null for none).
+    struct After {
+        const float* bias = nullptr;
+        float scale = 1.0f;
+    };
+    // act(gate) * up of rows [first, last), or act(up) if gate is null, to their rows of `to`, which are as wide as the
+    // matrices have rows. `prepared` is the input in each form that the two need.
+    void gated(const Worker& w, Matrix* gate, Matrix& up, int64_t panel, const ActivationRow* const* prepared,
+               int64_t first, int64_t last, Gate how, After after_gate, After after_up, float* to) const;
+    // The end of it for sums of one panel with n rows, which it overwrites: act(gate) * up to `column` of rows that are
+    // `width` wide.
+    void finish_gated(float* gate, float* up, int n, int64_t column, int64_t n_columns, Gate how, After after_gate,
+                      After after_up, float* to, int64_t width) const;
+    // Rows of a task. Tasks are panels by blocks of rows: few enough rows that their activations stay in the cache from
+    // panel to panel, and enough tasks for all threads. All rows at once if panels are still to be packed, each by one
+    // thread.
+    int64_t rows_per_task(bool whole, int64_t n_panels, int64_t n_rows) const;
+    int64_t row_block() const { return kernels_.row_block; }
+    int64_t columns() const { return columns_; }
+    // What it takes of a worker's own memory.
+    size_t own_bytes() const { return aligned(tile_at_ + 2 * size_t(kernels_.row_block) * kPanel * 4); }
+    // Sums of two panels with a block of rows, in this worker's own memory.
+    float* tile(const Worker& w) const { return reinterpret_cast<float*>(w.own() + tile_at_); }
+
+  private:
+    void prepare_row(Activation kind, const float* x, uint8_t* memory, float* normed, ActivationRow* to) const;
+
+    Program& program_;
+    const KernelTable& kernels_;
+    const Value x_;
+    const int64_t columns_, parts_;
+    const Vector* const norm_;
+    const float eps_;
+    Activations& activations_;
+    // Layout of a worker's own memory: a prepared row, a normed row, two panels (gate and up), opened weights, the
+    // tile.
+    size_t row_bytes_ = 0, panel_bytes_ = 0, normed_at_ = 0, panels_at_ = 0, open_at_ = 0, tile_at_ = 0;
+};
+
+}  // namespace woolly

@@ -1,0 +1,38 @@
+// peaks: what each element has above its row's mean and some standard deviations.
+#include <cmath>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Peaks final : Step {
+    const Value x, y;
+    const double deviations;
+
+    explicit Peaks(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(double(a.number("deviations"))) {}
+
+    void run(Worker& w) const override {
+        const Worker::Range range = w.share(y.rows(w.batch));
+        for (int64_t row = range.first; row < range.last; ++row) {
+            const float* from = x.data + row * x.width;
+            double sum = 0, squares = 0;
+            for (int64_t c = 0; c < x.width; ++c) sum += double(from[c]);
+            const double mean = sum / double(x.width);
+            for (int64_t c = 0; c < x.width; ++c) squares += (double(from[c]) - mean) * (double(from[c]) - mean);
+            const float floor = float(mean + deviations * std::sqrt(squares / double(x.width)));
+            for (int64_t c = 0; c < x.width; ++c) {
+                const float above = from[c] - floor;
+                y.data[row * x.width + c] = above < 0.0f ? 0.0f : above;
+            }
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_peaks(const Arguments& a) { return std::make_unique<Peaks>(a); }
+
+}  // namespace woolly

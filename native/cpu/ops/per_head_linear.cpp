@@ -1,0 +1,56 @@
+// per_head_linear: each head of the input times a matrix of its own. Panels of 16 rows of weights are tasks, each for
+// many rows of the batch.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/ops/panels.h"
+#include "cpu/ops/table.h"
+
+namespace woolly {
+
+namespace {
+
+struct PerHeadLinear final : Step {
+    const Value y;
+    const Panels input;
+
+    explicit PerHeadLinear(const Arguments& a) : y(a.output(0)), input(a, all(a)) {
+        for (const Matrix* m : panels)
+            if (m->columns != panels[0]->columns || m->rows != panels[0]->rows || m->type != panels[0]->type)
+                a.fail("needs matrices of one shape and type");
+        const int64_t heads = int64_t(panels.size());
+        if (a.input(0).width != heads * panels[0]->columns || y.width != heads * panels[0]->rows)
+            a.fail("has matrices that do not fit its heads");
+    }
+
+    const std::vector<Matrix*>& all(const Arguments& a) { return panels = a.matrices("weight"); }
+
+    void run(Worker& w) const override {
+        const int64_t n_rows = y.rows(w.batch);
+        if (n_rows == 0) return;
+        const int64_t each = panels[0]->n_panels(), rows = panels[0]->rows, block = input.row_block();
+        const ActivationRow* prepared = input.prepare(w, panels[0]->info.activation, n_rows, false);
+        w.barrier();
+        const int64_t n_tasks = each * int64_t(panels.size());
+        w.take(0, n_tasks * 3 / 4, n_tasks, [&](int64_t task) {
+            const int64_t head = task / each, column = task % each * kPanel;
+            const int64_t n_columns = std::min<int64_t>(kPanel, rows - column);
+            Matrix& matrix = *panels[size_t(head)];
+            const uint8_t* weights = input.packed(w, matrix, task % each, 0);
+            float* tile = input.tile(w);
+            for (int64_t r = 0; r < n_rows; r += block) {
+                const int n = int(std::min(block, n_rows - r));
+                input.dot(w, matrix, weights, prepared + head * n_rows + r, n, tile);
+                for (int i = 0; i < n; ++i)
+                    std::memcpy(y.data + (r + i) * y.width + head * rows + column, tile + i * kPanel,
+                                size_t(n_columns) * 4);
+            }
+        });
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_per_head_linear(const Arguments& a) { return std::make_unique<PerHeadLinear>(a); }
+
+}  // namespace woolly

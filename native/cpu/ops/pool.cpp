@@ -1,0 +1,52 @@
+// pool: one row for each text that a wanted row belongs to: the mean of its rows, the first, or the last.
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct PoolTexts final : Step {
+    const Value x, y;
+    const bool mean, last;
+
+    explicit PoolTexts(const Arguments& a)
+        : x(a.input(0)), y(a.output(0)), mean(a.text("kind") == "mean"), last(a.text("kind") == "last") {
+        if (!mean && !last && a.text("kind") != "first") a.fail("has no kind '" + a.text("kind") + "'");
+        a.program->need_own(size_t(y.width) * sizeof(double));
+    }
+
+    void check(const BatchView& batch, const Cache&) const override {
+        if (!last) batch.check_whole();
+    }
+
+    void run(Worker& w) const override {
+        const Worker::Range range = w.share(w.batch.n_output);
+        for (int64_t i = range.first; i < range.last; ++i) {
+            const int32_t text = w.sequence_of(w.batch.output_rows[i]);
+            const int64_t from = w.batch.offsets[text], to = w.batch.offsets[text + 1];
+            float* out = y.data + i * y.width;
+            if (mean)
+                average(x.data + from * x.width, to - from, reinterpret_cast<double*>(w.own()), out);
+            else
+                std::memcpy(out, x.data + (last ? to - 1 : from) * x.width, size_t(y.width) * 4);
+        }
+    }
+
+    // In f64 and in the order of the rows.
+    void average(const float* rows, int64_t n, double* sums, float* out) const {
+        std::fill(sums, sums + y.width, 0.0);
+        for (int64_t r = 0; r < n; ++r)
+            for (int64_t c = 0; c < y.width; ++c) sums[c] += double(rows[r * y.width + c]);
+        for (int64_t c = 0; c < y.width; ++c) out[c] = float(sums[c] / double(n));
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_pool(const Arguments& a) { return std::make_unique<PoolTexts>(a); }
+
+}  // namespace woolly

@@ -1,0 +1,40 @@
+// previous: the row before each row of its sequence; before the first it is in the slot.
+#include "cpu/ops/slots.h"
+#include "cpu/ops/table.h"
+
+namespace woolly {
+
+namespace {
+
+struct Previous final : Step {
+    const Value x, y;
+    const SlotEntry slot;  // the latest row
+
+    explicit Previous(const Arguments& a) : x(a.input(0)), y(a.output(0)), slot{a.integer("entry"), x.width} {}
+
+    void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
+
+    void run(Worker& w) const override {
+        const BatchView& batch = w.batch;
+        const size_t bytes = size_t(x.width) * sizeof(float);
+        const auto leave = [&](int64_t row, int32_t to) {
+            std::memcpy(w.cache.slot(slot.entry, to), x.data + row * x.width, bytes);
+        };
+        const Worker::Range range = w.share(batch.n_rows);
+        for (int64_t row = range.first; row < range.last; ++row) {
+            const int32_t sequence = w.sequence_of(row);
+            const bool is_first = row == batch.offsets[sequence];
+            std::memcpy(y.data + row * y.width, is_first ? slot.before(w, sequence) : x.data + (row - 1) * x.width,
+                        bytes);
+            if (row + 1 == batch.offsets[sequence + 1]) leave(row, batch.slots_out[sequence]);
+        }
+        const Worker::Range kept = w.share(batch.n_keeps);
+        for (int64_t i = kept.first; i < kept.last; ++i) leave(batch.keeps[2 * i], batch.keeps[2 * i + 1]);
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_previous(const Arguments& a) { return std::make_unique<Previous>(a); }
+
+}  // namespace woolly

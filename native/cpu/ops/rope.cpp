@@ -1,0 +1,36 @@
+// rope: each head turned by its token's position, if store does not do it.
+#include <cstring>
+
+#include "cpu/ops/table.h"
+#include "cpu/ops/turn.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct TurnHeads final : Step {
+    const Value x, y;
+    const int head_dim;
+    const Turn turn;
+
+    explicit TurnHeads(const Arguments& a) : x(a.input(0)), y(a.output(0)), head_dim(a.integer("head_dim")), turn(a) {
+        if (head_dim < 1 || x.width % head_dim != 0) a.fail("has no heads of " + std::to_string(head_dim));
+    }
+
+    void run(Worker& w) const override {
+        const int64_t n_heads = x.width / head_dim;
+        const Worker::Range range = w.share(w.batch.n_rows * n_heads);
+        for (int64_t task = range.first; task < range.last; ++task) {
+            float* head = y.data + task * head_dim;
+            std::memcpy(head, x.data + task * head_dim, size_t(head_dim) * 4);
+            turn(w.batch, w.batch.positions[task / n_heads], head);
+        }
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_rope(const Arguments& a) { return std::make_unique<TurnHeads>(a); }
+
+}  // namespace woolly

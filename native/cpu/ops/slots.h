@@ -1,0 +1,44 @@
+// What ops over slots share: where a sequence's state is, and the runs of its rows between which a state is kept.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "cpu/program/arguments.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+struct SlotEntry {
+    const int entry;
+    const int64_t numbers;  // of one slot
+
+    void check(const Cache& cache) const {
+        if (cache.slot_numbers(entry) != numbers) throw std::invalid_argument("the cache was made for another plan");
+    }
+    // The state that a sequence starts from, and the one that it leaves. The two never share memory.
+    const float* before(const Worker& w, int64_t sequence) const {
+        return w.cache.slot(entry, w.batch.slots_in[sequence]);
+    }
+    float* after(const Worker& w, int64_t sequence) const { return w.cache.slot(entry, w.batch.slots_out[sequence]); }
+
+    // one(first row, last row exclusive, slot) for the runs of a sequence's rows, in order; a state is kept in the slot
+    // after the run, -1: in none.
+    template <class F>
+    static void runs(const BatchView& b, int64_t sequence, const F& one) {
+        const int64_t end = b.offsets[sequence + 1];
+        for (int64_t first = b.offsets[sequence]; first < end;) {
+            int64_t last = end;
+            int32_t slot = -1;
+            for (int64_t i = 0; i < b.n_keeps; ++i) {
+                const int64_t row = b.keeps[2 * i];
+                if (row >= first && row < last) last = row + 1, slot = b.keeps[2 * i + 1];
+            }
+            one(first, last, slot);
+            first = last;
+        }
+    }
+};
+
+}  // namespace woolly

@@ -1,0 +1,56 @@
+#include "cpu/ops/table.h"
+
+// One line per op: ops/NAME.cpp defines make_NAME.
+#define WOOLLY_OPS(X)  \
+    X(act)             \
+    X(adapt)           \
+    X(add)             \
+    X(attend)          \
+    X(columns)         \
+    X(conv)            \
+    X(delta_net)       \
+    X(dots)            \
+    X(embed)           \
+    X(embed_position)  \
+    X(embed_type)      \
+    X(gain)            \
+    X(glu)             \
+    X(hidden)          \
+    X(join)            \
+    X(layer_norm)      \
+    X(lerp)            \
+    X(lightning)       \
+    X(linears)         \
+    X(match)           \
+    X(mix)             \
+    X(moe)             \
+    X(mul)             \
+    X(output_rows)     \
+    X(peaks)           \
+    X(per_head_linear) \
+    X(pool)            \
+    X(previous)        \
+    X(rms_norm)        \
+    X(rope)            \
+    X(scale)           \
+    X(scan_mamba)      \
+    X(scan_mamba2)     \
+    X(shift)           \
+    X(softcap)         \
+    X(store)           \
+    X(wkv7)            \
+    X(xielu)
+
+namespace woolly {
+
+#define WOOLLY_DECLARE(name) std::unique_ptr<Step> make_##name(const Arguments& arguments);
+WOOLLY_OPS(WOOLLY_DECLARE)
+
+std::unique_ptr<Step> make_step(const Arguments& arguments) {
+#define WOOLLY_MAKE(name) \
+    if (arguments.op == #name) return make_##name(arguments);
+    WOOLLY_OPS(WOOLLY_MAKE)
+    arguments.fail("has no native form");
+}
+
+}  // namespace woolly

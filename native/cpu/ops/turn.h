@@ -1,0 +1,34 @@
+// A head turned by its token's position, as rope and store do it.
+#pragma once
+
+#include "cpu/program/arguments.h"
+#include "cpu/program/batch.h"
+
+namespace woolly {
+
+struct Turn {
+    const int n_rot, column;  // elements that turn; the first column of their table
+    const bool adjacent;      // rotary pairs side by side
+
+    explicit Turn(const Arguments& a)
+        : n_rot(a.integer("n_rot")), column(a.integer("turns")), adjacent(a.integer("adjacent") != 0) {
+        a.vector("divisors");  // they are in the tables of the batch
+        if (n_rot < 0 || n_rot > a.integer("head_dim"))
+            a.fail("cannot turn " + std::to_string(n_rot) + " elements of a head");
+    }
+
+    void operator()(const BatchView& batch, int32_t position, float* head) const {
+        const float* cosine = batch.cosines + position * batch.turn_width + column;
+        const float* sine = batch.sines + position * batch.turn_width + column;
+        const int half = n_rot / 2;
+        for (int i = 0; i < half; ++i) {
+            float& a = head[adjacent ? 2 * i : i];
+            float& b = head[adjacent ? 2 * i + 1 : i + half];
+            const float x = a, z = b;
+            a = x * cosine[i] - z * sine[i];
+            b = x * sine[i] + z * cosine[i];
+        }
+    }
+};
+
+}  // namespace woolly

@@ -1,0 +1,47 @@
+// What an op is made from: the values, weights and attributes of a plan's step, by name.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cpu/program/step.h"
+
+namespace woolly {
+
+class Arguments {
+  public:
+    using Attribute = std::variant<int64_t, double, std::string>;
+    using Weights = std::vector<std::pair<std::string, std::vector<int>>>;  // role, then ids of matrices or a vector
+
+    std::string op;
+    std::vector<int> inputs, outputs;  // ids of values
+    Weights weights;                   // in the order of the plan's step
+    std::map<std::string, Attribute> attributes;
+    Program* program = nullptr;
+
+    // Each throws std::invalid_argument with the op's and the argument's name if that is missing or of another kind.
+    Value input(size_t i) const;
+    Value output(size_t i) const;
+    int integer(const char* name) const;
+    float number(const char* name) const;
+    const std::string& text(const char* name) const;
+    std::vector<Matrix*> matrices(const char* role) const;  // all of the role
+    Matrix& matrix(const char* role) const;                 // the only one of the role
+    const Vector* vector(const char* role) const;           // null if the step has none
+    bool has(const char* role) const;                       // whether the step has weights of the role
+    // Throws for an attribute or a role that no call above asked for: the op would ignore it.
+    void check_all_read() const;
+
+    [[noreturn]] void fail(const std::string& what) const;
+
+  private:
+    const Attribute& attribute(const char* name) const;
+
+    mutable std::set<std::string> read_;
+};
+
+}  // namespace woolly

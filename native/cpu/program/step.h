@@ -1,0 +1,46 @@
+// A step of a compiled plan. Each op is a subclass in ops/NAME.cpp, whose members are the op's parameters.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/program/batch.h"
+#include "cpu/state/pages.h"
+#include "cpu/weights/matrix.h"
+
+namespace woolly {
+
+struct Worker;
+class Program;
+
+// A value of the plan: f32 [rows, width] in the arena.
+struct Value {
+    float* data = nullptr;
+    int64_t width = 0;
+    bool output_rows = false;  // one row per wanted logits instead of one per token
+
+    int64_t rows(const BatchView& batch) const { return output_rows ? batch.n_output : batch.n_rows; }
+};
+
+class Step {
+  public:
+    virtual ~Step() = default;
+    // Throws std::invalid_argument if the step cannot compute the batch. Called before every run.
+    virtual void check(const BatchView&, const Cache&) const {}
+    // Called by all workers at once. Splits the work among them, and may meet them at Worker::barrier.
+    virtual void run(Worker& worker) const = 0;
+
+    std::vector<Matrix*> panels;  // matrices that it multiplies with: their panels are packed ahead, in this order
+    bool barrier_before = true;   // all workers must have finished the steps before it
+};
+
+// Memory that all steps of one kind share: while they are made, each asks for what it needs, and the largest counts.
+struct Scratch {
+    virtual ~Scratch() = default;
+    // Called once after the last step was made.
+    virtual void allocate(const Program& program) = 0;
+    // Called before every run, by one thread. Must not allocate.
+    virtual void begin(const BatchView&) {}
+};
+
+}  // namespace woolly

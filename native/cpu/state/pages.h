@@ -1,0 +1,151 @@
+// Keys and values of past tokens. A page holds 32 positions of one layer: for each KV head, two blocks of 16 positions
+// of K and, unless V is a part of K, two of V (cpu/kernels/generic/cached.h has the layout of a block).
+#pragma once
+
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "cpu/kernels/table.h"
+#include "cpu/program/batch.h"
+#include "cpu/program/memory.h"
+
+namespace woolly {
+
+constexpr int kPageSize = 32;
+
+class Cache {
+  public:
+    struct Layer {
+        int n_kv_heads, k_dim, v_dim;   // v_dim is 0 if V is a part of K
+        size_t k_block, v_block, page;  // bytes
+        Memory memory;
+    };
+
+    Cache(KvType type, int64_t n_pages) : type_(type), n_pages_(n_pages) {}
+    Cache(const Cache&) = delete;
+    Cache& operator=(const Cache&) = delete;
+
+    // Heads are filled up to whole blocks of the type.
+    void add_layer(int n_kv_heads, int k_dim, int v_dim) {
+        k_dim = padded(k_dim), v_dim = padded(v_dim);
+        const size_t k_block = kv_block_bytes(type_, k_dim), v_block = kv_block_bytes(type_, v_dim);
+        const size_t page = 2 * (k_block + v_block) * size_t(n_kv_heads);
+        layers_.push_back({n_kv_heads, k_dim, v_dim, k_block, v_block, page, Memory(page * size_t(n_pages_))});
+    }
+
+    // Blocks of f32 numbers of each sequence; `numbers` by entry, 0 for one that has none.
+    void add_slots(int64_t n_slots, const std::vector<int64_t>& numbers) {
+        n_slots_ = n_slots;
+        for (const int64_t n : numbers) {
+            has_slots_ = has_slots_ || n > 0;
+            // One more, which stays zeros: what sequences begin with.
+            slots_.push_back({n, Memory(size_t(n) * size_t(n_slots + 1) * sizeof(float))});
+        }
+    }
+    bool has_slots() const { return has_slots_; }
+    int64_t n_slots() const { return n_slots_; }
+    int64_t slot_numbers(int entry) const { return size_t(entry) < slots_.size() ? slots_[size_t(entry)].numbers : 0; }
+    // A slot of an entry; -1: zeros, which must not be written.
+    float* slot(int entry, int32_t slot) const {
+        const Slots& s = slots_[size_t(entry)];
+        return reinterpret_cast<float*>(s.memory.data()) + (slot < 0 ? n_slots_ : slot) * s.numbers;
+    }
+
+    // Bytes of one page over all entries, and of one slot; windows have pages of their own, which these do not copy.
+    size_t page_bytes() const {
+        size_t sum = 0;
+        for (const Layer& layer : layers_) sum += layer.page;
+        return sum;
+    }
+    size_t slot_bytes() const {
+        size_t sum = 0;
+        for (const Slots& slots : slots_) sum += size_t(slots.numbers) * sizeof(float);
+        return sum;
+    }
+    void read_page(int64_t page, uint8_t* out) const {
+        for (const Layer& layer : layers_) {
+            std::memcpy(out, layer.memory.data() + size_t(page) * layer.page, layer.page);
+            out += layer.page;
+        }
+    }
+    void write_page(int64_t page, const uint8_t* in) {
+        for (Layer& layer : layers_) {
+            std::memcpy(layer.memory.data() + size_t(page) * layer.page, in, layer.page);
+            in += layer.page;
+        }
+    }
+    void read_slot(int32_t number, uint8_t* out) const {
+        for (size_t entry = 0; entry < slots_.size(); ++entry) {
+            const size_t n = size_t(slots_[entry].numbers) * sizeof(float);
+            if (n > 0) std::memcpy(out, slot(int(entry), number), n);
+            out += n;
+        }
+    }
+    void write_slot(int32_t number, const uint8_t* in) {
+        for (size_t entry = 0; entry < slots_.size(); ++entry) {
+            const size_t n = size_t(slots_[entry].numbers) * sizeof(float);
+            if (n > 0) std::memcpy(slot(int(entry), number), in, n);
+            in += n;
+        }
+    }
+
+    KvType type() const { return type_; }
+    // Heads are filled up with zeros to whole blocks of the type: scores and results stay the same.
+    int padded(int head_dim) const {
+        const int block = type_ == KvType::q8_0 ? 32 : 16;
+        return (head_dim + block - 1) / block * block;
+    }
+    int64_t n_pages() const { return n_pages_; }
+    const std::vector<Layer>& layers() const { return layers_; }
+    size_t n_bytes() const {
+        size_t sum = 0;
+        for (const Layer& layer : layers_) sum += layer.memory.size();
+        for (const Slots& slots : slots_) sum += size_t(slots.numbers * n_slots_) * sizeof(float);
+        return sum;
+    }
+
+    // The block of K (of V with second = true) that holds a position of a page.
+    uint8_t* block(int layer, int64_t page, int kv_head, int position_in_page, bool second) const {
+        const Layer& l = layers_[size_t(layer)];
+        const size_t head = size_t(kv_head) * 2 * (l.k_block + l.v_block), at = size_t(position_in_page) / 16;
+        return l.memory.data() + size_t(page) * l.page + head +
+               (second ? 2 * l.k_block + at * l.v_block : at * l.k_block);
+    }
+
+    // An entry that sees a window of the latest positions may have fewer pages, with a table of their own.
+    struct Window {
+        int table = -1;  // index in BatchView::window_pages; -1: as BatchView::pages
+        int64_t length = 0, n_pages = 0;
+    };
+    void set_window(int entry, int table, int64_t length, int64_t n_pages) {
+        if (size_t(entry) >= layers_.size() || table < 0 || length < 1 || n_pages < 1)
+            throw std::invalid_argument("a window of the cache is not one of its entries");
+        windows_.resize(layers_.size());
+        windows_[size_t(entry)] = {table, length, n_pages};
+        Layer& layer = layers_[size_t(entry)];
+        layer.memory = Memory(layer.page * size_t(n_pages));
+    }
+    const std::vector<Window>& windows() const { return windows_; }
+    // The pages of a sequence, as an entry counts them; -1 for those that no row sees.
+    const int32_t* pages(const BatchView& b, int entry, int64_t sequence) const {
+        const int table = windows_.empty() ? -1 : windows_[size_t(entry)].table;
+        const int32_t* first = table < 0 ? b.pages : b.window_pages + table * b.n_sequences * b.max_pages;
+        return first + sequence * b.max_pages;
+    }
+
+  private:
+    std::vector<Window> windows_;  // by entry; empty: none has one
+    KvType type_;
+    int64_t n_pages_;
+    std::vector<Layer> layers_;
+    struct Slots {
+        int64_t numbers;
+        Memory memory;
+    };
+    std::vector<Slots> slots_;  // by entry
+    int64_t n_slots_ = 0;
+    bool has_slots_ = false;
+};
+
+}  // namespace woolly

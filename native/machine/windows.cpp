@@ -1,0 +1,52 @@
+#define WIN32_LEAN_AND_MEAN
+#define NOMINMAX
+#include <windows.h>
+
+#include "machine/system.h"
+
+namespace woolly {
+
+// Windows has no large pages unasked: those of MEM_LARGE_PAGES want a privilege that people do not have, and are taken
+// whole at once. What is committed counts against memory and page file from the start, and is backed when written.
+uint8_t* take_pages(size_t n_bytes) {
+    return static_cast<uint8_t*>(VirtualAlloc(nullptr, n_bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE));
+}
+
+void return_pages(uint8_t* data, size_t) { VirtualFree(data, 0, MEM_RELEASE); }
+
+// VirtualUnlock takes pages that were never locked out of the working set, as its documentation says, and reports
+// that they were not locked. DiscardVirtualMemory would be wrong: it is for private memory and loses what is there.
+void give_back(const uint8_t* data, size_t n_bytes) {
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    const uintptr_t page = uintptr_t(system.dwPageSize);
+    const uintptr_t first = (uintptr_t(data) + page - 1) / page * page;
+    const uintptr_t last = (uintptr_t(data) + n_bytes) / page * page;
+    if (first < last) VirtualUnlock(reinterpret_cast<void*>(first), last - first);
+}
+
+// Windows refuses to shorten a mapped file.
+int watch_file(const uint8_t*, size_t) { return -1; }
+void unwatch_file(int) {}
+bool is_file_lost(int) { return false; }
+
+int process_id() { return int(GetCurrentProcessId()); }
+
+// Windows 11 and Server 2022 have the function; older ones lend no tiles. For all threads, those that run included.
+bool tiles_allowed() {
+#if defined(__x86_64__)
+    using Enable = BOOL(WINAPI*)(DWORD64);
+    constexpr DWORD64 tile_data = DWORD64{1} << 18;
+    static const bool allowed = [] {
+        const HMODULE kernel = GetModuleHandleW(L"kernel32.dll");
+        if (kernel == nullptr) return false;
+        void* found = reinterpret_cast<void*>(GetProcAddress(kernel, "EnableProcessOptionalXStateFeatures"));
+        return found != nullptr && reinterpret_cast<Enable>(found)(tile_data) != 0;
+    }();
+    return allowed;
+#else
+    return false;
+#endif
+}
+
+}  // namespace woolly

@@ -1,0 +1,185 @@
+// Blocks of 256 columns: groups with scales of their own, which in turn are whole multiples of one float16.
+#include <algorithm>
+
+#include "quant/encode.h"
+#include "quant/encode_halves.h"
+#include "quant/encode_search.h"
+
+namespace woolly {
+
+namespace {
+
+void put_half(uint8_t* out, uint16_t half) { std::memcpy(out, &half, 2); }
+
+// largest / most as float16, such that `most` of its steps reach the largest: among float16's subnormal numbers the
+// nearest may fall short by more than half a step, or vanish, when the next one up loses less.
+uint16_t step_of(float largest, float most) {
+    const uint16_t half = float_to_half(largest / most);
+    const float reach = (std::fabs(most) + 0.5f) * std::fabs(half_to_float(half));
+    if (std::fabs(largest) <= std::max(reach, 0x1p-25f)) return half;
+    return uint16_t((half & 0x7fffu) == 0 ? (std::signbit(largest / most) ? 0x8001u : 0x0001u) : half + 1u);
+}
+
+uint8_t whole(float value, float step, float least, float most) {
+    const float ratio = step != 0 ? value / step : 0;
+    return uint8_t(int(nearest(std::min(std::max(ratio, least), most))));
+}
+
+// Levels of one group, given its scale and offset as they are stored.
+template <int N>
+void levels_affine(const float* x, float scale, float offset, float top, uint8_t* levels) {
+    for (int i = 0; i < N; ++i) levels[i] = whole(x[i] + offset, scale, 0, top);
+}
+
+template <int N>
+void levels_symmetric(const float* x, float scale, float half, uint8_t* levels) {
+    for (int i = 0; i < N; ++i) levels[i] = uint8_t(int(int8_t(whole(x[i], scale, -half, half - 1))) + int(half));
+}
+
+// Large numbers weigh more, as they do in a dot product.
+template <int N>
+void weigh(const float* x, float* weights) {
+    float sum = 0;
+    for (int i = 0; i < N; ++i) sum += x[i] * x[i];
+    const float mean = std::sqrt(sum / float(N));
+    for (int i = 0; i < N; ++i) weights[i] = mean + std::fabs(x[i]);
+}
+
+// Eight groups of 32 with 6-bit scales and minimums: the head of Q4_K and Q5_K (16 bytes), and the levels.
+void quantize_q45k(const float* x, float top, float first, int n_steps, uint8_t* out, uint8_t* levels) {
+    Affine fits[8];
+    float largest_scale = 0, largest_offset = 0;
+    for (int g = 0; g < 8; ++g) {
+        float weights[32];
+        weigh<32>(x + 32 * g, weights);
+        fits[g] = fit_affine<32>(x + 32 * g, weights, top, first, n_steps);
+        largest_scale = std::max(largest_scale, fits[g].scale);
+        largest_offset = std::max(largest_offset, fits[g].offset);
+    }
+    const uint16_t d = step_of(largest_scale, 63), dmin = step_of(largest_offset, 63);
+    const float step = half_to_float(d), step_min = half_to_float(dmin);
+    put_half(out, d);
+    put_half(out + 2, dmin);
+    uint8_t* packed = out + 4;
+    std::fill_n(packed, 12, uint8_t(0));
+    for (int g = 0; g < 8; ++g) {
+        // Against the steps as float16 stores them, so that their rounding is not added to this one.
+        const uint8_t scale = whole(fits[g].scale, step, 0, 63), offset = whole(fits[g].offset, step_min, 0, 63);
+        levels_affine<32>(x + 32 * g, step * float(scale), step_min * float(offset), top, levels + 32 * g);
+        if (g < 4) {
+            packed[g] = scale;
+            packed[g + 4] = offset;
+        } else {
+            packed[g + 4] = uint8_t((scale & 15) | (offset << 4));
+            packed[g - 4] = uint8_t(packed[g - 4] | (scale >> 4 << 6));
+            packed[g] = uint8_t(packed[g] | (offset >> 4 << 6));
+        }
+    }
+}
+
+// Low nibbles of 32 columns and high nibbles of the next 32, four times.
+void pack_nibbles(const uint8_t* levels, uint8_t* out) {
+    for (int pair = 0; pair < 4; ++pair) {
+        for (int i = 0; i < 32; ++i) {
+            out[32 * pair + i] = uint8_t((levels[64 * pair + i] & 15) | (levels[64 * pair + 32 + i] << 4));
+        }
+    }
+}
+
+// Two bits of each of 256 levels: column i of 128 shares its byte with i + 32, i + 64 and i + 96.
+void pack_pairs(const uint8_t* levels, uint8_t* out) {
+    for (int h = 0; h < 2; ++h) {
+        const uint8_t* l = levels + 128 * h;
+        for (int i = 0; i < 32; ++i) {
+            out[32 * h + i] = uint8_t((l[i] & 3) | (l[i + 32] & 3) << 2 | (l[i + 64] & 3) << 4 | (l[i + 96] & 3) << 6);
+        }
+    }
+}
+
+}  // namespace
+
+void quantize_block_q2k(const float* x, uint8_t* out) {
+    Affine fits[16];
+    float largest_scale = 0, largest_offset = 0;
+    for (int g = 0; g < 16; ++g) {
+        float weights[16];
+        for (int i = 0; i < 16; ++i) weights[i] = std::fabs(x[16 * g + i]);
+        fits[g] = fit_affine<16>(x + 16 * g, weights, 3, -0.5f, 16);
+        largest_scale = std::max(largest_scale, fits[g].scale);
+        largest_offset = std::max(largest_offset, fits[g].offset);
+    }
+    const uint16_t d = step_of(largest_scale, 15), dmin = step_of(largest_offset, 15);
+    const float step = half_to_float(d), step_min = half_to_float(dmin);
+    uint8_t levels[256];
+    for (int g = 0; g < 16; ++g) {
+        const uint8_t scale = whole(fits[g].scale, step, 0, 15), offset = whole(fits[g].offset, step_min, 0, 15);
+        out[g] = uint8_t(scale | (offset << 4));
+        levels_affine<16>(x + 16 * g, step * float(scale), step_min * float(offset), 3, levels + 16 * g);
+    }
+    pack_pairs(levels, out + 16);
+    put_half(out + 80, d);
+    put_half(out + 82, dmin);
+}
+
+void quantize_block_q3k(const float* x, uint8_t* out) {
+    float scales[16];
+    for (int g = 0; g < 16; ++g) scales[g] = fit_few<16>(x + 16 * g, 4);
+    const uint16_t d = step_of(largest<16>(scales), -32);
+    const float step = half_to_float(d);
+    uint8_t levels[256];
+    uint8_t* packed = out + 96;
+    std::fill_n(packed, 12, uint8_t(0));
+    for (int g = 0; g < 16; ++g) {
+        const int scale = int8_t(whole(scales[g], step, -32, 31));
+        levels_symmetric<16>(x + 16 * g, step * float(scale), 4, levels + 16 * g);
+        const int stored = scale + 32;
+        packed[g % 8] = uint8_t(packed[g % 8] | ((stored & 15) << (4 * (g / 8))));
+        packed[8 + g % 4] = uint8_t(packed[8 + g % 4] | ((stored >> 4) << (2 * (g / 4))));
+    }
+    for (int i = 0; i < 32; ++i) {
+        int high = 0;
+        for (int g = 0; g < 8; ++g) high |= (levels[32 * g + i] >> 2) << g;
+        out[i] = uint8_t(high);
+    }
+    pack_pairs(levels, out + 32);
+    put_half(out + 108, d);
+}
+
+void quantize_block_q4k(const float* x, uint8_t* out) {
+    uint8_t levels[256];
+    quantize_q45k(x, 15, -1, 21, out, levels);
+    pack_nibbles(levels, out + 16);
+}
+
+void quantize_block_q5k(const float* x, uint8_t* out) {
+    uint8_t levels[256];
+    quantize_q45k(x, 31, -0.5f, 16, out, levels);
+    for (int i = 0; i < 32; ++i) {
+        int high = 0;
+        for (int g = 0; g < 8; ++g) high |= (levels[32 * g + i] >> 4) << g;
+        out[16 + i] = uint8_t(high);
+    }
+    pack_nibbles(levels, out + 48);
+}
+
+void quantize_block_q6k(const float* x, uint8_t* out) {
+    float scales[16];
+    for (int g = 0; g < 16; ++g) scales[g] = fit_symmetric<16>(x + 16 * g, 32);
+    const uint16_t d = step_of(largest<16>(scales), -128);
+    const float step = half_to_float(d);
+    uint8_t levels[256];
+    for (int g = 0; g < 16; ++g) {
+        out[192 + g] = whole(scales[g], step, -128, 127);
+        levels_symmetric<16>(x + 16 * g, step * float(int8_t(out[192 + g])), 32, levels + 16 * g);
+    }
+    for (int h = 0; h < 2; ++h) {
+        const uint8_t* l = levels + 128 * h;
+        for (int i = 0; i < 64; ++i) out[64 * h + i] = uint8_t((l[i] & 15) | (l[i + 64] << 4));
+    }
+    uint8_t high[256];
+    for (int i = 0; i < 256; ++i) high[i] = levels[i] >> 4;
+    pack_pairs(high, out + 128);
+    put_half(out + 208, d);
+}
+
+}  // namespace woolly

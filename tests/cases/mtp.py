@@ -1,0 +1,56 @@
+"""Tiny models whose last block guesses the token after the next one, some of them well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.hybrids import HYBRIDS
+from tests.cases.latents import LATENTS
+from tests.cases.tiny import Tiny, block, tensors, write_tiny
+
+NORMS = ("nextn.enorm.weight", "nextn.hnorm.weight", "nextn.shared_head_norm.weight")
+
+
+def with_block(tiny: Tiny) -> Tiny:
+    """The model with all tensors of its block."""
+
+    def blocks(row: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+        shapes = block(replace(row, blocks=tiny.blocks), i)
+        if i < row.n_layers - 1:
+            return shapes
+        return shapes | dict.fromkeys(NORMS, (row.width,)) | {"nextn.eh_proj.weight": (row.width, 2 * row.width)}
+
+    return replace(tiny, name=f"{tiny.name}-mtp", blocks=blocks)
+
+
+MTP = {
+    "qwen35": HYBRIDS["qwen35"],  # without a norm of its own
+    "glm4moe": with_block(FAMILIES["glm4moe"]),
+    "deepseek2": with_block(LATENTS["glm-flash"]),
+}
+
+
+def write_guessing(tiny: Tiny, path: Path, size: float) -> Path:
+    """A model whose layers add little to the token's embedding, which the block hands on: its guesses are often right.
+
+    `size` is that of what the layers add; with 0, all guesses are right.
+    """
+    whole = tensors(tiny)
+    whole["token_embd.weight"] *= 8  # as large as what norms leave
+    if not tiny.tied:
+        whole["output.weight"] *= 8  # samplers, too, mostly take the likeliest
+    for name, array in whole.items():
+        if name.endswith(("attn_output.weight", "ssm_out.weight")) or "ffn_down" in name:
+            whole[name] = array * np.float32(size)
+        elif "norm.weight" in name:
+            whole[name] = np.ones_like(array)
+        elif name.endswith("eh_proj.weight"):
+            whole[name] = np.concatenate([np.eye(tiny.width), size * array[:, : tiny.width]], 1).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.cases.tiny.tensors", lambda tiny: whole)
+        return write_tiny(tiny, path)

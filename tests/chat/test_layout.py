@@ -1,0 +1,121 @@
+"""A conversation is rendered once, and its text answers every question about the prompt."""
+
+import re
+
+import pytest
+
+from tests.cases.tiny import byte_vocabulary
+from woolly.chat import (
+    ChatRequest,
+    Message,
+    Reasoning,
+    ReasoningOptions,
+    Text,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Usage,
+    lay_out,
+)
+from woolly.chat.message import OtherPart, TextPart, read_messages
+from woolly.errors import RequestError, TemplateError
+from woolly.sampling import SamplingParams
+from woolly.templates import ChatTemplate
+from woolly.tokens import Tokenizer
+
+TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+OPEN = TURNS + "{% if add_generation_prompt %}<think>\n{% endif %}"
+HI = (Message("user", "Hi"),)
+CLOCK = Tool("clock", "Tells the time")
+USAGE = Usage(1, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_metadata(byte_vocabulary())
+
+
+class Counting(ChatTemplate):
+    n_rendered = 0
+
+    def render(self, /, messages, **options):
+        self.n_rendered += 1
+        return super().render(messages, **options)
+
+
+@pytest.mark.parametrize("source", [TURNS, OPEN, "{{ tools }}<tool_call>" + TURNS])
+@pytest.mark.parametrize("schema", [None, {"type": "object"}])
+def test_a_template_is_rendered_once(source, schema, tokenizer):
+    template = Counting(source)
+    request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], "required"), schema=schema)
+    layout = lay_out(request, template, tokenizer)
+    assert template.n_rendered == 1
+    assert layout.made_of == "tools" and layout.params.lark
+    layout.reader()
+    assert template.n_rendered == 1
+
+
+def test_a_prompt_that_opens_reasoning_is_answered_with_it(tokenizer):
+    reader = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).reader()
+    events = reader.push("Hm.</think>Yes.") + reader.finish("stop", USAGE)
+    assert events[:2] == [Reasoning("Hm."), Text("Yes.")] and events[-1].reason == "stop"
+    whole = ChatRequest(HI, reasoning=ReasoningOptions(is_split=False))
+    reader = lay_out(whole, ChatTemplate(OPEN), tokenizer).reader()
+    assert reader.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
+
+
+def test_a_call_ends_an_answer_as_one(tokenizer):
+    request = ChatRequest(HI, tools=ToolChoice.of([CLOCK], None))
+    reader = lay_out(request, ChatTemplate(TURNS), tokenizer).reader()
+    events = reader.push('{"name": "clock", "arguments": {}}') + reader.finish("stop", USAGE)
+    assert events[-1].reason == "tool_calls" and events[-1].usage == USAGE
+    assert reader.finish("length", USAGE)[-1].reason == "length"
+
+
+def test_what_the_template_or_the_request_rules_out_is_refused_with_its_field(tokenizer):
+    template = ChatTemplate(TURNS)
+    with pytest.raises(RequestError) as caught:
+        lay_out(ChatRequest(HI, reasoning=ReasoningOptions("high")), template, tokenizer)
+    assert caught.value.field == "reasoning_effort"
+    for more in ({"tools": ToolChoice.of([CLOCK], "required")}, {"schema": {"type": "object"}}):
+        with pytest.raises(RequestError) as caught:
+            ChatRequest(HI, SamplingParams(regex="x"), **more)
+        assert caught.value.field == "regex"
+    for tools, choice in (([CLOCK, CLOCK], None), ([CLOCK], "watch"), ([], "required"), ([{"nam": "x"}], None)):
+        with pytest.raises(RequestError) as caught:
+            ToolChoice.of(tools, choice)
+        assert caught.value.field in ("tools", "tool_choice")
+
+
+def test_messages_keep_what_a_template_may_read(tokenizer):
+    given = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "n": 1}], "mood": "good"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "clock", "arguments": {"a": 1}}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    ]
+    user, assistant, result = read_messages(given)
+    assert user.content == (TextPart("a"), OtherPart({"type": "image", "n": 1}))
+    assert user.to_template() == given[0]
+    assert "content" not in assistant.to_template() and assistant.calls[0].arguments == '{"a": 1}'
+    text = lay_out(ChatRequest((HI[0], assistant, result)), ChatTemplate(TURNS), tokenizer).text
+    assert text.endswith('assistant: {"name": "clock", "arguments": {"a": 1}}\nuser: Result of clock: noon\n')
+    with pytest.raises(TemplateError, match="message 1 needs a 'role'"):
+        read_messages([{"content": "x"}])
+
+
+def test_ids_of_other_servers_fit_a_template_that_wants_nine_characters(tokenizer):
+    source = (
+        "{{ tools }}[TOOL_CALLS]{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}({{ c.id }}){% endfor %}"
+        "{% if m.tool_call_id %}({{ m.tool_call_id }}){% endif %}{{ m.content }}{% endfor %}"
+    )
+    talk = (
+        Message("user", "a"),
+        Message("assistant", "", calls=(ToolCall("toolu_0123456789", "f", "{}"), ToolCall("abcdefgh1", "f", "{}"))),
+        Message("tool", "x", call_id="toolu_0123456789"),
+        Message("tool", "y", call_id="abcdefgh1"),
+    )
+    text = lay_out(ChatRequest(talk), ChatTemplate(source), tokenizer).text
+    first, second, answered, other = re.findall(r"\((\w+)\)", text)
+    assert first == answered and len(first) == 9 and second == other == "abcdefgh1"
+    assert lay_out(ChatRequest(talk[:2]), ChatTemplate(source), tokenizer).text == text[: text.index(f"({answered})x")]

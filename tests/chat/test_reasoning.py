@@ -1,0 +1,96 @@
+"""Reasoning is split from the answer, and no split of the text changes what comes out."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from woolly.chat.reasoning import REASONING_MARKS, ReasoningMarks, ReasoningSplitter, find_reasoning
+
+THINK = ReasoningMarks("<think>", "</think>")
+
+# whether the prompt has opened it, the answer, its reasoning, its text
+CASES = [
+    (False, "Hello", "", "Hello"),
+    (False, "<think>\nI see.\n</think>\n\nHello \n", "I see.", "Hello \n"),
+    (False, "\n<think>a</think>b", "a", "b"),
+    (False, "<think></think>b", "", "b"),
+    (False, "<think>a < b </thin> c</think>d</think>", "a < b </thin> c", "d</think>"),
+    (False, "<think>never ends ", "never ends", ""),
+    (False, "<think>never ends </thi", "never ends </thi", ""),
+    (False, " <thin", "", " <thin"),
+    (False, " \n x", "", " \n x"),
+    (False, "Hello <think>a</think>", "", "Hello <think>a</think>"),
+    (True, "I see.</think>Hello", "I see.", "Hello"),
+    (True, "\nI see.\n\nYes.\n</think>\n\nHello", "I see.\n\nYes.", "Hello"),
+    (True, "cut", "cut", ""),
+    (False, "", "", ""),
+]
+
+
+def read(is_open, pieces, marks=THINK):
+    splitter = ReasoningSplitter(marks, is_open=is_open)
+    splits = [*(splitter.push(piece) for piece in pieces), splitter.finish()]
+    return "".join(s.reasoning for s in splits), "".join(s.text for s in splits)
+
+
+@pytest.mark.parametrize(("is_open", "answer", "reasoning", "text"), CASES)
+def test_reasoning_and_text_are_told_apart_however_they_come(is_open, answer, reasoning, text):
+    assert read(is_open, [answer]) == (reasoning, text)
+    assert read(is_open, answer) == (reasoning, text)
+    for at in range(len(answer) + 1):
+        assert read(is_open, [answer[:at], answer[at:]]) == (reasoning, text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.booleans(), st.lists(st.sampled_from(["<think>", "</think>", "<", "/", " ", "\n", "a", "th"]), max_size=10))
+def test_splits_change_nothing(is_open, pieces):
+    assert read(is_open, pieces) == read(is_open, ["".join(pieces)])
+
+
+def test_without_marks_all_is_text():
+    splitter = ReasoningSplitter(None)
+    assert splitter.push("<think>a").text + splitter.finish().text == "<think>a"
+
+
+def test_a_template_shows_its_marks_and_a_prompt_whether_they_are_open():
+    assert find_reasoning("{{ '<think>\\n' }}") == THINK
+    assert find_reasoning("content.split('</think>')") == THINK
+    assert find_reasoning("[THINK]") == ReasoningMarks("[THINK]", "[/THINK]")
+    assert find_reasoning("{{ messages }}") is None
+    assert THINK.is_open("<|im_start|>assistant\n<think>\n")
+    assert not THINK.is_open("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("marks", [marks for marks in REASONING_MARKS if not marks.has_channels])
+def test_the_marks_of_every_family_are_found_and_read(marks):
+    assert find_reasoning(f"{{{{ messages }}}}{marks.start}{marks.end}{''.join(marks.signs)}") == marks
+    answer = f"{marks.start}\nI see.\n{marks.end}\n{marks.answer}Hello </b>{marks.answer_end}"
+    for pieces in ([answer], answer, *([answer[:at], answer[at:]] for at in range(len(answer)))):
+        assert read(False, pieces, marks) == ("I see.", "Hello </b>")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("a</response>b", "a</response>b"),
+        ("<response>a</resp", "a</resp"),
+        ("<resp", "<resp"),
+        ("<response>a</response>\n", "a"),
+        ("<response></response>", ""),
+    ],
+)
+def test_marks_around_an_answer_are_dropped_only_there(answer, text):
+    marks = find_reasoning("<think></think><response></response>")
+    for pieces in ([answer], answer):
+        assert read(True, ["x</think>", *pieces], marks) == ("x", text)
+
+
+def test_an_answer_may_have_marks_without_reasoning():
+    marks = find_reasoning("<|START_THINKING|><|START_RESPONSE|>")
+    for answer, text in (("<|START_RESPONSE|>Hi<|END_RESPONSE|>", "Hi"), ("Hi", "Hi"), ("<|START_", "<|START_")):
+        for pieces in ([answer], answer):
+            assert read(False, pieces, marks) == ("", text)
+
+
+def test_phi_3_does_not_think():
+    assert find_reasoning("<|user|>{{ content }}<|end|><|assistant|>") is None

@@ -1,0 +1,82 @@
+"""A command is one file and one line: the file of docs/make/add-a-command.md is put in place, and works."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from docs.tools.cli import reference
+from tests.cli.terminal import woolly
+from tests.docs.blocks import blocks_of
+from woolly.cli import commands
+from woolly.cli.app import COMMANDS, app
+from woolly.cli.parse.usage import UsageError
+
+
+@pytest.fixture
+def hello(tmp_path, monkeypatch):
+    (block,) = (b for b in blocks_of("docs/make/add-a-command.md") if b.language == "python")
+    (tmp_path / "hello.py").write_text(block.text)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.setitem(COMMANDS, "hello", "Say hello.")
+    yield
+    sys.modules.pop("woolly.cli.commands.hello", None)
+
+
+def test_one_file_and_one_line_make_a_command(hello):
+    assert woolly("--help").rstrip().endswith("hello       Say hello.")
+    assert woolly("hello") == "Hello, world!\n"
+    assert woolly("hello", "Ole", "-n", "2") == "Hello, Ole!\n" * 2
+    page = reference()
+    assert "| [`hello`](#woolly-hello) | Greet somebody. |" in page
+    assert "woolly hello [OPTIONS] [NAME]" in page
+    assert "| `--times` `-n` | How often. Default: 1. |" in page
+    for line, told in {
+        "helo": "did you mean hello?",
+        "hello --time 3": "woolly hello has no option --time: did you mean --times?",
+        "hello -n x": "-n is 'x'; a whole number was expected",
+        "hello a b": "woolly hello has no use for 'b': woolly hello [OPTIONS] [NAME]",
+    }.items():
+        with pytest.raises(UsageError) as error:
+            woolly(*line.split())
+        assert told in str(error.value)
+
+
+def test_the_tab_key_completes_commands_options_and_models(hello, tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+
+    def completed(line):
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_WOOLLY_COMPLETE": "bash_complete"}
+        return CliRunner().invoke(app, [], env=words).output.split()
+
+    assert completed("woolly he") == ["plain,hello"]
+    assert completed("woolly hello --ti") == ["plain,--times"]
+    assert completed("woolly run -ngl 99 --nope --see") == ["plain,--seed"]
+    assert completed("woolly plan smo") == ["file,smo", "plain,smollm2"]
+
+
+@pytest.mark.parametrize(("shell", "loads"), [("bash", ".bashrc"), ("zsh", ".zshrc"), ("fish", None)])
+def test_completion_is_installed_once(shell, loads, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    if loads:
+        (tmp_path / loads).write_bytes(b"alias a=b # \xe9\n")
+    for _ in range(2):
+        assert f"{shell} completion is in {tmp_path}" in woolly("--install-completion")
+    if loads:
+        lines = (tmp_path / loads).read_bytes().splitlines()
+        assert lines[0] == b"alias a=b # \xe9" and sum(line.startswith(b"source ") for line in lines) == 1
+    assert "_WOOLLY_COMPLETE" in woolly("--show-completion")
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    with pytest.raises(UsageError, match="completion is for bash, fish and zsh"):
+        woolly("--install-completion")
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["chat"], ["serve"], ["bench"]], ids=" ".join)
+def test_help_imports_only_what_it_shows(command):
+    script = f"import sys; from woolly.cli.app import app; app({[*command, '--help']}, standalone_mode=False)"
+    script += "; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "fastapi", "pydantic", "jinja2", "tokenizers", "woolly.llm"} & set(loaded)
+    assert command or not {"rich", "woolly.store", "woolly.cli.commands.run"} & set(loaded)

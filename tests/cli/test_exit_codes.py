@@ -1,0 +1,53 @@
+"""Exit codes of bad command lines. They depend on the class and the field of an error, never on its sentence."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cases.errors import drop_sentences
+from woolly.cli.app import main
+
+LINES = {
+    "run MODEL x --top-p -1": 2,
+    "run MODEL x --temp -1": 2,
+    "run MODEL x --samplers top_q": 2,
+    "run MODEL x --mirostat-lr 1": 2,
+    "run MODEL x --logit-bias 99999+1": 2,
+    "run MODEL x -n 0": 2,
+    "run MODEL x --ctx 1": 1,
+    "run MODEL x --threads 0": 2,
+    "run MODEL x --kv-type q9": 2,
+    "run MODEL x --backend gpu": 2,
+    "run MODEL x --weight-memory much": 2,
+    "run MODEL x --grammar NONE": 1,
+    "run NONE x": 1,
+    "run MODEL x --seeed 1": 2,
+    "show MODEL --ctx 0": 2,
+    "perplexity MODEL MODEL": 1,
+    "why MODEL -p 100000": 2,
+    "why MODEL --threads 0": 2,
+    "tokenize MODEL --decode 99999": 2,
+    "fly": 2,
+}
+
+
+@pytest.fixture
+def nothing():
+    with Path(os.devnull).open() as file:
+        yield file
+
+
+@pytest.mark.parametrize("sentences", [True, False])
+@pytest.mark.parametrize("line", LINES)
+def test_the_exit_code_says_whose_fault_it_is(line, sentences, tiny_model, nothing, monkeypatch, capsys):
+    if not sentences:
+        drop_sentences(monkeypatch)
+    words = {"MODEL": str(tiny_model), "NONE": str(tiny_model.with_name("none.gguf"))}
+    monkeypatch.setattr("sys.argv", ["woolly", *(words.get(word, word) for word in line.split())])
+    monkeypatch.setattr("sys.stdin", nothing)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == LINES[line], told
+    assert told.startswith("woolly: error: x\n") is not sentences

@@ -1,0 +1,128 @@
+"""`woolly list` and `rm`: what is in each file, why one cannot be run, and what is removed."""
+
+import json
+import re
+import struct
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from tests.store.hub import Hub
+from woolly.cli.app import app
+from woolly.cli.commands import pull as pulling
+from woolly.cli.parse.options import complete_model, complete_pullable
+from woolly.errors import StoreError, UnsupportedError
+from woolly.models import architectures
+from woolly.serving.loading.library import Library
+from woolly.store.families import FAMILIES
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny(TINY["granite"], tmp_path_factory.mktemp("list") / "tiny.gguf")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "woolly"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "OLLAMA_MODELS", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "woolly" / "models"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def text(data):
+    return struct.pack("<Q", len(data)) + data
+
+
+def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, model):
+    (folder / "good-Q4_K_M.gguf").symlink_to(model)
+    architecture = text(b"general.architecture") + struct.pack("<I", 8) + text(b"sheep\xff")
+    (folder / "other.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + architecture)
+    (folder / "torn.gguf").write_bytes(b"GGUF")
+    good, other, torn = json.loads(woolly("list", "--json"))
+    assert (good["name"], good["quantization"], good["architecture"]) == ("good-Q4_K_M", "Q4_K_M", "granite")
+    assert good["parameters"] > 1000 and good["cannot_run"] is None and good["link_to"] == str(model)
+    assert other["architecture"] == "sheep\ufffd" and "is not supported yet" in other["cannot_run"]
+    assert torn["architecture"] is None and torn["cannot_run"]
+    head, first, second, _ = woolly("list").splitlines()
+    assert head.split()[:5] == ["name", "size", "quantization", "architecture", "parameters"]
+    assert f"link to {model}" in first and "cannot be run: architecture 'sheep" in second
+
+
+def test_a_link_is_removed_and_its_file_stays(folder, model):
+    (folder / "mine.gguf").symlink_to(model)
+    assert woolly("rm", "mine") == f"removed the link mine; its file stays: {model}\n"
+    assert model.exists() and not (folder / "mine.gguf").exists()
+
+
+def test_the_list_has_the_catalogue_and_the_architectures(folder):
+    assert woolly("list", "--architectures").split() == list(architectures())
+    assert json.loads(woolly("list", "--architectures", "--json")) == list(architectures())
+    assert any(line.startswith("qwen3:4b ") and " yes " in line for line in woolly("list", "--catalogue").splitlines())
+    rows = {row["name"]: row for row in json.loads(woolly("list", "--catalogue", "--json"))}
+    assert rows["qwen3:4b"]["hub"] == "hf:Qwen/Qwen3-4B-GGUF:Q4_K_M"
+    assert all(row["runs"] == (row["architecture"] in architectures()) for row in rows.values())
+
+
+def test_the_list_and_the_server_use_the_same_names(folder, model):
+    for place in (
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "own.gguf",
+        "hf/Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf",
+        "hf/Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q8_0.gguf",
+        "hf/org/repo/x-Q4_0.gguf",
+    ):
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_bytes(model.read_bytes())
+    listed = {entry["name"]: entry["aliases"] for entry in json.loads(woolly("list", "--json"))}
+    assert set(listed) == {"smollm2", "own", "qwen3:4b", "qwen3:4b-q8_0", "hf:org/repo/x-Q4_0.gguf"}
+    library = Library(folder)
+    # The server also answers to repository:type.
+    assert {info.name: list(info.aliases)[: len(listed[info.name])] for info in library.list()} == listed
+    assert library.find("Qwen3-4B-Q4_K_M").name == library.find("QWEN3:4b").name == "qwen3:4b"
+    assert woolly("plan", "qwen3:4b").startswith("step")
+    assert woolly("rm", "qwen3:4b-q8_0", "hf.co/Qwen/Qwen3-4B-GGUF").startswith("removed qwen3:4b-q8_0 (")
+
+
+def test_a_first_run_says_that_a_download_begins(folder, model, monkeypatch):
+    hub = Hub()
+    hub.repos["bartowski/Llama-3.2-1B-Instruct-GGUF"] = {"Llama-3.2-1B-Instruct-Q4_K_M.gguf": model.read_bytes()}
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    try:
+        for told in ("woolly: llama3.2:1b is not here yet: downloading 1 MB\n", ""):
+            result = CliRunner().invoke(app, ["run", "llama3.2:1b", "hi", "-n", "2"])
+            assert (result.exit_code, result.stderr) == (0, told)
+        assert "granite" in woolly("show", "llama3.2:1b")
+        with pytest.raises(StoreError, match=r"no repository hf:bartowski/Llama-3\.2-3B-Instruct-GGUF on the hub"):
+            woolly("run", "llama3.2", "hi")
+    finally:
+        hub.close()
+
+
+def test_what_cannot_be_run_is_not_fetched_first(folder, monkeypatch):
+    monkeypatch.setattr(pulling, "pull_with_progress", lambda *_: pytest.fail("fetched"))
+    name, family = next(iter(FAMILIES.items()))
+    monkeypatch.setattr("woolly.models.architectures", lambda: ["nobody"])
+    says = f"{name} has the architecture {family.architecture}, which Woolly does not run"
+    with pytest.raises(UnsupportedError, match=re.escape(says)):
+        woolly("run", name, "hi")
+
+
+def test_models_are_completed_for_every_command_that_takes_one(folder, monkeypatch):
+    (folder / "wool.gguf").touch()
+    (folder / "hf" / "a" / "b").mkdir(parents=True)
+    (folder / "hf" / "a" / "b" / "x.gguf").touch()
+    for command, name in {"run": "words", "show": "model", "serve": "model", "rm": "names", "chat": "model"}.items():
+        declared = app.get_command(None, command)
+        parameter = next(one for one in declared.params if one.name == name)
+        assert "wool" in [item.value for item in parameter.shell_complete(None, "wo")], command
+    assert complete_model("") == ["smollm2", "wool"]
+    assert "qwen3-coder" in complete_pullable("qw") and "qwen3:4b" not in complete_pullable("qw")
+    monkeypatch.setenv("_WOOLLY_COMPLETE", "zsh_complete")
+    assert complete_model("hf") == ["hf:a/b/x.gguf"] and "qwen3:4b" in complete_pullable("qw")

@@ -1,0 +1,43 @@
+import io
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from woolly import store
+from woolly.cli.commands.pull import pull, pull_with_progress
+
+
+@pytest.fixture
+def store_pull(monkeypatch, tmp_path):
+    """A store that reports three steps of progress."""
+
+    def fake(name, *, sha256=None, progress=None):
+        for done in (0, 500_000, 1_000_000):
+            if progress is not None:
+                progress(done, 1_000_000)
+        return tmp_path / f"{name}.gguf"
+
+    monkeypatch.setattr(store, "pull", fake)
+
+
+def test_the_path_goes_to_stdout_and_one_line_to_stderr_where_that_is_no_terminal(store_pull, tmp_path):
+    result = CliRunner().invoke(pull, [])
+    assert result.exit_code == 0
+    assert result.stdout == f"{tmp_path / 'smollm2.gguf'}\n"
+    assert result.stderr == "woolly: smollm2 is not here yet: downloading 98 MB\n"
+
+
+def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    assert pull_with_progress("smollm2", console) == tmp_path / "smollm2.gguf"
+    assert "fetching smollm2" in screen.getvalue()
+    assert "1.0/1.0 MB" in screen.getvalue()
+
+
+def test_a_model_that_is_there_draws_no_bar(monkeypatch, tmp_path):
+    monkeypatch.setattr(store, "pull", lambda name, sha256, progress: tmp_path)
+    screen = io.StringIO()
+    assert pull_with_progress("smollm2", Console(file=screen, force_terminal=True)) == tmp_path
+    assert screen.getvalue() == ""

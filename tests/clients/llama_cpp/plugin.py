@@ -1,0 +1,73 @@
+"""A plugin for llama.cpp's tests: nothing is downloaded, and each case says how it ended in one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from requests.structures import CaseInsensitiveDict
+
+# Cases that need the network, a container or another model, or that are about what only llama-server has, by a part of
+# their name.
+NEEDS = {
+    "presets in llama.cpp's INI files": r"remote_preset|reload_models|dedup_cache_models",
+    "the words of a model that cannot be had": r"test_infill_without_input_extra|test_infill_with_input_extra",
+    "tools that llama-server runs itself": r"test_tools_builtin\.py|test_mcp_servers\.py|with_tools_enabled",
+    "llama-server's own page": r"static_assets",
+    "llama.cpp's file of a slot": r"legacy_token_list",
+    "a delay that llama-server has for its tests": r"client_disconnect_keeps_model",
+    "a proxy for other servers": r"test_proxy\.py|cors_proxy",
+    "lines of llama-server's log": r"test_kv_keep_only_active\.py",
+    "a model of images": r"mmproj|vision|local_media_file|multimodal|with_image|with_two_images|image_payload",
+    "a model of embeddings": r"test_embedding\.py|test_metrics_embedding",
+    "a model that reranks": r"test_rerank\.py",
+    "an adapter and its model": r"test_lora\.py",
+    "a larger model": r"real_model|test_hello_world|with_qwen_model|test_weather|test_calc_result|test_thoughts|"
+    r"openai_library_stops|with_big_model|thinking_with_reasoning_model|test_completion_without_tool_call_slow|"
+    r"test_load_split_model|test_speculative\.py",
+    "the network": r"test_mcp_proxy\b|downloaded_model|router_download|router_delete_model",
+    "a container": r"runtime_header\[|docker_runtime",
+}
+
+_lines = Path(os.environ["WOOLLY_LLAMA_RESULTS"]).open("a", encoding="utf-8")  # noqa: SIM115 - until the process ends
+
+sys.modules["wget"] = types.ModuleType("wget")  # utils.py imports it to download
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the cases that cannot run here, and keeps presets from starting a server each."""
+    utils = sys.modules["utils"]
+    utils.ServerPreset.load_all = staticmethod(lambda: None)
+    utils.dict = _without_case
+    for item in items:
+        for reason, names in NEEDS.items():
+            if re.search(names, item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=f"needs {reason}"))
+                break
+
+
+def _without_case(*given, **named):
+    """Makes a dict; one of headers keeps looking names up without regard to case, which HTTP does not know."""
+    if given and isinstance(given[0], CaseInsensitiveDict):
+        return CaseInsensitiveDict(given[0])
+    return dict(*given, **named)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Writes how a case ended."""
+    report = yield
+    if report.when == "call" or (report.when == "setup" and not report.passed):
+        reason = ""
+        if report.skipped:
+            reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "skipped"
+        elif report.failed:
+            reason = call.excinfo.exconly().replace("\n", " ")[:300]
+        line = {"case": item.nodeid.replace("unit/", ""), "outcome": report.outcome, "reason": reason}
+        print(json.dumps(line), file=_lines, flush=True)
+    return report

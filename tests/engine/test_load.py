@@ -1,0 +1,33 @@
+"""Contexts whose size no memory bounds, because a recurrent model keeps nothing for each token."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.hybrids import HYBRIDS
+from tests.cases.tiny import write_tiny
+from woolly import LLM
+from woolly.errors import RequestError
+
+MILLION = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    tiny = replace(HYBRIDS["rwkv7"], context=2_000_000_000)
+    return write_tiny(tiny, tmp_path_factory.mktemp("endless") / "tiny.gguf")
+
+
+def test_a_recurrent_file_that_names_any_context_gets_a_bounded_one(endless):
+    with LLM(endless, threads=1) as llm:
+        assert llm.ctx == MILLION
+        assert llm.engine.scheduler.pages.n_pages == 4 * MILLION // 32
+
+
+def test_a_larger_context_is_kept_once_and_what_pools_cannot_list_is_refused_by_name(endless):
+    with LLM(endless, threads=1, ctx=5 * MILLION) as llm:
+        assert llm.engine.scheduler.pages.n_pages == 5 * MILLION // 32
+    with pytest.raises(RequestError, match="ctx is 2000000000; a cache holds at most 134217728 tokens"):
+        LLM(endless, threads=1, ctx=2_000_000_000)
+    with pytest.raises(RequestError, match="kv_tokens is 1000000000000; a cache holds at most"):
+        LLM(endless, threads=1, ctx=512, kv_tokens=10**12)

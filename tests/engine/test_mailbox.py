@@ -1,0 +1,109 @@
+"""Mailboxes: every chunk reaches its reader once and in order, on a thread and on an event loop."""
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, Chunk, RequestError, SamplingParams
+from woolly.engine.mailbox import LoopBell, LoopMailbox, ThreadMailbox
+
+N = 500
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    path = write_tiny(TINY["llama"], tmp_path_factory.mktemp("mailbox") / "tiny.gguf")
+    with LLM(path, ctx=64, threads=1) as model:
+        yield model
+
+
+def chunk(text, *, last=False):
+    return Chunk(text=text, finish_reason="stop" if last else None)
+
+
+def fill(*mailboxes):
+    """Posts N chunks to each mailbox in turn, as the engine's thread does."""
+    for i in range(N):
+        for mailbox in mailboxes:
+            mailbox.post(None, chunk(str(i), last=i == N - 1))
+
+
+def test_a_thread_reads_every_chunk_in_order_and_then_none():
+    mailbox = ThreadMailbox(1)
+    thread = threading.Thread(target=fill, args=(mailbox,))
+    thread.start()
+    assert [mailbox.read().text for _ in range(N)] == [str(i) for i in range(N)]
+    thread.join()
+    assert mailbox.is_over
+    assert mailbox.read() is None
+
+
+def test_tasks_that_share_a_bell_each_read_their_own_chunks():
+    async def main():
+        bell = LoopBell()
+        mailboxes = [LoopMailbox(1, bell) for _ in range(3)]
+        thread = threading.Thread(target=fill, args=mailboxes)
+        thread.start()
+
+        async def texts(mailbox):
+            out = []
+            while (one := await mailbox.read()) is not None:
+                out.append(one.text)
+            return out
+
+        found = await asyncio.wait_for(asyncio.gather(*map(texts, mailboxes)), 60)
+        thread.join()
+        assert found == [[str(i) for i in range(N)]] * 3
+
+    asyncio.run(main())
+
+
+def test_one_call_into_the_loop_wakes_all_readers_of_a_step(monkeypatch):
+    async def main():
+        bell = LoopBell()
+        mailboxes = [LoopMailbox(1, bell) for _ in range(8)]
+        readers = [asyncio.create_task(mailbox.read()) for mailbox in mailboxes]
+        await asyncio.sleep(0)
+        calls = []
+        loop = asyncio.get_running_loop()
+        real = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (calls.append(args), real(*args)))
+        for mailbox in mailboxes:
+            mailbox.post(None, chunk("x", last=True))
+        assert len(await asyncio.gather(*readers)) == 8
+        assert len(calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_chunk_for_a_loop_that_was_closed_is_kept_and_raises_nothing():
+    async def main():
+        return LoopMailbox(1, LoopBell())
+
+    mailbox = asyncio.run(main())
+    mailbox.post(None, chunk("x", last=True))
+    assert mailbox.take().text == "x"
+
+
+def test_a_mailbox_does_not_keep_its_reader_alive(llm):
+    stream = llm.generate("a", SamplingParams(max_tokens=30, ignore_eos=True), stream=True)
+    next(stream)
+    dropped = weakref.ref(stream)
+    del stream
+    gc.collect()
+    assert dropped() is None
+
+
+def test_a_stream_gives_its_seed_and_when_it_ended_its_completion(llm):
+    params = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)
+    stream = llm.generate("a", params, stream=True)
+    assert stream.seed == 7
+    with pytest.raises(RequestError, match="has not ended"):
+        _ = stream.completion
+    text = "".join(part.text for part in stream)
+    assert stream.completion.text == text == llm.generate("a", params).text
+    assert stream.requests[0].output == list(stream.completion.token_ids)

@@ -1,0 +1,84 @@
+"""How transformers builds models whose attention keeps a latent."""
+
+import numpy as np
+
+CLASSES = {
+    "deepseek-v3": "DeepseekV3",
+    "deepseek-v2-lite": "DeepseekV2",
+    "glm-flash": "Glm4MoeLite",
+    "kimi-linear": "KimiLinear",
+    "mistral4": "Mistral4",
+}
+NAMES = {
+    "q_a_proj": "attn_q_a",
+    "q_a_layernorm": "attn_q_a_norm",
+    "q_b_proj": "attn_q_b",
+    "kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "kv_a_layernorm": "attn_kv_a_norm",
+    "f_a_proj": "ssm_f_a",
+    "f_b_proj": "ssm_f_b",
+    "g_a_proj": "ssm_g_a",
+    "g_b_proj": "ssm_g_b",
+    "b_proj": "ssm_beta",
+    "o_norm": "ssm_norm",
+}
+
+
+def options(file):
+    """The part of the configuration that these models have of their own."""
+    n_rot = int(file.get("rope.dimension_count"))
+    k_dim = int(file.get("attention.key_length_mla", file.get("attention.key_length")))
+    rope = {"rope_type": "default", "rope_theta": float(file.get("rope.freq_base"))}
+    if file.get("rope.scaling.type") == "yarn":
+        all_dim = float(file.get("rope.scaling.yarn_log_multiplier")) / 0.1
+        original = int(file.get("rope.scaling.original_context_length"))
+        rope |= {"rope_type": "yarn", "factor": float(file.get("rope.scaling.factor")), "beta_fast": 32.0}
+        rope |= {"beta_slow": 1.0, "mscale": all_dim, "mscale_all_dim": all_dim}
+        rope |= {"original_max_position_embeddings": original}
+        if file.get("attention.temperature_scale"):
+            rope["llama_4_scaling_beta"] = float(file.get("attention.temperature_scale"))
+            rope["partial_rotary_factor"] = 1.0  # of head_dim below
+    own = {}
+    if file.architecture == "kimi-linear":
+        kinds = ["full_attention" if n else "linear_attention" for n in file.get("attention.head_count_kv")]
+        own = {"layer_types": kinds, "linear_head_dim": int(file.get("kda.head_dim"))}
+        own |= {"linear_num_heads": int(file.get("attention.head_count"))}
+        own |= {"linear_conv_kernel_dim": int(file.get("ssm.conv_kernel"))}
+    return own | {
+        "num_key_value_heads": int(file.get("attention.head_count")),
+        "head_dim": n_rot,
+        "kv_lora_rank": int(file.get("attention.kv_lora_rank")),
+        "q_lora_rank": int(file.get("attention.q_lora_rank")) or None,
+        "qk_rope_head_dim": n_rot,
+        "qk_nope_head_dim": k_dim - n_rot,
+        "v_head_dim": int(file.get("attention.value_length_mla", file.get("attention.value_length"))),
+        "rope_parameters": rope,
+        "partial_rotary_factor": 1.0,
+        "norm_topk_prob": bool(file.get("expert_weights_norm", False)),
+        "n_shared_experts": 1,
+        "topk_method": "greedy",
+        "mlp_layer_types": None,
+    }
+
+
+def source(file, block, last, kind):
+    """The array of a parameter, and the tensors that it came from; None for those that other models have, too."""
+    if last == "conv1d":
+        names = [f"{block}ssm_conv1d_{x}.weight" for x in "qkv"]
+        parts = [file.tensors[name] for name in names]
+        return np.concatenate([x.reshape(-1, 1, x.shape[-1]) for x in parts]), names
+    if kind == "A_log":
+        return np.log(-file.tensors[f"{block}ssm_a"]).reshape(1, 1, -1, 1), [f"{block}ssm_a"]
+    if kind == "dt_bias":
+        return file.tensors[f"{block}ssm_dt.bias"], [f"{block}ssm_dt.bias"]
+    if last in NAMES:
+        name = f"{block}{NAMES[last]}.weight"
+        return file.tensors[name], [name]
+    if last == "kv_b_proj":
+        if (whole := f"{block}attn_kv_b.weight") in file.tensors:
+            return file.tensors[whole], [whole]
+        names = [f"{block}attn_{x}_b.weight" for x in "kv"]
+        k, v = (file.tensors[name] for name in names)
+        both = np.concatenate([k.swapaxes(1, 2), v], axis=1)
+        return both.reshape(-1, both.shape[2]), names
+    return None

@@ -1,0 +1,88 @@
+"""Compares every tiny model with llama.cpp itself, and writes docs/reference/architectures.md.
+
+    pip install llama-cpp-python                   (in an environment of its own, with woolly)
+    python -m tests.goldens.peer                   (from the project's root)
+
+transformers proves the arithmetic; llama.cpp proves what a file means: the order of rows, norms with 1 added, names.
+Each model runs in a process of its own, since an assertion of llama.cpp ends its process.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from tests.cases.families import FAMILIES
+from tests.cases.hybrids import HYBRIDS
+from tests.cases.tiny import write_tiny
+from woolly import LLM
+
+HERE = Path(__file__).parent
+MODELS = FAMILIES | HYBRIDS
+PAGE = HERE.parent.parent / "docs" / "reference" / "architectures.md"
+ENCODERS = "\n## Encoders\n"  # peer_encoders.py writes what follows
+HEAD = """# Architectures
+
+How far the logits of Woolly's reference are from those of two other engines, on random models of a few kilobytes that
+show what each family has (`tests/cases/families.py`, `hybrids.py`): the largest distance over 48 positions, as a part
+of the norm of the logits. transformers computes in f32 (`tests/goldens/make.py`); llama.cpp with f32 weights and cache
+(`tests/goldens/peer.py` writes this page). llama.cpp takes gelu from a table of f16, which costs it about 1e-3, and
+1e-2 at single positions of gemma4-e; with that table in Woolly's place the median falls from 5e-4 to 4e-5. Its gemma3n
+also divides squared deviations by n - 1, where transformers divides by n; with both, 8e-3 becomes 2e-4. Its llama4 has
+chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of the same weights named qwen2
+agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer norms and the sparse mixer;
+with both in Woolly's place, 1 becomes 2e-6. transformers has no RWKV-7: the formulas of its paper are computed in f64.
+
+| architecture | model | transformers | llama.cpp |
+|---|---|---|---|
+"""
+
+
+def peer_logits(path, ids):
+    """Logits of all positions by llama.cpp."""
+    import llama_cpp
+
+    model = llama_cpp.Llama(
+        str(path), n_ctx=512, n_batch=512, logits_all=True, type_k=0, type_v=0, flash_attn=False, verbose=False
+    )
+    model.eval(ids)
+    return np.array(model.scores[: len(ids)], np.float32)
+
+
+def distance(logits, others):
+    return float((np.linalg.norm(logits - others, axis=1) / np.linalg.norm(others, axis=1)).max())
+
+
+def row(name):
+    """Both distances of one model, llama.cpp's None if it does not open the file."""
+    golden = np.load(HERE / f"tiny-{name}.npz")
+    ids = golden["ids"].tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_tiny(MODELS[name], Path(folder, "tiny.gguf"))
+        with LLM(path, backend="reference") as llm:
+            logits = llm.logits(ids)
+        gold = distance(logits[:, :: int(golden["stride"])], golden["logits"])
+        print(json.dumps([gold, None]), flush=True)
+        print(json.dumps([gold, distance(logits, peer_logits(path, ids))]))
+
+
+def main():
+    if len(sys.argv) > 1:
+        row(sys.argv[1])
+        return
+    lines = []
+    for name, tiny in sorted(MODELS.items(), key=lambda item: (item[1].architecture, item[0])):
+        done = subprocess.run([sys.executable, "-m", "tests.goldens.peer", name], capture_output=True, text=True)
+        gold, peer = json.loads(done.stdout.splitlines()[-1])
+        shown = "does not open it" if peer is None else f"{peer:.0e}"
+        lines.append(f"| `{tiny.architecture}` | {name} | {gold:.0e} | {shown} |\n")
+        print(lines[-1], end="", flush=True)
+    _, mark, encoders = PAGE.read_text().partition(ENCODERS)
+    PAGE.write_text(HEAD + "".join(lines) + mark + encoders)
+
+
+if __name__ == "__main__":
+    main()

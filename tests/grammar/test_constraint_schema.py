@@ -1,0 +1,213 @@
+"""JSON schemas: walks validate, and what cannot be kept is refused by its name, never ignored."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from tests.cases.grammars import accepts, allowed_tokens, byte_tokenizer, refusal, walk, word_tokenizer
+from tests.cases.vocabularies import find_vocabularies
+from woolly.grammar import GrammarCompiler
+from woolly.grammar.json_schema import prepare_schema
+from woolly.tokens import Tokenizer
+
+BYTES = GrammarCompiler(byte_tokenizer())
+WORDS = word_tokenizer()
+COMPILER = GrammarCompiler(WORDS)
+
+SCHEMAS = {
+    "person": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 4},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "tags": {"type": "array", "items": {"enum": ["a", "b", 3, None]}, "minItems": 1, "maxItems": 3},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+    "open": {"type": "object", "properties": {"a": {"type": "boolean"}}, "minProperties": 1, "required": ["a"]},
+    "tree": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "value": {"type": "number"},
+                    "children": {"type": "array", "items": {"$ref": "#/definitions/node"}, "maxItems": 2},
+                },
+                "required": ["value"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/definitions/node",
+    },
+    "union": {"anyOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"const": {"x": [1, 2.5]}}, {"type": "null"}]},
+    "either": {
+        "oneOf": [
+            {"type": "object", "properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+            {"type": "object", "properties": {"kind": {"const": "b"}}, "required": ["kind"]},
+        ]
+    },
+    "all": {"allOf": [{"type": "integer", "minimum": -3}, {"maximum": 12}, {"multipleOf": 3}]},
+    "tuple": {
+        "type": "array",
+        "prefixItems": [{"type": "integer"}, {"type": "boolean"}],
+        "items": False,
+        "minItems": 2,
+    },
+    "map": {
+        "type": "object",
+        "patternProperties": {"^x-": {"type": "integer"}},
+        "additionalProperties": {"type": "string", "format": "date"},
+        "maxProperties": 3,
+    },
+    "old": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "id": "http://example.com/old",
+        "type": "object",
+        "properties": {"n": {"$ref": "http://example.com/old#/definitions/n"}},
+        "required": ["n"],
+        "definitions": {"n": {"type": "number", "minimum": 1, "exclusiveMinimum": True, "maximum": 2}},
+    },
+    "annotated": {
+        "title": "T", "description": "D", "$comment": "C", "examples": [1], "default": 2, "deprecated": True,
+        "readOnly": True, "x-order": 3, "type": "array", "uniqueItems": False, "maxItems": 2,
+    },
+    "any": {},
+    "generated names": {"$ref": "#/$defs/Pick<A|B>", "$defs": {"Pick<A|B>": {"enum": [1, 2]}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_random_walks_of_a_schema_validate(name):
+    schema = SCHEMAS[name]
+    grammar = COMPILER.compile("json_schema", json.dumps(schema))
+    texts = [text for seed in range(25) if (text := walk(WORDS, grammar, seed)) is not None]
+    assert texts
+    for text in texts:
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("path", find_vocabularies(), ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
+def test_random_walks_validate_with_real_vocabularies(path):
+    tokenizer = Tokenizer.from_gguf(path)
+    if tokenizer.model in ("bert", "t5"):
+        pytest.skip("an encoder's vocabulary cannot spell JSON")
+    compiler = GrammarCompiler(tokenizer)
+    for name in ("person", "tree", "map", "any"):
+        grammar = compiler.compile("json_schema", json.dumps(SCHEMAS[name]))
+        texts = [text for seed in range(4) if (text := walk(tokenizer, grammar, seed)) is not None]
+        assert texts
+        for text in texts:
+            jsonschema.validate(json.loads(text), SCHEMAS[name])
+    constraint = grammar.start()
+    assert allowed_tokens(constraint).shape == (tokenizer.n_vocab,)
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "contains", "minContains",
+        "propertyNames", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "extends",
+        "disallow", "divisibleBy", "x-guidance",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "draft", [None, "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"]
+)
+def test_a_keyword_that_constrains_and_cannot_be_kept_is_named(keyword, draft):
+    inner = {"type": ["object", "array"], keyword: {}}
+    schema = {"properties": {"a": {"items": [{"anyOf": [inner]}]}}} | ({"$schema": draft} if draft else {})
+    message = refusal(BYTES.compile, "json_schema", json.dumps(schema))
+    assert f"uses {keyword!r} at #/properties/a/items/0/anyOf/0" in message
+
+
+def test_keywords_are_found_behind_references_but_not_where_nothing_points():
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"uniqueItems": True}}}
+    assert "uses 'uniqueItems' at #/$defs/b" in refusal(BYTES.compile, "json_schema", json.dumps(schema))
+    schema["$defs"]["a"] = {"type": "null"}
+    BYTES.compile("json_schema", json.dumps(schema))
+
+
+def test_names_of_properties_and_values_are_not_taken_for_keywords():
+    schema = {
+        "type": "object",
+        "properties": {"not": {"type": "integer"}, "if": {"const": {"not": 1}}},
+        "default": {"not": 1},
+    }
+    grammar = BYTES.compile("json_schema", json.dumps(schema))
+    assert accepts(grammar.start(), b'{"not": 3, "if": {"not": 1}}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "string", "format": "uri-template"}, "format 'uri-template' is not one that can be kept"),
+        ({"$ref": "https://example.com/other.json"}, "it refers to 'https://example.com/other.json', which is another"),
+        ({"$ref": "file:///etc/passwd"}, "which is another document"),
+        ({"$ref": "#/$defs/none"}, "cannot be used"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported only if its options plainly"),
+        ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
+        ({"type": "object", "minProperties": 2}, "wants minProperties 2 at #"),
+        ({"const": 9007199254740993}, "9007199254740993 in 'const' at #"),
+        ({"enum": [[{"a": 12345678901234567890}]]}, "12345678901234567890 in 'enum' at #"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "cannot be used"),
+        ({"type": "hat"}, "Invalid type: hat"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#", "type": "any"}, "is of draft 3"),
+        ({"$ref": "#"}, "no token of the vocabulary can come next"),
+        (False, "must be an object, not false"),
+        (3, "must be an object, not 3"),
+    ],
+)
+def test_a_schema_that_cannot_be_kept_is_refused_in_one_sentence(schema, message):
+    refused = refusal(BYTES.compile, "json_schema", json.dumps(schema))
+    assert message in refused
+    assert "\n" not in refused
+
+
+@pytest.mark.parametrize("source", ["", "{", '{"type": NaN}', '{"maximum": 1e999}', '{"const": "\\ud800"}', "nul"])
+def test_a_source_that_is_not_json_is_refused(source):
+    assert "JSON schema" in refusal(BYTES.compile, "json_schema", source)
+
+
+def test_a_declared_property_does_not_slip_past_its_schema_in_another_spelling():
+    schema = {"type": "object", "properties": {"foo": {"type": "integer"}}, "additionalProperties": True}
+    grammar = BYTES.compile("json_schema", json.dumps(schema))
+    assert accepts(grammar.start(), b'{"foo": 1, "bar": "x"}')
+    assert not accepts(grammar.start(), b'{"foo": "x"}')
+    assert not accepts(grammar.start(), b'{"\\u0066oo": "x"}')
+    assert not accepts(grammar.start(), b'{"foo": 1, "foo": 2}')
+
+
+def test_whitespace_is_bounded_so_that_no_model_drowns_in_it():
+    compact = BYTES.compile("json_object", "")
+    indented = BYTES.compile("json_schema", '{"type": "object", "x-whitespace": "indented"}')
+    for text in (b'{"a": 1, "b": [1, 2]}', b'{"a":1,"b":[1,2]}', b"{}"):
+        assert accepts(compact.start(), text)
+        assert accepts(indented.start(), text)
+    for text in (b'{\n"a": 1}', b'{ "a": 1}', b'{"a": 1 }', b'{"a" : 1}', b'{"a":  1}', b'{"a":\n1}'):
+        assert not accepts(compact.start(), text)
+    assert accepts(indented.start(), b'{\n  "a": 1,\n  "b": [1, 2]\n}')
+    assert not accepts(indented.start(), b'{\n\n\n"a": 1}')
+    assert not accepts(indented.start(), b'{  "a": 1}')
+    assert "x-whitespace 3; compact or indented" in refusal(BYTES.compile, "json_schema", '{"x-whitespace": 3}')
+
+
+def test_the_order_of_properties_is_that_of_the_schema():
+    grammar = BYTES.compile("json_schema", '{"properties": {"b": true, "a": true}, "type": "object"}')
+    assert accepts(grammar.start(), b'{"b": 1, "a": 2}')
+    assert not accepts(grammar.start(), b'{"a": 1, "b": 2}')
+
+
+def test_preparing_makes_any_draft_plain():
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": {"$schema": {"type": "string"}, "a": {"$id": "#here", "uniqueItems": False}},
+    }
+    prepared = json.loads(prepare_schema(json.dumps(schema)))
+    del prepared["x-guidance"]
+    properties = {"$schema": {"type": "string"}, "a": {"$anchor": "here"}}
+    assert prepared == {"properties": properties, "additionalProperties": False}

@@ -1,0 +1,155 @@
+"""Calls take sampling options by keyword, a text as a conversation, lists of conversations, and pydantic classes."""
+
+import asyncio
+import json
+import pickle
+from dataclasses import fields, replace
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError
+from woolly.llm.options import SamplingOptions
+
+HI = [{"role": "user", "content": "hi"}]
+BYE = [{"role": "user", "content": "bye"}]
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+class Point(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    x: int = Field(ge=0, le=9)
+    y: int = Field(ge=0, le=9)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model):
+    with LLM(tiny_model, ctx=256, threads=1) as llm:
+        yield llm
+
+
+def test_sampling_options_are_keywords_over_params(llm):
+    wanted = llm.generate("a", replace(GREEDY, max_tokens=3))
+    assert llm.generate("a", temperature=0, max_tokens=3, ignore_eos=True).token_ids == wanted.token_ids
+    assert llm.generate("a", GREEDY, max_tokens=3).token_ids == wanted.token_ids
+    many = llm.generate(["a", "b"], [GREEDY, replace(GREEDY, temperature=1, seed=1)], max_tokens=3)
+    assert [len(answer.token_ids) for answer in many] == [3, 3]
+    stream = llm.generate("a", GREEDY, max_tokens=3, stream=True)
+    assert "".join(map(str, stream)) == wanted.text
+    assert llm.chat(HI, max_tokens=2, ignore_eos=True).finish_reason == "length"
+    with pytest.raises(RequestError, match="max_tokens is 0"):
+        llm.chat(HI, max_tokens=0)
+
+
+def test_type_checkers_see_the_fields_of_sampling_params():
+    assert [*SamplingOptions.__annotations__] == [field.name for field in fields(SamplingParams)]
+    for field in fields(SamplingParams):
+        assert "".join(SamplingOptions.__annotations__[field.name].__forward_arg__.split()) == "".join(
+            field.type.split()
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("repetition_penalty", "repeat_penalty"),
+        ("max_new_tokens", "max_tokens"),
+        ("temprature", "temperature"),
+        ("guided_json", "json_schema"),
+    ],
+)
+def test_an_unknown_sampling_option_is_answered_with_the_name_that_is_meant(llm, name, near):
+    for call in (SamplingParams, lambda **options: llm.generate("a", **options)):
+        for kind in (TypeError, RequestError):
+            with pytest.raises(kind, match=f"takes no '{name}'; did you mean {near}[?]") as caught:
+                call(**{name: 1})
+        assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("n_ctx", "ctx"), ("max_model_len", "ctx"), ("n_threads", "threads"), ("thread", "threads")]
+)
+def test_an_unknown_option_of_a_model_is_answered_with_the_name_that_is_meant(tiny_model, name, near):
+    for kind in (LLM, AsyncLLM):
+        with pytest.raises(TypeError, match=f"LLM takes no '{name}'; did you mean {near}[?]"):
+            kind(tiny_model, **{name: 1})
+    with pytest.raises(RequestError, match="LLM takes no 'n_gpu_layers'; it takes model, backend, threads, ctx"):
+        LLM(tiny_model, n_gpu_layers=1)
+
+
+def test_options_of_a_chat_are_told_too(llm):
+    with pytest.raises(RequestError, match="chat takes no 'chat_template_kwargs'; did you mean variables"):
+        llm.chat(HI, chat_template_kwargs={})
+    with pytest.raises(RequestError, match="chat takes no 'zzz'; help"):
+        llm.chat(HI, zzz=1)
+
+
+def test_a_subclass_may_have_options_of_its_own(tiny_model):
+    class Mine(LLM):
+        def __init__(self, model, mood):
+            super().__init__(model, ctx=64)
+            self.mood = mood
+
+    with Mine(tiny_model, mood="good") as mine:
+        assert mine.mood == "good"
+    assert pickle.loads(pickle.dumps(GREEDY)) == GREEDY
+
+
+def test_a_text_is_one_message_of_the_user(llm):
+    assert llm.chat("hi", GREEDY).token_ids == llm.chat(HI, GREEDY).token_ids
+
+
+def test_a_list_of_conversations_gives_a_list_of_answers(llm):
+    alone = [llm.chat(one, GREEDY).token_ids for one in (HI, BYE)]
+    assert [one.token_ids for one in llm.chat([HI, BYE], GREEDY)] == alone
+    assert [one.token_ids for one in llm.chat(["hi", BYE], GREEDY)] == alone
+    short = llm.chat([HI, BYE], [GREEDY, replace(GREEDY, max_tokens=2)], split_reasoning=False)
+    assert [len(one.token_ids) for one in short] == [6, 2]
+    with pytest.raises(TemplateError, match="conversation 1: message 1 needs a 'role'"):
+        llm.chat([HI, [{"content": "x"}]])
+    with pytest.raises(RequestError, match="conversation 0: the prompt"):
+        llm.chat(["x" * 500, HI])
+    with pytest.raises(RequestError, match="one at a time can be streamed"):
+        llm.chat([HI, BYE], stream=True)
+    with pytest.raises(RequestError, match="3 params were given for 2"):
+        llm.chat([HI, BYE], [GREEDY] * 3)
+
+
+def test_an_answer_of_a_list_that_fails_carries_its_error(llm):
+    def fails(ids, logits):
+        raise ValueError("no")
+
+    good, bad = llm.chat([HI, BYE], [GREEDY, replace(GREEDY, logits_processors=(fails,))])
+    assert good.error is None and len(good.token_ids) == 6 and "no" in str(bad.error)
+
+
+def test_asyncio_takes_the_same(tiny_model, llm):
+    async def main():
+        async with AsyncLLM(tiny_model, ctx=256, threads=1) as model:
+            answers = await model.chat([HI, "bye"], GREEDY, max_tokens=4)
+            assert [one.token_ids for one in answers] == [one.token_ids[:4] for one in llm.chat([HI, BYE], GREEDY)]
+            assert (await model.chat("hi", GREEDY)).text == llm.chat(HI, GREEDY).text
+            assert "".join([str(c) async for c in model.stream_chat("hi", GREEDY)]) == llm.chat(HI, GREEDY).text
+            with pytest.raises(TypeError, match="its method stream_chat streams"):
+                await model.chat("hi", stream=True)
+            with pytest.raises(RequestError, match="one at a time can be streamed"):
+                await anext(model.stream_chat([HI, BYE]))
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("name", ["schema", "json_schema"])
+def test_a_pydantic_class_is_a_schema(llm, name):
+    answer = llm.chat(HI, seed=1, max_tokens=60, **{name: Point})
+    assert 0 <= Point.model_validate_json(answer.text).x <= 9
+    assert SamplingParams(json_schema=Point) == SamplingParams(json_schema=Point.model_json_schema())
+    with pytest.raises(RequestError, match="or a pydantic class was expected"):
+        SamplingParams(json_schema=int)
+
+
+def test_a_tool_takes_a_pydantic_class(tiny_model):
+    tool = {"name": "go", "parameters": Point}
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        answer = llm.chat(HI, tools=[tool], tool_choice="go", seed=1, max_tokens=90)
+    Point(**json.loads(answer.tool_calls[0].arguments))

@@ -1,0 +1,169 @@
+"""Tools of real MCP servers: over stdio and HTTP, and servers that crash, flood, are slow or absent."""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from mcp.server import MCPServer
+
+from woolly.chat import ToolCall
+from woolly.errors import RequestError, ToolError
+from woolly.mcp import ServerSpec, Toolbox, toolbox
+from woolly.mcp.result import MAX_CHARACTERS
+
+SERVER = str(Path(__file__).with_name("server.py"))
+
+
+def spec(name="zoo", *, timeout=20.0, **fields):
+    return ServerSpec(name, sys.executable, (SERVER,), timeout=timeout, **fields)
+
+
+@pytest.fixture(scope="module")
+def box():
+    box = Toolbox([spec(env={"SECRET": "sheep"})])
+    assert not box.open()
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def call(box):
+    return lambda tool, **arguments: box.call(ToolCall("1", tool, json.dumps(arguments)))
+
+
+def test_a_tool_is_listed_with_its_schema_and_called(box, call):
+    tool = box.find("zoo_add")
+    assert (tool.server, tool.inner_name, tool.is_read_only) == ("zoo", "add", True)
+    assert tool.tool.description == "Adds two numbers."
+    assert set(tool.tool.schema["properties"]) == {"a", "b"}
+    assert not box.find("zoo_fail").is_read_only
+    assert call("zoo_add", a=2, b=3).text == "5"
+
+
+def test_another_version_of_the_package_is_named(monkeypatch):
+    monkeypatch.delattr("mcp.Client")
+    box = Toolbox([spec()])
+    try:
+        (error,) = box.open()
+    finally:
+        box.close()
+    assert "another version than Woolly needs (cannot import name 'Client'" in str(error)
+    assert str(error).endswith("pip install 'woolly[mcp]'")
+
+
+def test_a_server_gets_its_own_variables_and_not_ours(call):
+    assert call("zoo_variable", name="SECRET").text == "sheep"
+    assert call("zoo_variable", name="PYTEST_CURRENT_TEST").text == "(none)"
+
+
+def test_failures_are_results_that_say_so(call):
+    assert call("zoo_fail").is_error
+    wrong = call("zoo_add", a="x")
+    assert wrong.is_error
+    assert "'b'" in wrong.text
+
+
+def test_results_become_text_of_a_bounded_size(call):
+    text = call("zoo_flood").text
+    assert text.startswith("x" * MAX_CHARACTERS + "\n[cut:")
+    assert "100,000" in text
+    assert call("zoo_picture").text == "[image: not shown, the model reads text only]"
+
+
+def test_calls_that_cannot_be_made_are_one_sentence(box):
+    for name, arguments, expected in (
+        ("zoo_nothing", "{}", "there are: zoo_add"),
+        ("zoo_add", "[1]", "a JSON object was expected"),
+        ("zoo_add", "{", "not JSON"),
+    ):
+        with pytest.raises(ToolError, match=expected):
+            box.call(ToolCall("1", name, arguments))
+
+
+def test_a_server_that_crashes_is_started_again(call):
+    with pytest.raises(ToolError, match=r"'zoo' ended during the call of crash \(the zoo burns\)"):
+        call("zoo_crash")
+    assert call("zoo_add", a=1, b=1).text == "2"
+
+
+def test_servers_that_fail_leave_the_others_and_end_with_the_box():
+    start = time.monotonic()
+    silent = ServerSpec("silent", sys.executable, ("-c", "import time; time.sleep(60)"), timeout=0.5)
+    broken = ServerSpec("broken", sys.executable, ("-c", "import nonesuch"), timeout=20)
+    box = Toolbox([spec(timeout=20), ServerSpec("absent", "nonesuch-program"), broken, silent])
+    try:
+        absent, ended, slow = map(str, box.open())
+        assert absent == "the MCP server 'absent' cannot be started: there is no program 'nonesuch-program'"
+        assert "(ModuleNotFoundError: No module named 'nonesuch')" in ended
+        assert "within 0.5 s" in slow
+        assert "timeout_ms" in slow
+        assert box.call(ToolCall("1", "zoo_add", '{"a": 1, "b": 2}')).text == "3"
+        running = box.begin(ToolCall("1", "zoo_sleep", '{"seconds": 0.1}'))
+        running.cancel()
+    finally:
+        box.close()
+    assert time.monotonic() - start < 30
+    box.close()  # a second time is no error
+
+
+def test_lines_that_are_no_messages_are_passed_over_in_silence(capfd):
+    code = f"print('hello', flush=True); import runpy; runpy.run_path({SERVER!r}, run_name='__main__')"
+    box = Toolbox([ServerSpec("chatty", sys.executable, ("-c", code), timeout=20)])
+    try:
+        assert not box.open()
+        assert box.call(ToolCall("1", "chatty_add", '{"a": 1, "b": 2}')).text == "3"
+    finally:
+        box.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_are_short_and_differ():
+    assert toolbox._name_of("my server", "get.time", set()) == "my_server_get_time"
+    long = toolbox._name_of("s", "x" * 100, set())
+    assert len(long) == 64
+    other = toolbox._name_of("s", "x" * 100, {long})
+    assert len(other) == 64
+    assert other.endswith("_2")
+
+
+def test_streamable_http_with_headers():
+    seen = []
+    zoo = MCPServer("zoo")
+
+    @zoo.tool()
+    def add(a: int, b: int) -> str:
+        return str(a + b)
+
+    app = zoo.streamable_http_app(stateless_http=True, json_response=True)
+
+    async def recorded(scope, receive, send):
+        if scope["type"] == "http":
+            seen.append(dict(scope["headers"]).get(b"authorization"))
+        await app(scope, receive, send)
+
+    running = uvicorn.Server(uvicorn.Config(recorded, port=0, log_config=None, lifespan="on"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    url = f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/mcp"
+    box = Toolbox([ServerSpec("far", url=url, headers={"Authorization": "Bearer t"}, timeout=20)])
+    try:
+        assert not box.open()
+        assert box.call(ToolCall("1", "far_add", '{"a": 1, "b": 2}')).text == "3"
+    finally:
+        box.close()
+        running.should_exit = True
+        thread.join()
+    assert set(seen) == {b"Bearer t"}
+
+
+def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(toolbox, "find_spec", lambda name: None)
+    with pytest.raises(RequestError, match=r"pip install 'woolly\[mcp\]'"):
+        Toolbox([])

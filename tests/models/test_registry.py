@@ -1,0 +1,71 @@
+"""docs/make/add-a-model.md is true: a model file is all that a new architecture needs."""
+
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.docs.blocks import blocks_of
+from woolly import LLM, models
+from woolly.errors import UnsupportedError
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.models import architectures, trace
+
+RECIPE = next(block.text for block in blocks_of("docs/make/add-a-model.md") if block.language == "python")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A second folder of model files."""
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    yield tmp_path
+    for name in ("recipe", "two_names"):
+        sys.modules.pop(f"woolly.models.{name}", None)
+
+
+def tiny(architecture, folder):
+    return write_tiny(replace(TINY["qwen3"], architecture=architecture), folder / f"{architecture}.gguf")
+
+
+def test_the_file_of_the_recipe_is_a_model_without_any_edit(folder):
+    (folder / "recipe.py").write_text(RECIPE)
+    assert set(architectures()) > {"recipe", "llama"}
+    ids = [1, 5, 9]
+    found = []
+    for name in ("recipe", "qwen3"):
+        with LLM(tiny(name, folder), backend="reference") as llm:
+            found.append(llm.logits(ids))
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_file_may_serve_names_that_are_not_pythons(folder):
+    (folder / "two_names.py").write_text(f'{RECIPE}\nARCHITECTURES = ("two-names", "second")\n')
+    for name in ("two-names", "second"):
+        with open_gguf(tiny(name, folder)) as file:
+            assert trace(file).architecture == name
+    with (
+        open_gguf(tiny("two_names", folder)) as file,
+        pytest.raises(UnsupportedError, match=r"architecture 'two_names' is not supported yet; near it, two-names run"),
+    ):
+        trace(file)
+
+
+def test_a_module_without_build_is_no_architecture():
+    assert not {"metadata", "params", "registry", "parts"} & set(architectures())
+
+
+def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
+    says = {
+        "plamo2": "it needs a recurrence that is not built yet; ",
+        "deepseek32": "it needs attention to positions that an index chooses; near it, deepseek2",
+        "t5": "it needs a decoder that reads an encoder; ",
+    }
+    for name, expected in says.items():
+        writer = GGUFWriter(tmp_path / f"{name}.gguf")
+        writer.add("general.architecture", name)
+        writer.write()
+        with open_gguf(tmp_path / f"{name}.gguf") as file, pytest.raises(UnsupportedError, match=re.escape(expected)):
+            trace(file)

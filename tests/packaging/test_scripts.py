@@ -1,0 +1,340 @@
+"""The set-up of scripts/run and scripts/test, on a copy of the project with stand-ins for Python, pip and the compiler.
+
+The stand-ins write down each call, so that a test can tell what was done and what was not.
+"""
+
+import os
+import shutil
+import subprocess
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What the scripts may use of the system: in Debian's essential packages, so on every machine.
+TOOLS = ["sh", "env", "dirname", "readlink", "find", "cksum", "sort", "sed", "cat", "id", "tail", "rm", "mkdir"]
+TOOLS += ["mktemp", "cp", "chmod", "flock", "sleep", "tr", "grep", "paste"]
+
+# Answers the questions of setup.sh as a good Python does, unless a variable says otherwise.
+PYTHON = """\
+#!/bin/sh
+self=$(readlink -f "$0")
+case "$*" in
+    "-m venv "*)
+        echo venv >>"$CALLS"
+        mkdir -p "$3/bin"
+        cp "$self" "$3/bin/python"
+        ;;
+    "-m pip "*)
+        echo "pip $SKBUILD_CMAKE_DEFINE$(for word; do :; done; echo " $word") in $PWD" >>"$CALLS"
+        [ -z "${PIP_EDITS:-}" ] || echo edited >>"$PIP_EDITS"
+        [ -z "${PIP_SLEEPS:-}" ] || sleep "$PIP_SLEEPS"
+        [ -z "${PIP_FAILS:-}" ] || { i=0; while [ $i -lt 100 ]; do i=$((i + 1)); echo "line $i"; done; exit 1; }
+        for command in woolly pytest; do
+            cat >"${self%/*}/$command" <<'END'
+#!/bin/sh
+echo "${0##*/}: $* in $PWD, path ${PYTHONPATH:-none}, environment ${VIRTUAL_ENV:-none}"
+END
+            chmod +x "${self%/*}/$command"
+        done
+        ;;
+    *_base_executable*) [ -z "${PYTHON_IS_OLD:-}" ] && echo "$self" ;;
+    -V) echo "Python 3.9.1" ;;
+    *"import pip"*) [ -x "$self" ] ;;
+    *ensurepip*) [ -z "${NO_VENV:-}" ] ;;
+    *Python.h*) [ -z "${NO_HEADERS:-}" ] ;;
+    *) echo "unexpected: $*" >&2; exit 99 ;;
+esac
+"""
+
+
+@dataclass
+class House:
+    root: Path
+    bin: Path
+    calls_file: Path
+
+    def write(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        return {"PATH": str(self.bin), "CALLS": str(self.calls_file), **variables}
+
+    def start(self, script: str, *arguments: str, cwd: Path | None = None, **variables: str):
+        return subprocess.run(
+            [self.root / "scripts" / script, *arguments],
+            env=self.environment(**variables),
+            cwd=cwd or self.root.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def calls(self) -> list[str]:
+        """The first word of each call since the last question."""
+        calls = self.lines()
+        self.calls_file.write_text("")
+        return [call.split()[0] for call in calls]
+
+    def lines(self) -> list[str]:
+        return self.calls_file.read_text().splitlines()
+
+
+@pytest.fixture
+def house(tmp_path) -> House:
+    root = tmp_path / "a folder with spaces"
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    (root / "native").mkdir()
+    (root / "native" / "part one.cpp").write_text("int one;")
+    (root / "pyproject.toml").write_text("[project]")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (tools / tool).symlink_to(found)
+    house = House(root, tools, tmp_path / "calls")
+    house.calls_file.touch()
+    house.write("python3", PYTHON)
+    house.write("c++", "#!/bin/sh\nexit 0\n")
+    return house
+
+
+def test_the_scripts_of_the_readme_can_be_started():
+    for script in ("scripts/run", "scripts/test", ".ci/run"):
+        assert os.access(ROOT / script, os.X_OK), script
+
+
+def test_the_first_start_makes_the_environment_installs_and_answers_on_stdout_alone(house):
+    result = house.start("run", "Why is  the sky blue?", "--seed", "1")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (
+        f"woolly: run Why is  the sky blue? --seed 1 in {house.root.parent}, path none, environment none\n"
+    )
+    assert result.stderr.splitlines() == [
+        "woolly: making a virtual environment in .venv",
+        "woolly: installing Woolly and building its native module (three to eight minutes)",
+    ]
+    assert house.lines() == ["venv", f"pip WOOLLY_STRICT=OFF . in {house.root}"]
+
+
+def test_a_second_start_installs_nothing_and_says_nothing(house):
+    house.start("run")
+    house.calls()
+    result = house.start("run", "again")
+    assert (result.returncode, result.stderr, house.calls()) == (0, "", [])
+
+
+def test_settings_for_another_python_do_not_leak_in(house):
+    leaks = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere", "VIRTUAL_ENV": "/elsewhere"}
+    result = house.start("run", **leaks)
+    assert result.stdout.endswith("path none, environment none\n")
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "native/part one.cpp", "native/other.h"])
+def test_a_change_of_what_was_built_installs_again_into_the_same_environment(house, file):
+    house.start("run")
+    house.calls()
+    (house.root / file).write_text("changed")
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["pip"]
+    house.start("run")
+    assert house.calls() == []
+
+
+def test_the_tests_need_their_extra_with_strict_warnings_and_a_run_is_content_with_that(house):
+    house.start("run")
+    house.calls()
+    result = house.start("test", "tests/gguf", "-k", "one thing")
+    assert result.stdout.startswith(f"pytest: tests/gguf -k one thing in {house.root},")
+    assert house.lines() == [f"pip WOOLLY_STRICT=ON .[test] in {house.root}"]
+    house.calls()
+    house.start("run")
+    assert house.calls() == []
+    (house.root / "pyproject.toml").write_text("changed")
+    house.start("run")
+    assert house.lines() == [f"pip WOOLLY_STRICT=ON .[test] in {house.root}"]
+
+
+def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):
+    for tool in ("ruff", "mypy", "clang-format"):
+        house.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
+    result = house.start("test", "quick", "-x")
+    assert result.stdout.startswith(
+        "pytest: -n logical --maxprocesses 8 --dist loadfile -m not slow --durations=10 --durations-min=1 -x in "
+    )
+    assert result.stderr.endswith("woolly: error: not in order: mypy\n")
+    assert result.returncode == 1
+
+
+def test_a_file_edited_during_the_build_is_built_at_the_next_start(house):
+    house.start("run", PIP_EDITS=str(house.root / "native" / "part one.cpp"))
+    house.calls()
+    house.start("run")
+    assert house.calls() == ["pip"]
+
+
+@pytest.mark.parametrize("damage", ["no command", "no python", "python of another version", "killed"])
+def test_an_environment_that_is_broken_is_mended(house, damage):
+    house.start("run")
+    house.calls()
+    python = house.root / ".venv" / "bin" / "python"
+    if damage == "no command":
+        (python.parent / "woolly").unlink()
+    elif damage == "no python":
+        python.unlink()
+    elif damage == "python of another version":
+        python.rename(house.bin / "python3.99")
+        python.symlink_to(house.bin / "python3.99")
+    else:
+        (house.root / ".venv" / "woolly-unfinished").touch()
+    result = house.start("run", "hello")
+    assert result.stdout.startswith("woolly: run hello"), result.stderr
+    assert house.calls() == (["pip"] if damage == "no command" else ["venv", "pip"])
+
+
+def test_a_start_from_within_the_broken_environment_mends_it(house):
+    house.start("run")
+    house.calls()
+    inside = house.root / ".venv" / "bin"
+    for name in ("python", "python3"):
+        (inside / name).unlink(missing_ok=True)
+        (inside / name).write_text("#!/bin/sh\nexit 1\n")
+        (inside / name).chmod(0o755)
+    (inside.parent / "woolly-unfinished").touch()
+    result = house.start("run", PATH=f"{inside}:{house.bin}", VIRTUAL_ENV=str(inside.parent))
+    assert result.returncode == 0, result.stderr
+    assert house.calls() == ["venv", "pip"]
+
+
+def test_an_environment_made_by_hand_is_kept(house):
+    (house.root / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(house.bin / "python3", house.root / ".venv" / "bin" / "python")
+    house.start("run")
+    assert house.calls() == ["pip"]
+
+
+def test_a_project_that_was_moved_gets_an_environment_of_its_own(house):
+    house.start("run")
+    house.calls()
+    house.root = house.root.rename(house.root.parent / "moved")
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["venv", "pip"]
+
+
+def test_a_start_that_is_killed_in_the_middle_is_not_built_upon(house):
+    with subprocess.Popen(
+        [house.root / "scripts" / "run"], env=house.environment(PIP_SLEEPS="60"), start_new_session=True
+    ) as child:
+        while "pip" not in " ".join(house.lines()):
+            assert child.poll() is None
+            time.sleep(0.02)
+        os.killpg(child.pid, 9)
+    house.calls()
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["venv", "pip"]
+
+
+def test_two_starts_at_once_install_once(house):
+    children = [
+        subprocess.Popen(
+            [house.root / "scripts" / "run"], env=house.environment(PIP_SLEEPS="1"), stdout=subprocess.DEVNULL
+        )
+        for _ in range(2)
+    ]
+    assert [child.wait(timeout=60) for child in children] == [0, 0]
+    assert house.calls() == ["venv", "pip"]
+
+
+def test_a_failed_installation_shows_the_end_of_what_pip_said_and_can_be_tried_again(house):
+    result = house.start("run", PIP_FAILS="1")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    shown = result.stderr.splitlines()
+    assert shown[2:-1] == [f"line {i}" for i in range(61, 101)]
+    assert shown[-1] == "woolly: error: the installation failed: see above"
+    house.calls()
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["pip"]
+
+
+LACKS = [
+    ("c++", {}, "g++", "a C++20 compiler (g++ 10 or newer)"),
+    (None, {"NO_HEADERS": "1"}, "python3-dev", "the headers of Python (Python.h)"),
+    (None, {"NO_VENV": "1"}, "python3-venv", "the venv module of Python"),
+]
+
+
+@pytest.mark.parametrize(("tool", "variables", "package", "name"), LACKS)
+def test_what_is_missing_is_named_with_the_command_that_brings_it(house, tool, variables, package, name):
+    if tool is not None:
+        house.write(tool, "#!/bin/sh\nexit 1\n")
+    house.write("apt-get", "#!/bin/sh\nexit 99\n")
+    (house.bin / "id").unlink()
+    house.write("id", "#!/bin/sh\necho 1000\n")
+    result = house.start("run", **variables)
+    assert result.returncode == 1
+    assert (
+        result.stderr == f"woolly: error: this machine lacks {name}: install with: sudo apt-get install -y {package}\n"
+    )
+    assert house.calls() == []
+
+
+def test_root_gets_what_is_missing_installed(house):
+    house.write("c++", "#!/bin/sh\nexit 1\n")
+    (house.bin / "id").unlink()
+    house.write("id", "#!/bin/sh\necho 0\n")
+    apt = f"""\
+        #!/bin/sh
+        echo "apt-get $*, $DEBIAN_FRONTEND" >>"$CALLS"
+        cp "{house.bin}/env" "{house.bin}/g++" && printf '#!/bin/sh\\nexit 0\\n' >"{house.bin}/g++"
+    """
+    house.write("apt-get", textwrap.dedent(apt))
+    result = house.start("run")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines()[0] == "woolly: installing g++ with apt-get"
+    assert house.lines()[:3] == [
+        "apt-get update, noninteractive",
+        "apt-get install -y --no-install-recommends g++, noninteractive",
+        "venv",
+    ]
+
+
+def test_a_system_without_apt_names_what_is_missing(house):
+    house.write("c++", "#!/bin/sh\nexit 1\n")
+    result = house.start("run", NO_HEADERS="1")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "woolly: error: this machine lacks a C++20 compiler (g++ 10 or newer), the headers of Python (Python.h): "
+        "install with the package manager of this system\n"
+    )
+
+
+def test_an_old_python_is_refused_with_its_version(house):
+    result = house.start("run", PYTHON_IS_OLD="1")
+    assert result.returncode == 1
+    assert "Python 3.10 or newer is needed and Python 3.9.1 is here" in result.stderr
+
+
+def test_a_newer_python_under_its_own_name_is_found(house):
+    house.write("python3.12", PYTHON.replace("${PYTHON_IS_OLD:-}", ""))
+    house.start("run", PYTHON_IS_OLD="1")
+    assert house.calls() == ["venv", "pip"]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+def test_a_start_through_a_shell_or_a_link_from_anywhere_works(house, shell, tmp_path):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    link = tmp_path / "link"
+    link.symlink_to(house.root / "scripts" / "run")
+    result = subprocess.run(
+        [program, link, "hello"], env=house.environment(), cwd="/", capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.startswith("woolly: run hello in /,"), result.stderr

@@ -1,0 +1,95 @@
+"""The type tables agree with ggml's, and the native one with Python's."""
+
+import re
+from pathlib import Path
+
+import gguf
+import pytest
+
+from woolly import _native
+from woolly.errors import GGUFError
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType, can_dequantize
+from woolly.quant.encode import _ENCODERS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_type_of_the_gguf_package_has_the_same_id_and_sizes():
+    for peer in gguf.GGMLQuantizationType:
+        ours = GGMLType(int(peer))
+        assert ours.name == peer.name
+        if ours is GGMLType.Q8_1:
+            # An activation type of two halves and 32 bytes in ggml itself; the package's 40 is out of date.
+            assert (ours.block_size, ours.type_size) == (32, 36)
+        else:
+            assert (ours.block_size, ours.type_size) == gguf.GGML_QUANT_SIZES[peer]
+
+
+def test_value_types_are_those_of_the_gguf_package():
+    assert {type.name: int(type) for type in ValueType} == {type.name: int(type) for type in gguf.GGUFValueType}
+
+
+def test_every_native_type_has_the_id_and_sizes_of_the_table_and_a_decoder():
+    native = _native.types()
+    for name, (id, columns, n_bytes, activation) in native.items():
+        type = GGMLType[name]
+        assert (int(type), type.block_size, type.type_size) == (id, columns, n_bytes)
+        assert activation in ("f32", "q8_32", "q8_256")
+        assert can_dequantize(type)
+    # What has no kernel is refused, so a float or quantized type with a decoder has one.
+    plain = {"F64", "I8", "I16", "I32", "I64"}
+    assert {type.name for type in GGMLType if can_dequantize(type)} - plain == set(native)
+    assert {type.name for type in _ENCODERS} <= {name for name in native if _native.can_quantize(GGMLType[name])}
+
+
+# What docs/make/add-a-weight-type.md asks for: the block with its row, the kernel, the decoder.
+CODEBOOKS = {"native/quant/codebooks.h", "native/cpu/kernels/generic/codebooks.h", "woolly/quant/codebooks.py"}
+FILES = {
+    "f32": {"native/quant/floats.h", "native/cpu/kernels/generic/floats.h", "woolly/quant/decode.py"},
+    "q8_32": {"native/quant/blocks32.h", "native/cpu/kernels/generic/blocks32.h", "woolly/quant/decode.py"},
+    "q8_256": {"native/quant/blocks256.h", "native/cpu/kernels/generic/blocks256.h", "woolly/quant/decode.py"},
+}
+
+
+def files_that_name(name):
+    """Source files, tests apart, whose code names a type."""
+    native = [path for kind in ("*.h", "*.cpp") for path in (ROOT / "native").rglob(kind)]
+    found = set()
+    for path in (*native, *(ROOT / "woolly").rglob("*.py")):
+        word = rf"GGMLType\.{name}\b" if path.suffix == ".py" else rf"^(?!.*//).*\b(Block|Load)?{name}\b"
+        if "native/tests" not in path.as_posix() and re.search(word, path.read_text(), re.MULTILINE | re.IGNORECASE):
+            found.add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def recipe_of(name):
+    if name.startswith(("IQ1", "IQ2", "IQ3")):
+        return CODEBOOKS
+    if name == "NVFP4":
+        return FILES["q8_32"] - {"native/cpu/kernels/generic/blocks32.h"} | {"native/cpu/kernels/generic/blocks64.h"}
+    return FILES[_native.types()[name][3]]
+
+
+@pytest.mark.parametrize("name", _native.types())
+def test_a_weight_type_is_in_the_three_files_of_the_recipe(name):
+    assert recipe_of(name) <= files_that_name(name)
+
+
+def test_a_type_that_is_only_read_is_in_no_other_file():
+    # Other types also have an encoder, a place in the recipes of quantize, or a kernel of one instruction set.
+    for name in ("MXFP4", "NVFP4", "TQ1_0"):
+        assert files_that_name(name) == recipe_of(name)
+
+
+def test_the_recipe_names_the_files():
+    recipe = (ROOT / "docs/make/add-a-weight-type.md").read_text()
+    for path in set().union(CODEBOOKS, *FILES.values()):
+        assert f"`{path}`" in recipe
+
+
+def test_row_bytes_counts_whole_blocks_only():
+    assert GGMLType.Q4_K.row_bytes(512) == 288
+    assert GGMLType.F16.row_bytes(3) == 6
+    with pytest.raises(GGUFError, match="multiple of 256"):
+        GGMLType.Q4_K.row_bytes(300)

@@ -1,0 +1,148 @@
+"""Every backend keeps the protocol of runtime/program.py, one that is added by a single line of the table included."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM, SamplingParams
+from woolly.errors import PlanError, RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, choose, pages_for
+from woolly.runtime.reference import ReferenceBackend
+
+IDS = np.random.RandomState(4).randint(0, 264, 70).tolist()
+BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 40, 69])
+
+
+class SecondBackend(ReferenceBackend):
+    """What a folder of runtime/ holds: a backend with a name and a program of its own."""
+
+    name = "second"
+
+    def compile(self, plan, tensors, options):
+        program = super().compile(plan, tensors, options)
+        program.about = replace(program.about, backend=self.name)
+        return program
+
+
+@pytest.fixture(autouse=True)
+def second(monkeypatch):
+    monkeypatch.setitem(BACKENDS, "second", SecondBackend)  # the one line
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = write_tiny(TINY["llama"], tmp_path_factory.mktemp("protocol") / "tiny.gguf")
+    with open_gguf(path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[*BACKENDS, "second"])
+def backend(request, second):
+    return choose(request.param)
+
+
+@pytest.fixture
+def program(backend, file):
+    program = backend.compile(trace(file), file.tensors, Options(threads=1, max_rows=128))
+    yield program
+    program.close()
+
+
+def run(program, first=0, last=None, state=None):
+    return program.run(BATCH, state or program.new_state(3), first, last).copy()
+
+
+def test_a_backend_and_its_program_say_what_they_are(backend, program, file):
+    assert BACKENDS[backend.name]().name == program.about.backend == backend.name
+    assert backend.is_available()
+    assert program.about.level in backend.levels if backend.levels else program.about.level is None
+    assert program.about.threads == 1 and program.about.arena_bytes >= 0
+    assert program.plan == trace(file) and program.max_rows == 128
+    assert program.running_plan.n_tokens == program.plan.n_tokens
+
+
+def test_a_state_has_pages_of_one_size(program):
+    one, three = program.new_state(1), program.new_state(3)
+    assert (one.n_pages, three.n_pages) == (1, 3)
+    assert one.n_bytes == one.page_bytes == three.page_bytes > 0
+    assert three.n_bytes == 3 * one.page_bytes
+
+
+def test_logits_agree_with_the_reference_and_do_not_depend_on_where_a_run_stops(program, file):
+    wanted = run(choose("reference").compile(trace(file), file.tensors, Options()))
+    whole = run(program)
+    assert whole.shape == (3, program.plan.width) and whole.dtype == np.float32
+    np.testing.assert_allclose(whole, wanted, atol=0.02 * np.abs(wanted).max())
+    state, n = program.new_state(3), len(program.running_plan.steps)
+    for step in range(n):
+        last = run(program, step, step + 1, state)
+    assert np.array_equal(last, whole)
+
+
+def test_weights_may_be_loaded_ahead_and_reads_of_them_are_counted(program):
+    before = program.weight_stats()
+    whole = run(program)
+    after = program.weight_stats()
+    assert after.hits + after.misses > before.hits + before.misses
+    program.load_weights()
+    program.close()
+    assert np.array_equal(run(program), whole)
+
+
+def test_times_are_taken_in_the_block_alone_and_of_the_steps_that_ran(program):
+    state, n = program.new_state(3), len(program.running_plan.steps)
+    run(program, state=state)
+    start = time.perf_counter_ns()
+    with program.timed() as times:
+        run(program, 0, n // 2, state)
+        assert times == []
+    assert 0 < sum(times[: n // 2]) <= time.perf_counter_ns() - start
+    assert len(times) == n and not any(times[n // 2 :])
+    with program.timed() as times:
+        pass
+    assert not any(times)
+
+
+def test_cancel_stops_a_run_and_does_no_harm_to_the_next(program):
+    whole, stop = run(program), threading.Event()
+
+    def cancel():
+        while not stop.is_set():
+            program.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        with pytest.raises(CancelledRun):
+            while time.monotonic() < deadline:
+                run(program)
+    finally:
+        stop.set()
+        thread.join()
+    assert np.array_equal(run(program), whole)
+
+
+def test_a_state_or_an_option_of_another_backend_is_refused(backend, program, file):
+    class Foreign:
+        n_pages, page_bytes, n_bytes = 3, 1, 3
+
+    with pytest.raises(PlanError, match="new_state"):
+        program.run(BATCH, Foreign())
+    with pytest.raises(RequestError, match="nonsense"):
+        backend.compile(trace(file), file.tensors, Options(level="nonsense"))
+
+
+def test_an_llm_runs_on_a_backend_by_its_name(file):
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    with LLM(file.path, backend="second", ctx=64) as second, LLM(file.path, backend="reference", ctx=64) as reference:
+        assert second.engine.program.about.backend == "second"
+        assert second.generate("sheep", params).token_ids == reference.generate("sheep", params).token_ids
+        with pytest.raises(RequestError, match="choose auto or one of: cpu, reference, second"):
+            choose("third")

@@ -1,0 +1,141 @@
+"""/v1/files and /v1/batches: OpenAI's shapes, each client its own, and batches that a restart goes on with."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from woolly.serving.batches.job import Job
+
+ENDPOINT = "/v1/completions"
+
+
+def rows(n=3, **more):
+    body = {"model": "tiny", "prompt": "One,", "max_tokens": 3, **more}
+    return [{"custom_id": f"r{i}", "method": "POST", "url": ENDPOINT, "body": body} for i in range(n)]
+
+
+def upload(client, values, headers=None, purpose="batch"):
+    data = "".join(json.dumps(one) + "\n" for one in values)
+    files = {"file": ("rows.jsonl", data.encode())}
+    return client.post("/v1/files", data={"purpose": purpose}, files=files, headers=headers)
+
+
+def ended(client, id, headers=None):
+    for _ in range(3000):
+        batch = client.get(f"/v1/batches/{id}", headers=headers).json()
+        if batch["status"] in ("completed", "failed", "cancelled"):
+            return batch
+        time.sleep(0.01)
+    raise AssertionError(batch)
+
+
+@pytest.fixture
+def app(app_with, tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
+    return lambda **settings: app_with(batches_dir=tmp_path / "batches", **settings)
+
+
+def test_a_batch_from_upload_to_download(app):
+    with app() as client:
+        file = upload(client, [*rows(3), {"custom_id": "bad", "url": ENDPOINT, "body": {"prompt": 5}}]).json()
+        assert file["object"] == "file" and file["purpose"] == "batch" and "owner" not in file
+        batch = client.post("/v1/batches", json={"input_file_id": file["id"], "endpoint": ENDPOINT}).json()
+        assert batch["object"] == "batch" and batch["status"] == "validating"
+        batch = ended(client, batch["id"])
+        assert batch["status"] == "completed" and batch["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+        content = client.get(f"/v1/files/{batch['output_file_id']}/content").text
+        assert [json.loads(line)["custom_id"] for line in content.splitlines()] == ["r0", "r1", "r2"]
+        errors = client.get(f"/v1/files/{batch['error_file_id']}/content").text
+        assert json.loads(errors)["custom_id"] == "bad"
+        listed = client.get("/v1/batches").json()
+        assert [one["id"] for one in listed["data"]] == [batch["id"]] and not listed["has_more"]
+        assert len(client.get("/v1/files").json()["data"]) == 3
+        assert client.delete(f"/v1/files/{file['id']}").json()["deleted"] is True
+        assert client.get(f"/v1/files/{file['id']}").status_code == 404
+
+
+def test_clients_do_not_see_each_other(app):
+    mine, others = {"X-API-Key": "a" * 8}, {"X-API-Key": "b" * 8}
+    with app(api_key=("a" * 8, "b" * 8)) as client:
+        id = upload(client, rows(1), mine).json()["id"]
+        assert client.get(f"/v1/files/{id}/content", headers=others).status_code == 404
+        assert client.get("/v1/files", headers=others).json()["data"] == []
+        body = {"input_file_id": id, "endpoint": ENDPOINT}
+        assert client.post("/v1/batches", json=body, headers=others).status_code == 404
+        batch = client.post("/v1/batches", json=body, headers=mine).json()
+        assert client.get(f"/v1/batches/{batch['id']}", headers=others).status_code == 404
+        assert ended(client, batch["id"], mine)["status"] == "completed"
+
+
+def test_a_restart_goes_on_with_a_batch_to_the_same_bytes(app):
+    plain = Job._ask
+    with app() as client:
+        id = upload(client, rows(6, temperature=1.2)).json()["id"]
+        body = {"input_file_id": id, "endpoint": ENDPOINT}
+        whole = ended(client, client.post("/v1/batches", json=body).json()["id"])
+        content = client.get(f"/v1/files/{whole['output_file_id']}/content").content
+        n_left = [2]
+
+        async def stalls(job, row):
+            n_left[0] -= 1
+            if n_left[0] < 0:
+                await asyncio.Event().wait()
+            return await plain(job, row)
+
+        Job._ask = stalls
+        try:
+            batch = client.post("/v1/batches", json=body).json()
+            while client.get(f"/v1/batches/{batch['id']}").json()["request_counts"]["completed"] < 2:
+                time.sleep(0.01)
+        finally:
+            Job._ask = plain
+    with app() as client:
+        found = client.get(f"/v1/batches/{batch['id']}").json()
+        assert found["status"] == "in_progress"
+        client.portal.call(client.app.state.batches.wake)
+        again = ended(client, batch["id"])
+        assert again["status"] == "completed"
+        assert client.get(f"/v1/files/{again['output_file_id']}/content").content == content
+
+
+def test_a_batch_that_is_cancelled_keeps_its_answers(app):
+    plain = Job._ask
+
+    async def slow(job, row):
+        while row.number > 1 and not job.is_cancelled:
+            await asyncio.sleep(0.005)
+        return await plain(job, row)
+
+    Job._ask = slow
+    try:
+        with app() as client:
+            id = upload(client, rows(5)).json()["id"]
+            batch = client.post("/v1/batches", json={"input_file_id": id, "endpoint": ENDPOINT}).json()
+            while client.get(f"/v1/batches/{batch['id']}").json()["request_counts"]["completed"] < 2:
+                time.sleep(0.01)
+            assert client.delete(f"/v1/files/{id}").status_code == 409
+            assert client.post(f"/v1/batches/{batch['id']}/cancel").json()["status"] == "cancelling"
+            batch = ended(client, batch["id"])
+            assert batch["status"] == "cancelled" and batch["request_counts"]["completed"] == 2
+            assert len(client.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()) == 2
+            assert client.post(f"/v1/batches/{batch['id']}/cancel").status_code == 409
+    finally:
+        Job._ask = plain
+
+
+def test_what_cannot_be_done_is_refused_by_name(app):
+    with app(max_files="200") as client:
+        assert "purpose" in upload(client, rows(1), purpose="fine-tune").json()["error"]["message"]
+        assert "form" in client.post("/v1/files", json={"purpose": "batch"}).json()["error"]["message"]
+        assert client.post("/v1/files", data={"purpose": "batch"}, files={"other": b"x"}).status_code == 400
+        assert upload(client, rows(9)).status_code == 413
+        body = {"input_file_id": "file-" + "0" * 32, "endpoint": ENDPOINT}
+        assert client.post("/v1/batches", json=body).status_code == 404
+        assert client.post("/v1/batches", json={**body, "endpoint": "/v1/images"}).status_code == 400
+        for id in ("../sessions", "file-..", "batch_x"):
+            assert client.get(f"/v1/files/{id}").status_code == 404
+        small = upload(client, ["hi"]).json()["id"]  # a chat in a batch of completions
+        batch = client.post("/v1/batches", json={"input_file_id": small, "endpoint": ENDPOINT}).json()
+        assert ended(client, batch["id"])["request_counts"] == {"total": 1, "completed": 0, "failed": 1}

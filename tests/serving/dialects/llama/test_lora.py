@@ -1,0 +1,61 @@
+"""Adapters of a server: how much each counts, for all requests and for one."""
+
+import pytest
+
+from tests.engine.test_adapters import lora, write_lora
+from woolly.errors import RequestError
+from woolly.serving import Settings
+
+PROMPT = list(range(40, 90))
+
+
+@pytest.fixture
+def files(tmp_path):
+    return [str(write_lora(tmp_path / f"{name}.gguf", lora(seed))) for seed, name in enumerate(("first", "second"))]
+
+
+def ids(client, **fields):
+    body = {"prompt": PROMPT, "n_predict": 12, "temperature": 0, "ignore_eos": True, "return_tokens": True, **fields}
+    reply = client.post("/completion", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["tokens"]
+
+
+def scales(*numbers):
+    return [{"id": i, "scale": number} for i, number in enumerate(numbers)]
+
+
+def test_scales_hold_for_all_requests_until_they_are_set_anew(app_with, tiny_folder, files):
+    model = str(tiny_folder / "tiny.gguf")
+    with app_with(model=model, lora=files[:1], lora_scaled=(f"{files[1]}:0.5",)) as client:
+        known = [{"id": 0, "path": files[0], "scale": 1.0}, {"id": 1, "path": files[1], "scale": 0.5}]
+        assert client.get("/lora-adapters").json() == known
+        at_first = ids(client)
+        assert at_first == ids(client, lora=scales(1, 0.5))
+        none = ids(client, lora=[])  # an empty list is no adapter at all
+        assert none == ids(client, lora=scales(0, 0)) != at_first
+        assert client.post("/lora-adapters", json=[{"id": 1, "scale": 1}]).json() == {"success": True}
+        assert [one["scale"] for one in client.get("/lora-adapters").json()] == [0.0, 1.0]
+        assert ids(client) == ids(client, lora=scales(0, 1)) != at_first
+        assert ids(client, lora=scales(1, 0.5)) == at_first
+        for wrong in ([{"id": 2, "scale": 0}], [{"id": 0, "scale": "much"}], [{"name": "first"}]):
+            reply = client.post("/lora-adapters", json=wrong)
+            assert reply.status_code == 400, reply.text
+        assert [one["scale"] for one in client.get("/lora-adapters").json()] == [0.0, 1.0]
+
+
+def test_a_key_that_may_not_configure_models_scales_no_adapters(app_with, tiny_folder, files):
+    model = str(tiny_folder / "tiny.gguf")
+    with app_with(model=model, lora=files, api_key=("one",), admin_key=("two",)) as client:
+        status = {
+            key: client.post("/lora-adapters", json=[], headers={"Authorization": f"Bearer {key}"}).status_code
+            for key in ("one", "two")
+        }
+        assert status == {"one": 403, "two": 200}
+
+
+@pytest.mark.parametrize("given", ["first.gguf", "first.gguf:", ":1", "first.gguf:much", "first.gguf:inf"])
+def test_a_scale_is_a_number_behind_the_file(given):
+    with pytest.raises(RequestError, match="a file and its scale were expected") as caught:
+        Settings(lora_scaled=(given,))
+    assert caught.value.field == "lora_scaled"

@@ -1,0 +1,207 @@
+"""Vectors over HTTP: the same ones as the library's, in each dialect's shape and with its errors."""
+
+import base64
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.cases.encoders import ENCODERS
+from tests.cases.tiny import write_tiny
+from woolly import LLM
+from woolly.engine.meaning.reader import Reader
+
+TEXTS = ["sheep", "a goat on the hill"]
+
+
+@pytest.fixture(scope="module")
+def wanted(readers):
+    with LLM(readers / "embedder.gguf", threads=1) as llm:
+        yield llm.embed(TEXTS), llm.embed(TEXTS, normalize=False), [llm.tokenize(text) for text in TEXTS]
+
+
+def test_openai_takes_texts_and_ids_and_replies_in_two_encodings(client, wanted):
+    vectors, _, ids = wanted
+    for given in (TEXTS, ids):
+        reply = client.post("/v1/embeddings", json={"model": "embedder", "input": given}).json()
+        assert [one["index"] for one in reply["data"]] == [0, 1] and reply["object"] == "list"
+        np.testing.assert_array_equal(np.array([one["embedding"] for one in reply["data"]], np.float32), vectors)
+        assert reply["usage"] == {"prompt_tokens": sum(map(len, ids)), "total_tokens": sum(map(len, ids))}
+    for given in (TEXTS[0], ids[0]):
+        body = {"model": "embedder", "input": given, "encoding_format": "base64"}
+        (one,) = client.post("/v1/embeddings", json=body).json()["data"]
+        np.testing.assert_array_equal(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), vectors[0])
+
+
+def test_dimensions_are_cut_and_normalized_again(client, wanted):
+    body = {"model": "embedder", "input": "sheep", "dimensions": 16}
+    (one,) = client.post("/v1/embeddings", json=body).json()["data"]
+    short = wanted[0][0][:16]
+    np.testing.assert_allclose(one["embedding"], short / np.linalg.norm(short), atol=1e-6)
+    reply = client.post("/v1/embeddings", json={**body, "dimensions": 65})
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "dimensions"
+    assert "1 to 64" in reply.json()["error"]["message"]
+
+
+def test_ollama_replies_in_its_own_shapes(client, wanted):
+    vectors, raw, ids = wanted
+    reply = client.post("/api/embed", json={"model": "embedder:latest", "input": TEXTS}).json()
+    np.testing.assert_array_equal(np.array(reply["embeddings"], np.float32), vectors)
+    assert reply["prompt_eval_count"] == sum(map(len, ids)) and reply["total_duration"] >= reply["load_duration"] >= 0
+    one = client.post("/api/embeddings", json={"model": "embedder", "prompt": TEXTS[1]}).json()
+    np.testing.assert_array_equal(np.array(one["embedding"], np.float32), raw[1])
+    assert client.post("/api/embed", json={"model": "embedder", "input": []}).json()["embeddings"] == []
+    assert client.post("/api/embeddings", json={"model": "embedder", "prompt": ""}).json() == {"embedding": []}
+
+
+@pytest.mark.parametrize(("kind", "order"), [(-1, None), (0, None), (1, 1), (None, 2), (3, 3)])
+def test_llama_server_replies_rows_in_the_length_that_is_asked_for(client, wanted, kind, order):
+    raw = wanted[1].astype(np.float64)
+    lengths = {-1: np.ones(2), 0: np.abs(raw).max(axis=1) / 32760}.get(kind)
+    if lengths is None:
+        lengths = np.linalg.norm(raw, ord=order, axis=1)
+    body = {"model": "embedder", "content": TEXTS, **({} if kind is None else {"embd_normalize": kind})}
+    reply = client.post("/embedding", json=body).json()
+    assert [one["index"] for one in reply] == [0, 1]
+    rows = [row for one in reply for row in one["embedding"]]
+    np.testing.assert_allclose(rows, raw / lengths[:, None], rtol=1e-5)
+
+
+def test_embeddings_without_v1_replies_as_the_field_asks(client):
+    ours = client.post("/embeddings", json={"model": "embedder", "content": "sheep"}).json()
+    theirs = client.post("/embeddings", json={"model": "embedder", "input": "sheep"}).json()
+    assert theirs["data"][0]["embedding"] == ours[0]["embedding"][0]
+
+
+def test_cohere_replies_by_type(client, wanted):
+    body = {
+        "model": "embedder",
+        "texts": TEXTS,
+        "input_type": "search_document",
+        "embedding_types": ["float", "base64"],
+    }
+    reply = client.post("/v2/embed", json=body)
+    np.testing.assert_array_equal(np.array(reply.json()["embeddings"]["float"], np.float32), wanted[0])
+    assert reply.headers["x-woolly-ignored"].startswith("input_type")
+    assert client.post("/v2/embed", json={**body, "embedding_types": ["int8"]}).status_code == 400
+
+
+LONG = "b" * 600
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/embeddings", {"input": ["a", LONG]}, lambda reply: reply["error"]["message"]),
+        ("/embedding", {"content": ["a", LONG]}, lambda reply: reply["error"]["message"]),
+        ("/api/embed", {"input": ["a", LONG]}, lambda reply: reply["error"]),
+        ("/v2/embed", {"texts": ["a", LONG]}, lambda reply: reply["message"]),
+    ],
+)
+def test_a_text_that_is_too_long_is_refused_with_both_numbers_or_cut_and_told(client, path, body, message):
+    reply = client.post(path, json={"model": "embedder", **body})
+    assert reply.status_code == 400
+    assert "text 1 has 600 tokens" in message(reply.json()) and "512" in message(reply.json())
+    cut = client.post(path, json={"model": "embedder", "truncate": "END" if path == "/v2/embed" else True, **body})
+    assert cut.status_code == 200 and cut.headers["x-woolly-truncated"] == "1"
+    if path in ("/v1/embeddings", "/api/embed"):
+        assert cut.json()["truncated"] == [1]
+
+
+def test_a_chat_model_is_refused_with_the_name_of_one_here(client):
+    reply = client.post("/v1/embeddings", json={"model": "tiny", "input": "a"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, "wrong_model", "model")
+    assert "tiny cannot make vectors of texts" in error["message"] and "ask for embedder" in error["message"]
+    assert client.post("/api/embed", json={"model": "tiny", "input": "a"}).json()["error"].endswith("ask for embedder")
+
+
+def test_a_request_without_a_model_goes_to_one_that_can(client):
+    assert client.post("/v1/embeddings", json={"input": "a"}).json()["model"] == "embedder"
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    assert client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1}).json()["model"] == "tiny"
+    assert client.post("/v1/chat/completions", json={**chat, "model": "embedder"}).status_code == 400
+
+
+def test_a_chat_model_and_an_embedder_stay_loaded_beside_each_other(app_with, readers):
+    with app_with(models_dir=readers) as client:
+        check_beside(client)
+
+
+def check_beside(client):
+    for _ in range(2):
+        client.post("/v1/completions", json={"model": "tiny", "prompt": "hi", "max_tokens": 1})
+        client.post("/v1/embeddings", json={"model": "embedder", "input": "a"})
+        client.post("/v1/rerank", json={"model": "ranker", "query": "a", "documents": ["b"]})
+    loaded = {slot.info.name for slot in client.app.state.models.all_loaded}
+    assert loaded == {"tiny", "embedder", "ranker"}
+    client.post("/v1/rerank", json={"model": "judge", "query": "a", "documents": ["b"]})
+    assert {slot.info.name for slot in client.app.state.models.all_loaded} == {"tiny", "embedder", "judge"}
+    metrics = client.get("/metrics").text
+    assert "woolly_texts_total 5.0" in metrics
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/embeddings", {}, "input"),
+        ("/v1/embeddings", {"input": [[]]}, None),
+        ("/v1/embeddings", {"input": [1, 99999]}, None),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ("/embedding", {}, "content"),
+        ("/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+    ],
+)
+def test_what_cannot_be_read_is_a_400_in_one_sentence(client, path, body, param):
+    reply = client.post(path, json={"model": "embedder", **body})
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == param, reply.text
+
+
+def test_silence_ends_the_reading(app_with, readers):
+    with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=0.4) as client:
+        client.post("/v1/embeddings", json={"input": "a"})
+        driver = client.app.state.models.ready("embedder").model.driver
+        is_held, go_on = threading.Event(), threading.Event()
+
+        def hold(engine):
+            is_held.set()
+            go_on.wait(20)
+
+        holding = threading.Thread(target=driver.call, args=(hold,))
+        holding.start()
+        assert is_held.wait(20)
+        releasing = threading.Timer(2, go_on.set)  # a cancel may wait for the engine's thread
+        releasing.start()
+        reply = client.post("/v1/embeddings", json={"input": "b"})
+        go_on.set()
+        holding.join()
+        releasing.cancel()
+        assert reply.status_code == 504 and reply.json()["error"]["code"] == "request_timeout"
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+        assert client.app.state.models.ready("embedder").model.engine.reader.is_idle
+
+
+def test_a_reading_that_goes_on_may_take_longer_than_the_limit(app_with, readers, monkeypatch):
+    run = Reader._run
+    monkeypatch.setattr(Reader, "_run", lambda *args: (time.sleep(0.1), run(*args))[1])
+    with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=1.0) as client:
+        started = time.monotonic()
+        reply = client.post("/v1/embeddings", json={"input": ["b" * 400] * 16})
+        assert reply.status_code == 200 and len(reply.json()["data"]) == 16
+        assert time.monotonic() - started > 1.2
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+def test_a_model_without_pooling_gives_a_vector_for_each_token(app_with, tmp_path, path):
+    file = write_tiny(ENCODERS["bert-none"], tmp_path / "rows.gguf")
+    with LLM(file) as llm:
+        wanted = [rows.tolist() for rows in llm.embed_tokens(["sheep", "a goat"])]
+    with app_with(models_dir=tmp_path, model=str(file)) as client:
+        for field in ("content", "input"):
+            reply = client.post(path, json={field: ["sheep", "a goat"]}).json()
+            assert reply == [{"index": i, "embedding": rows} for i, rows in enumerate(wanted)]
+        refused = client.post("/v1/embeddings", json={"input": "sheep"})
+        assert refused.status_code == 400 and refused.json()["error"]["code"] == "wrong_model"
+        assert client.post(path, json={"content": "sheep", "dimensions": 4}).status_code == 400

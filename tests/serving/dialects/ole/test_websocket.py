@@ -1,0 +1,230 @@
+"""Chats over a socket: several at once, each cancelled by itself, and no message that ends the connection."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket as sockets
+import struct
+import time
+
+import pytest
+from starlette.websockets import WebSocketDisconnect
+
+from tests.serving.conftest import serving
+
+HI = [{"role": "user", "content": "hi"}]
+LONG = {"messages": HI, "max_tokens": 480, "ignore_eos": True}
+
+
+def until(socket, *kinds):
+    """Messages up to the first of a kind."""
+    messages = [socket.receive_json()]
+    while messages[-1]["type"] not in kinds:
+        messages.append(socket.receive_json())
+    return messages
+
+
+def pages_free(client):
+    (slot,) = client.app.state.models.all_loaded
+    pool = slot.model.engine.scheduler.pages
+    return pool.n_free == pool.n_pages
+
+
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
+    asked = {"messages": HI, "max_tokens": 20, "seed": 4}
+    reply = client.post("/api/v1/inference/chat", json=asked).json()
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", **asked})
+        messages = until(socket, "done", "error")
+    name = messages[0].pop("request_id")
+    assert name.endswith(".1") and messages[0] == {"type": "start", "id": "chat-1", "model": "tiny"}
+    text = "".join(message["content"] for message in messages[1:-1])
+    assert text == messages[-1]["content"] == reply["choices"][0]["message"]["content"]
+    assert messages[-1]["usage"]["completion_tokens"] == 20 and messages[-1]["finish_reason"] == "length"
+
+
+def test_one_chat_is_cancelled_and_another_goes_on(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "id": "long", **LONG})
+        assert socket.receive_json()["type"] == "start"
+        socket.send_json({"type": "chat", "id": "short", "messages": HI, "max_tokens": 3})
+        socket.send_json({"type": "cancel", "id": "long"})
+        ends = {}
+        while len(ends) < 2:
+            message = socket.receive_json()
+            if message["type"] in ("done", "cancelled", "error"):
+                ends[message["id"]] = message["type"]
+    assert ends == {"long": "cancelled", "short": "done"}
+    assert wait_for(lambda: pages_free(client))
+
+
+def test_a_client_that_leaves_frees_its_pages(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", **LONG})
+        until(socket, "token")
+    assert wait_for(lambda: pages_free(client))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("no json", "JSON"),
+        ("[1]", "JSON object"),
+        ("[" * 100_000, "deep"),
+        ('{"type": "chat", "prompt": "\\ud800"}', "surrogate"),
+        ('{"type": "sing"}', "type"),
+        ('{"type": ["chat"]}', "type"),
+        ('{"type": "chat"}', "prompt"),
+        ('{"type": "chat", "messages": [], "id": "x"}', "messages"),
+        ('{"type": "chat", "prompt": "hi", "format": "json"}', "format"),
+        ('{"type": "chat", "prompt": "hi", "stream": false}', "stream"),
+        ('{"type": "chat", "prompt": "hi", "temperature": NaN}', "NaN"),
+        ('{"type": "chat", "prompt": "hi", "model": "nobody"}', "nobody"),
+        ('{"type": "chat", "id": 7, "prompt": "hi"}', "id"),
+        ('{"type": "cancel", "id": "nobody"}', "id"),
+        ('{"type": "cancel"}', "id"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_told_and_the_socket_goes_on(client, text, named):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_text(text)
+        told = socket.receive_json()
+        assert told["type"] == "error" and named in told["error"]["message"]
+        socket.send_json({"type": "ping"})
+        assert socket.receive_json() == {"type": "pong"}
+
+
+def test_two_chats_of_one_name_are_refused(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "id": "a", **LONG})
+        assert socket.receive_json()["type"] == "start"
+        socket.send_json({"type": "chat", "id": "a", **LONG})
+        assert until(socket, "error", "done")[-1]["error"]["code"] == "chat_exists"
+
+
+def test_a_message_of_bytes_is_refused_and_the_socket_goes_on(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_bytes(b"\xff")
+        assert socket.receive_json()["type"] == "error"
+        socket.send_json({"type": "ping"})
+        assert socket.receive_json() == {"type": "pong"}
+
+
+def test_every_chat_counts_for_the_rate(app_with):
+    with app_with(rate_limit=3) as client, client.websocket_connect("/api/v1/ws") as socket:
+        ends = []
+        for _ in range(3):
+            socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+            ends.append(until(socket, "done", "error")[-1])
+    assert [end["type"] for end in ends] == ["done", "done", "error"]
+    assert ends[-1]["error"]["code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://[", "null"])
+def test_pages_of_other_origins_cannot_connect(client, origin):
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("/api/v1/ws", headers={"origin": origin}) as socket,
+    ):
+        socket.receive_json()
+
+
+def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog):
+    with caplog.at_level(logging.INFO, "woolly.serving"):
+        with client.websocket_connect("/api/v1/ws", headers={"x-request-id": "mine"}) as socket:
+            socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+            started = until(socket, "done")[0]
+            socket.send_json({"type": "chat", "messages": HI, "model": "nobody"})
+            until(socket, "error")
+            socket.send_json({"type": "chat", "id": "long", **LONG})
+            until(socket, "token")
+            socket.send_json({"type": "cancel", "id": "long"})
+            until(socket, "cancelled")
+        assert wait_for(lambda: any(record.getMessage() == "socket" for record in caplog.records))
+    assert started["request_id"] == "mine.1"
+    lines = [record for record in caplog.records if record.getMessage() == "request"]
+    assert [(line.method, line.path, line.status) for line in lines] == [
+        ("WS", "/api/v1/ws", 200),
+        ("WS", "/api/v1/ws", 404),
+        ("WS", "/api/v1/ws", 499),
+    ]
+    (end,) = [record for record in caplog.records if record.getMessage() == "socket"]
+    assert end.status == 101 and end.ms > 0
+
+
+def test_a_refused_socket_is_logged_with_its_status(client, caplog):
+    with (
+        caplog.at_level(logging.INFO, "woolly.serving"),
+        contextlib.suppress(WebSocketDisconnect),
+        client.websocket_connect("/api/v1/ws", headers={"origin": "https://evil.example"}),
+    ):
+        pass
+    assert [record.status for record in caplog.records if record.getMessage() == "socket"] == [403]
+
+
+def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch):
+    with app_with(socket_idle=0.2) as client, client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+        until(socket, "done")
+        # A chat that waits for its model for longer than the limit is no idleness.
+        models = client.app.state.models
+        monkeypatch.setattr(models, "use", lambda name, real=models.use: slow(real(name)))
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
+        assert until(socket, "done", "error")[-1]["type"] == "done"
+        with pytest.raises(WebSocketDisconnect) as closed:
+            socket.receive_json()
+    assert closed.value.code == 1001 and "0.2 seconds" in closed.value.reason
+
+
+@contextlib.asynccontextmanager
+async def slow(context):
+    await asyncio.sleep(0.5)
+    async with context as value:
+        yield value
+
+
+def test_timings_are_told_with_every_token_where_they_are_asked_for(client):
+    with client.websocket_connect("/api/v1/ws") as socket:
+        options = {"timings_per_token": True, "stream_options": {"include_usage": True}}
+        socket.send_json({"type": "chat", "messages": HI, "max_tokens": 3, "ignore_eos": True, **options})
+        messages = until(socket, "done", "error")
+    assert messages[-1]["usage"]["completion_tokens"] == 3
+    tokens = [message for message in messages if message["type"] == "token"]
+    assert tokens and all(token["timings"]["prompt_n"] > 0 for token in tokens)
+
+
+def test_chats_of_sockets_count_for_the_bytes_of_all_bodies(app_with):
+    with app_with(max_body="2KB", max_bodies="2KB") as client, client.websocket_connect("/api/v1/ws") as socket:
+        socket.send_json({"type": "chat", "messages": [{"role": "user", "content": "x" * 2000}]})
+        assert until(socket, "error", "done")[-1]["error"]["code"] == "too_many_bytes"
+        assert client.app.state.bodies.n_held == 0
+
+
+def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--timeout", "1", "-t", "1", ctx=512) as server:
+        plain = sockets.socket()
+        plain.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1024)
+        plain.connect(server.address)
+        with plain:
+            head = "GET /api/v1/ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            plain.sendall(f"{head}Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+            plain.recv(64)
+            # Megabytes of errors that nobody reads: each message quotes much of what was wrong with it.
+            wrong = json.dumps({"type": "x" * 900}).encode()
+            frame = struct.pack("!BBHI", 0x81, 0x80 | 126, len(wrong), 0) + wrong
+            plain.settimeout(5)
+            with contextlib.suppress(OSError):
+                for _ in range(100_000):
+                    plain.sendall(frame)
+            with server.client() as api:
+                assert wait_for(lambda: " socket client" in server.log.read_text())
+                assert api.get("/health").status_code == 200

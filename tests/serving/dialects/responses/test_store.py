@@ -1,0 +1,80 @@
+"""The store of responses: what it counts, and how a body refers to its items."""
+
+import pytest
+
+from woolly.serving.dialects.responses.store import ResponseStore
+from woolly.serving.errors import ApiError
+
+
+def keep(store, id, *ids, owner="me", text="x"):
+    items = [{"type": "message", "id": one, "text": f"{text} of {id}"} for one in ids]
+    store.keep(owner, {"id": id, "output": [{"type": "message", "id": f"out_{id}"}]}, items, None)
+
+
+def refer(store, *ids, owner="me"):
+    return store.resolved(owner, [{"type": "item_reference", "id": id} for id in ids])
+
+
+def test_references_find_the_latest_item_of_their_owner_until_it_is_forgotten():
+    store = ResponseStore(most=2)
+    keep(store, "one", "a", "b", "a")
+    keep(store, "two", "a")
+    keep(store, "other", "a", owner="you")  # forgets "one"
+    assert [item["text"] for item in refer(store, "a")] == ["x of two"]
+    assert refer(store, "out_two")[0]["id"] == "out_two" and refer(store, "a", owner="you")[0]["text"] == "x of other"
+    for id, owner in (("b", "me"), ("out_one", "me"), ("out_two", "you")):
+        with pytest.raises(ApiError, match="send the item itself"):
+            refer(store, id, owner=owner)
+    store.delete("me", "two")
+    store.delete("you", "other")
+    assert len(store) == store.n_bytes == 0 and not store._items
+
+
+def test_an_item_of_two_responses_outlives_the_later_one():
+    store = ResponseStore()
+    keep(store, "one", "a")
+    keep(store, "two", "a")
+    store.delete("me", "two")
+    assert refer(store, "a")[0]["text"] == "x of one"
+
+
+def test_ids_that_are_no_text_are_stored_and_cannot_be_referred_to():
+    store = ResponseStore()
+    keep(store, "one", None, ["a"], {"b": 1}, 3)
+    with pytest.raises(ApiError):
+        refer(store, "3")
+    store.delete("me", "one")
+
+
+def test_a_body_refers_to_an_item_once_and_to_a_bounded_number():
+    store = ResponseStore()
+    keep(store, "one", "a")
+    with pytest.raises(ApiError, match="twice"):
+        refer(store, "a", "a")
+    with pytest.raises(ApiError, match="5000 references"):
+        refer(store, *map(str, range(5000)))
+
+
+def test_a_reference_looks_at_no_other_item():
+    class Item(dict):
+        n_read = 0
+
+        def __getitem__(self, key):
+            Item.n_read += 1
+            return super().__getitem__(key)
+
+    store = ResponseStore()
+    items = [Item(type="message", id=str(i)) for i in range(3000)]
+    store.keep("me", {"id": "one", "output": []}, items, None)
+    Item.n_read = 0
+    assert refer(store, *map(str, range(3000))) == items and Item.n_read == 0
+
+
+def test_bytes_are_counted_not_characters():
+    store = ResponseStore(most_bytes=3000)
+    keep(store, "plain", "a", text="x" * 1000)
+    n_plain = store.n_bytes
+    keep(store, "wide", "a", text="\N{SHEEP}" * 1000)  # 4 bytes each: more than all that may be kept
+    assert 1000 < n_plain < 3000 and len(store) == 1
+    keep(store, "broken", "b", text="\ud800")
+    assert len(store) == 2

@@ -1,0 +1,44 @@
+"""Routes that other servers have: whoever asks for one learns what this one has instead."""
+
+import re
+
+import pytest
+
+from woolly.serving.dialects.missing_routes import why_absent
+
+HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
+
+ABSENT = [
+    ("POST", "/v1/audio/speech", "no audio", ""),
+    ("POST", "/v1/v1/chat/completions", "once", "/v1/chat/completions"),
+    ("GET", "/v1/v1/models", "end with /v1", "/v1/models"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "says", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
+def test_a_route_of_another_server_is_a_404_that_names_what_to_use(client, method, path, says, instead):
+    reply = client.request(method, path, json=HI if method == "POST" else None)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (404, "not_supported"), reply.text
+    assert says in error["message"] and instead in error["message"]
+    assert error["message"].startswith(f"{method} {path}: ")
+
+
+@pytest.mark.parametrize(("method", "path", "says", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
+def test_what_is_named_instead_is_there(client, method, path, says, instead):
+    paths = client.get("/openapi.json").json()["paths"]
+    for verb, route in re.findall(r"(GET|POST) (/[\w/{}]+)", why_absent(path)):
+        named = re.sub(r"{\w+}", "{}", route)
+        there = {re.sub(r"{\w+}", "{}", one): operations for one, operations in paths.items()}
+        assert verb.lower() in there.get(named, {}), route
+
+
+def test_a_route_that_nobody_has_is_told_where_to_look(client):
+    reply = client.get("/v1/nothing")
+    assert reply.status_code == 404 and reply.json()["error"]["code"] == "not_found"
+    assert "/docs" in reply.json()["error"]["message"]
+
+
+def test_a_route_that_is_there_and_finds_nothing_keeps_its_own_words(client):
+    reply = client.get("/v1/models/none")
+    assert reply.json()["error"]["code"] == "model_not_found"

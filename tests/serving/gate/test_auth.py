@@ -1,0 +1,136 @@
+"""Who may ask: keys and tokens, alone and at a real server."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+
+import pytest
+
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.auth import Authority
+
+SECRET = "a secret of the operator, long enough"
+
+
+def part(value):
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def signed(header, claims, hash=hashlib.sha256):
+    """As any library for JSON Web Tokens signs (RFC 7515, RFC 7518 section 3.2)."""
+    body = f"{part(header)}.{part(claims)}"
+    return f"{body}.{part(hmac.new(SECRET.encode(), body.encode(), hash).digest())}"
+
+
+@pytest.fixture
+def authority():
+    return Authority(("first-key", "second-key"), SECRET, 3600)
+
+
+def test_each_key_is_known_and_none_other(authority):
+    first, second = authority.identify("first-key"), authority.identify("second-key")
+    assert first and second and first != second
+    for wrong in (None, "", "first-ke", "first-key ", "FIRST-KEY", "first-key,second-key", "\ud800", "x" * 10**6):
+        assert authority.identify(wrong) is None
+
+
+def test_a_name_of_a_client_does_not_give_its_key_away(authority):
+    assert "first" not in repr(authority.identify("first-key"))
+
+
+def test_a_token_stands_for_its_user_until_it_expires(authority, monkeypatch):
+    token, seconds = authority.issue("ole", "first-key")
+    assert seconds == 3600
+    assert authority.identify(token).name == "user:ole"
+    claims = authority.validate(token)
+    assert claims["sub"] == "ole" and claims["exp"] - claims["iat"] == 3600
+    now = time.time()
+    for age, is_valid in ((3590, True), (3601, False)):
+        monkeypatch.setattr(time, "time", lambda age=age: now - age)
+        token, _ = authority.issue("ole", "first-key")
+        assert (authority.validate(token) is not None) == is_valid
+
+
+def test_a_user_shares_the_rate_of_its_key_and_is_nobody_to_another_key(authority):
+    first, second = (authority.identify(authority.issue("ole", f"{n}-key")[0]) for n in ("first", "second"))
+    assert first.name == second.name and first.owner != second.owner
+    assert first.key == authority.identify("first-key").key != second.key
+    again = Authority(("first-key",), None, 3600)
+    assert again.identify(again.issue("ole", "first-key")[0]).owner == first.owner
+
+
+def test_a_token_needs_a_key(authority):
+    with pytest.raises(ApiError) as caught:
+        authority.issue("ole", "wrong")
+    assert (caught.value.status, caught.value.code) == (401, "authentication_failed")
+
+
+def test_no_byte_of_a_token_can_be_changed(authority):
+    token, _ = authority.issue("ole", "first-key")
+    for i in range(0, len(token), 3):
+        other = "A" if token[i] != "A" else "B"
+        assert authority.validate(token[:i] + other + token[i + 1 :]) is None
+
+
+def test_an_unsigned_token_is_refused(authority):
+    claims = {"sub": "ole", "iat": 0, "exp": 2**40, "key": "open"}
+    for header in ({"alg": "none"}, {"alg": "HS256", "typ": "JWT"}):
+        for signature in ("", part("x")):
+            assert authority.validate(f"{part(header)}.{part(claims)}.{signature}") is None
+
+
+def test_a_token_ends_with_its_key_and_with_the_secret(authority):
+    token, _ = authority.issue("ole", "first-key")
+    assert Authority(("first-key",), SECRET, 3600).validate(token)
+    assert Authority(("second-key",), SECRET, 3600).validate(token) is None
+    assert Authority(("first-key",), "another secret entirely, as long", 3600).validate(token) is None
+
+
+def test_a_token_of_an_open_server_is_worth_nothing_when_keys_are_needed():
+    token, _ = Authority((), SECRET, 3600).issue("ole", "")
+    assert Authority((), SECRET, 3600).validate(token)
+    assert Authority(("key",), SECRET, 3600).validate(token) is None
+
+
+@pytest.mark.parametrize("user", ["", "a\nb", "x" * 201])
+def test_a_user_has_a_sound_name(authority, user):
+    with pytest.raises(ApiError, match="user_id"):
+        authority.issue(user, "first-key")
+
+
+def test_a_token_is_a_json_web_token_that_others_can_check(authority):
+    token, _ = authority.issue("ole", "first-key")
+    head, claims, signature = token.split(".")
+    assert "=" not in token
+    header = json.loads(base64.urlsafe_b64decode(head + "=="))
+    assert header == {"alg": "HS256", "typ": "JWT"}
+    expected = hmac.new(SECRET.encode(), f"{head}.{claims}".encode(), hashlib.sha256).digest()
+    assert signature == part(expected)
+    read = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert read["sub"] == "ole" and read["exp"] - read["iat"] == 3600 and "first-key" not in str(read)
+    # What another library makes of the same claims is the same token to this server, however it writes its JSON.
+    assert authority.validate(signed({"typ": "JWT", "alg": "HS256"}, read)) == read
+
+
+def test_a_token_cannot_choose_how_it_is_checked_or_hold_what_is_no_claim(authority):
+    sound = authority.validate(authority.issue("ole", "first-key")[0])
+    header = {"alg": "HS256", "typ": "JWT"}
+    assert authority.validate(signed(header, sound)) == sound
+    assert authority.validate(signed({"alg": "HS512"}, sound, hashlib.sha512)) is None
+    for bad in ({}, {"alg": "none"}, {"alg": "hs256"}, {"alg": "RS256"}, {**header, "crit": ["exp"]}, [], "HS256"):
+        assert authority.validate(signed(bad, sound)) is None
+    for change in (
+        {"exp": None}, {"exp": "tomorrow"}, {"exp": True}, {"exp": float("nan")}, {"exp": 1e300}, {"sub": None},
+        {"sub": ""}, {"sub": 5}, {"key": None}, {"key": ["open"]}, {"nbf": 2**33}, {"nbf": "now"}, {"nbf": None},
+        {"nbf": "0"}, {"exp": str(2**33)}, {"exp": float("inf")}, {"exp": [1]},
+    ):  # fmt: skip
+        assert authority.validate(signed(header, {**sound, **change})) is None, change
+    for name in ("exp", "sub", "key"):
+        assert authority.validate(signed(header, {k: v for k, v in sound.items() if k != name})) is None
+    for claims in ([], "x", 5, None, b"no json", b"[" * 2000):
+        assert authority.validate(signed(header, claims)) is None
+    for text in ("", ".", "..", "...", "a.b.c.d", "x" * 5000):
+        assert authority.validate(text) is None

@@ -1,0 +1,245 @@
+"""Chatting in a real browser with a real model: what a person types, sees, and finds again."""
+
+import json
+from urllib.parse import urlsplit
+
+from tests.serving.pages.conftest import answer_with, answers, ask, assert_shows, settled
+
+
+def versions(page):
+    return [text.replace("\u2009", "") for text in page.locator(".branches span").all_inner_texts()]
+
+
+def test_an_answer_streams_and_is_there_after_a_reload(page):
+    page.locator("#message").fill("Count from one to twenty, one number per line.")
+    page.keyboard.press("Enter")
+    page.locator(".message.running").wait_for()
+    assert page.locator(".message.user .plain").inner_text() == "Count from one to twenty, one number per line."
+    assert page.locator("#send").get_attribute("aria-label") == "Stop"
+    seen = set()
+    while page.locator(".message.running").count():
+        seen.add(len(answers(page).inner_text()))
+    settled(page)
+    whole = answers(page).inner_text()
+    assert len(whole) > 20
+    assert len(seen - {0, len(whole)}) >= 2, "it was not shown as it came"
+    assert "tokens/s" in page.locator(".assistant .figures").inner_text()
+    assert page.locator("#announcer").inner_text().startswith("Answer: ")
+    page.reload()
+    answers(page).wait_for()
+    assert answers(page).inner_text() == whole
+    assert page.locator(".conversation.current .open").inner_text().startswith("Count from one to twenty")
+
+
+def test_no_request_fails_in_an_ordinary_chat(page):
+    for question in ("Name three colours.", "And three animals.", "And three trees.", "Thank you."):
+        ask(page, question)
+    for key in ("Control+,", "Control+.", "Control+.", "Control+K"):
+        page.keyboard.press(key)
+    page.locator("#model").click()
+    page.keyboard.press("Escape")
+    ask(page, "Hello.")
+    page.wait_for_load_state("networkidle")
+    failed = [(request.url, request.failure) for request in page.watch.failed]
+    assert not failed
+    done = [urlsplit(request.url).path for request in page.watch.finished]
+    assert done.count("/v1/chat/completions") == 5
+
+
+def test_stop_keeps_what_had_come_and_the_server_ends_its_work(page, server):
+    page.keyboard.press("Control+,")
+    page.get_by_label("Max tokens", exact=True).fill("2000")
+    page.locator("summary", has_text="More").click()
+    page.get_by_label("Ignore EOS").select_option("true")
+    page.keyboard.press("Control+,")
+    page.locator("#message").fill("Tell a very long story.")
+    page.keyboard.press("Enter")
+    page.locator(".message.begun").wait_for()
+    page.keyboard.press("Escape")
+    settled(page)
+    assert len(answers(page).inner_text()) > 0
+    assert "stopped" in page.locator(".assistant .figures").inner_text()
+    assert page.locator(".problem").count() == 0
+    with server.client() as client:
+        for _ in range(100):
+            if not any(slot["is_processing"] for slot in client.get("/slots").json()):
+                break
+        else:
+            raise AssertionError("the answer that was stopped still runs")
+
+
+def test_asking_again_keeps_the_first_answer_as_a_version(page):
+    answer_with(page, "The first.", "The second.")
+    ask(page, "Say something.")
+    page.get_by_label("Answer again").click()
+    settled(page)
+    assert answers(page).all_inner_texts() == ["The second."]
+    assert versions(page) == ["2/2"]
+    page.get_by_label("Version before").click()
+    assert answers(page).all_inner_texts() == ["The first."]
+    page.reload()
+    answers(page).wait_for()
+    assert answers(page).all_inner_texts() == ["The first."]
+    assert versions(page) == ["1/2"]
+
+
+def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page):
+    bodies = answer_with(page, "Paris.", "About two million.", "Rome.")
+    ask(page, "What is the capital of France?")
+    ask(page, "How many people live there?")
+    page.locator(".message.user").first.hover()
+    page.get_by_label("Edit message").first.click()
+    box = page.get_by_role("textbox", name="Edit message")
+    assert box.input_value() == "What is the capital of France?"
+    box.fill("What is the capital of Italy?")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator(".message.user .plain").all_inner_texts() == ["What is the capital of Italy?"]
+    assert answers(page).all_inner_texts() == ["Rome."]
+    assert [message["content"] for message in bodies[-1]["messages"]] == ["What is the capital of Italy?"]
+    page.locator(".message.user").first.hover()
+    page.get_by_label("Version before").click()
+    assert answers(page).all_inner_texts() == ["Paris.", "About two million."]
+
+
+def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_path):
+    answer_with(page, "It is a fruit.")
+    ask(page, "What is a quince?")
+    page.keyboard.press("Control+K")
+    ask(page, "What is a lathe?")
+    titles = page.locator(".conversation .open")
+    assert_shows(titles, ["What is a lathe?", "What is a quince?"])
+    page.locator("#search").fill("QUINCE what")
+    assert_shows(titles, ["What is a quince?"])
+    page.locator("#search").fill("")
+    titles.nth(1).focus()
+    page.keyboard.press("F2")
+    page.keyboard.type("Fruit")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Fruit", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_label("Save Fruit as a file").click()
+    file = tmp_path / "saved.json"
+    download.value.save_as(file)
+    titles.first.focus()
+    page.get_by_role("button", name="Fruit", exact=True).focus()
+    page.keyboard.press("Delete")
+    page.locator(".toast").wait_for()
+    assert_shows(titles, ["What is a lathe?"])
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Fruit", exact=True).focus()
+    page.keyboard.press("Delete")
+    page.reload()
+    page.locator("#model[data-state=ready]").wait_for()
+    assert_shows(titles, ["What is a lathe?"])
+    page.locator("#import-file").set_input_files(file)
+    page.get_by_role("button", name="Fruit", exact=True).click()
+    assert answers(page).all_inner_texts() == ["It is a fruit."]
+
+
+def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page, tmp_path):
+    file = tmp_path / "bad.json"
+    for bad in ("[]", "null", "{", json.dumps({"conversations": [{"messages": [{"id": "a", "role": "system"}]}]})):
+        file.write_text(bad)
+        page.locator("#import-file").set_input_files(file)
+        page.locator(".toast", has_text="bad.json holds no conversations").wait_for()
+        assert page.locator(".conversation").count() == 0
+
+
+def test_everything_can_be_done_by_keyboard(page):
+    bodies = answer_with(page, "Yes.")
+    assert page.evaluate("document.activeElement.id") == "message"
+    page.keyboard.type("One")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("Two")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert bodies[0]["messages"][0]["content"] == "One\nTwo"
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Edit message"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+Shift+Enter")
+    page.locator(".branches").wait_for()
+    page.keyboard.press("Control+/")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+.")
+    assert page.locator("#performance-page").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#panel").is_hidden()
+    page.keyboard.press("Control+K")
+    assert page.locator(".start").is_visible()
+    assert page.evaluate("document.activeElement.id") == "message"
+    page.keyboard.press("Control+Shift+F")
+    assert page.evaluate("document.activeElement.id") == "search"
+    # Whatever can be tabbed to has a name, and shows that it is there.
+    seen = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name, outline, place = page.evaluate(
+            """() => {
+              const node = document.activeElement;
+              const style = getComputedStyle(node);
+              const label = node.labels?.[0]?.innerText ?? "";
+              const name = node.getAttribute("aria-label") ?? (node.innerText || label);
+              const isShown = style.outlineStyle !== "none" || node.closest(".box")?.matches(":focus-within");
+              return node === document.body ? ["the end", true, ""] : [name, isShown, node.id || name];
+            }"""
+        )
+        if place in seen:
+            break
+        seen.add(place)
+        assert name.strip() and outline, place
+    assert {"model", "performance", "settings", "message", "new-chat", "theme"} <= seen
+
+
+def test_settings_are_sent_and_those_without_a_meaning_are_not(page):
+    bodies = answer_with(page, "{}")
+    page.keyboard.press("Control+,")
+    page.get_by_label("System prompt").fill("Answer in JSON.")
+    page.get_by_label("Temperature").first.fill("0.3")
+    page.get_by_label("Stop sequences").fill("END\nSTOP")
+    for group in ("Samplers", "Mirostat"):
+        page.locator("summary", has_text=group).click()
+    assert page.get_by_label("Top k").get_attribute("placeholder") == "40"
+    page.get_by_label("Top k").fill("7")
+    assert page.get_by_label("XTC threshold").is_disabled()
+    page.get_by_label("XTC probability").fill("0.5")
+    page.get_by_label("XTC threshold").fill("0.2")
+    page.get_by_label("Structured output").select_option("json_schema")
+    page.get_by_label("JSON schema").fill('{"type": "object"}')
+    ask(page, "Go.")
+    sent = bodies[-1]
+    assert sent["messages"][0] == {"role": "system", "content": "Answer in JSON."}
+    assert (sent["temperature"], sent["top_k"], sent["stop"]) == (0.3, 7, ["END", "STOP"])
+    assert (sent["xtc_probability"], sent["xtc_threshold"]) == (0.5, 0.2)
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    page.get_by_label("Mirostat").select_option("2")
+    ask(page, "Go on.")
+    sent = bodies[-1]
+    assert sent["mirostat"] == 2 and sent["temperature"] == 0.3
+    assert not {"top_k", "xtc_probability", "xtc_threshold"} & set(sent)
+    page.reload()
+    answers(page).first.wait_for()
+    page.keyboard.press("Control+,")
+    assert page.get_by_label("System prompt").input_value() == "Answer in JSON."
+
+
+def test_a_schema_binds_the_real_model(page):
+    page.keyboard.press("Control+,")
+    page.get_by_label("Structured output").select_option("json_schema")
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    page.get_by_label("JSON schema").fill(json.dumps({**schema, "additionalProperties": False}))
+    ask(page, "How many legs has a dog?")
+    assert set(json.loads(answers(page).locator("pre").inner_text())) == {"n"}
+
+
+def test_a_model_is_unloaded_and_loaded(page, server):
+    page.locator("#model").click()
+    page.get_by_label(f"Unload {server.name}").click()
+    page.locator("#model[data-state=unloaded]").wait_for()
+    page.get_by_label(f"Load {server.name}").click()
+    page.locator("#model[data-state=ready]").wait_for()
+    page.keyboard.press("Escape")
+    assert page.locator("#models").is_hidden()
+    assert server.name in page.locator(".start .about").inner_text()

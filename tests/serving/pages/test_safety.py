@@ -1,0 +1,345 @@
+"""What a page must stand: markup from a model, errors from a server, small screens, dark rooms."""
+
+import re
+from dataclasses import replace
+
+import httpx
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.serving.pages.conftest import DESKTOP, answer_with, answers, ask, refuse_with, served, settled
+from woolly.serving import Settings, create_app
+
+HOSTILE = """\
+# <img src=x onerror="window.hacked=1"> in a heading
+
+<script>window.hacked = 1</script>
+<svg onload="window.hacked=1"></svg> and <iframe srcdoc="<script>parent.hacked=1</script>"></iframe>
+
+[click](javascript:window.hacked=1) [data](data:text/html,<script>hacked=1</script>) [tab](java\tscript:hacked=1)
+[upper](JaVaScRiPt:hacked=1) [file](file:///etc/passwd) [blob](blob:http://127.0.0.1/x) [here](/api/v1/models)
+<javascript:hacked=1> ![picture](http://tracker.example/pixel.png) [fine](https://example.org/a_b "title")
+
+- <b onclick=hacked=1>item</b>
+
+| <td onmouseover=hacked=1> | b |
+|---|---|
+| `<script>hacked=1</script>` | **<u>bold</u>** |
+
+```html"><script>hacked=1</script>
+<script>window.hacked = 1</script>
+```
+
+```<img/src=x/onerror=hacked=1>
+"""
+
+
+def test_what_a_model_writes_is_text_and_never_markup(page):
+    answer_with(page, HOSTILE, reasoning="<img src=x onerror=hacked=1></details><script>hacked=1</script>")
+    ask(page, "<img src=x onerror='window.hacked=1'>")
+    page.locator(".reasoning summary").click()
+    assert page.evaluate("window.hacked") is None
+    thread = page.locator("#thread")
+    assert thread.locator("script, iframe, img, object, embed, style, link, form, b, u, td[onmouseover]").count() == 0
+    handlers = "[...document.querySelectorAll('#thread *')].flatMap(n => [...n.attributes]).map(a => a.name)"
+    assert not [name for name in page.evaluate(handlers) if name.startswith("on") or name in ("style", "srcdoc")]
+    assert [link.get_attribute("href") for link in thread.locator("a").all()] == [
+        "http://tracker.example/pixel.png",
+        "https://example.org/a_b",
+    ]
+    assert all("noopener" in link.get_attribute("rel") for link in thread.locator("a").all())
+    text = answers(page).inner_text()
+    for shown in ("<script>window.hacked = 1</script>", "[click](javascript:window.hacked=1)", "<b onclick=hacked=1>"):
+        assert shown in text
+    assert page.locator(".message.user .plain").inner_text() == "<img src=x onerror='window.hacked=1'>"
+    page.reload()
+    answers(page).wait_for()
+    assert page.evaluate("window.hacked") is None
+    # The title of the conversation is the model's question in a list, and in the window's name.
+    assert page.locator(".conversation .open").inner_text() == "<img src=x onerror='window.hacked=1'>"
+
+
+def test_a_script_that_came_in_nevertheless_would_not_run(page):
+    refused = page.evaluate(
+        """() => new Promise(resolve => {
+          document.addEventListener("securitypolicyviolation", event => resolve(event.violatedDirective));
+          const node = document.createElement("script");
+          try { node.text = "window.hacked = 1"; } catch { resolve("trusted types"); return; }
+          document.body.append(node);
+        })"""
+    )
+    assert refused in ("trusted types", "script-src-elem", "require-trusted-types-for")
+    assert page.evaluate("window.hacked") is None
+    page.watch.wrong = [line for line in page.watch.wrong if "TrustedScript" not in line]
+
+
+ERRORS = [
+    (429, "queue_full", "144 answers run", {"retry_after": "7"}, r"busy and its queue is full"),
+    (503, "model_loading", "m is loading; try again", {"retry_after": "2"}, r"still being loaded"),
+    (400, "context_length_exceeded", "the prompt has 9 tokens", {}, r"too long for this model: the prompt has 9"),
+    (400, "invalid_request", "top_k is -5; a whole", {}, r"^top_k is -5; a whole\.$"),
+]
+
+
+def test_an_error_is_a_sentence_below_the_message_which_stays(page):
+    page.locator("#message").fill("A long and careful question.")
+    for i, (status, code, message, headers, shown) in enumerate(ERRORS):
+        refuse_with(page, status, code, message, **headers)
+        page.keyboard.press("Enter") if i == 0 else page.get_by_role("button", name="Try again").click()
+        problem = page.locator(".problem")
+        problem.filter(has_text=re.compile(shown.strip("^$"))).wait_for()
+        assert re.search(shown, problem.locator("p").inner_text())
+        assert problem.get_attribute("role") == "alert"
+        if headers:
+            assert re.match(r"Try again in \d s", problem.locator("button").inner_text())
+        assert page.locator(".message.user .plain").all_inner_texts() == ["A long and careful question."]
+        page.unroute("**/v1/chat/completions")
+    answer_with(page, "Here it is.")
+    page.get_by_role("button", name="Try again").click()
+    settled(page)
+    assert answers(page).all_inner_texts() == ["Here it is."]
+    assert page.locator(".problem").count() == 0
+
+
+def test_an_answer_that_breaks_off_is_kept_and_said_so(page):
+    body = 'data: {"choices":[{"index":0,"delta":{"content":"Half of"}}]}\n\n'
+    route = "**/v1/chat/completions"
+    page.route(route, lambda one: one.fulfill(status=200, content_type="text/event-stream", body=body))
+    ask(page, "Go.")
+    assert answers(page).inner_text() == "Half of"
+    assert "broke off" in page.locator(".problem").inner_text()
+    page.unroute(route)
+    told = 'data: {"error": {"message": "the server is about to stop", "code": "server_stopping"}}\n\n'
+    page.route(route, lambda one: one.fulfill(status=200, content_type="text/event-stream", body=body + told))
+    page.get_by_role("button", name="Try again").click()
+    settled(page)
+    assert "about to stop" in page.locator(".problem").inner_text()
+
+
+def test_typed_text_survives_a_reload_and_a_server_that_is_gone(page):
+    page.locator("#message").fill("Half a thought")
+    page.reload()
+    page.locator("#model[data-state=ready]").wait_for()
+    assert page.locator("#message").input_value() == "Half a thought"
+    page.route(re.compile("/(api/)?v1/"), lambda route: route.abort())
+    page.locator("#message").press("Enter")
+    page.locator(".problem").wait_for()
+    assert "cannot be reached" in page.locator(".problem").inner_text()
+    assert page.locator("#banner").is_visible()
+    assert page.locator(".message.user .plain").inner_text() == "Half a thought"
+    page.unroute(re.compile("/(api/)?v1/"))
+    page.locator("#banner").wait_for(state="hidden")
+    page.reload()
+    page.locator(".message.user").wait_for()
+    assert page.locator(".message.user .plain").inner_text() == "Half a thought"
+
+
+def test_a_setting_that_cannot_be_is_said_where_it_stands(page):
+    page.keyboard.press("Control+,")
+    page.get_by_label("Max tokens", exact=True).fill("1.5")
+    assert "whole number" in page.locator("small.wrong").inner_text()
+    ask(page, "Go.")
+    assert "a whole number was expected" in page.locator(".problem").inner_text()
+
+
+def test_the_panel_asks_for_figures_only_while_it_is_open(page):
+    stats = "/api/v1/performance/stats"
+    assert not page.watch.asked(stats)
+    page.locator("#performance").click()
+    page.get_by_role("region", name="KV cache").get_by_text("tokens").wait_for()
+    page.wait_for_timeout(1300)
+    assert len(page.watch.asked(stats)) >= 2
+    assert page.get_by_role("meter", name="Memory bandwidth").get_attribute("aria-valuenow") is not None
+    page.get_by_label("Close", exact=True).first.click()
+    page.wait_for_timeout(300)
+    n = len(page.watch.asked(stats))
+    page.wait_for_timeout(1500)
+    assert len(page.watch.asked(stats)) == n
+
+
+WIDE = f"| a | b |\n|---|---|\n| {'wide ' * 60} | {'x' * 300} |\n\n```python\n{'x = 1; ' * 80}\n```\n\n{'long' * 200}"
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page, server):
+    phone = {"width": 360, "height": 640}
+    page = open_page(server.url, viewport=phone, has_touch=True, is_mobile=True, device_scale_factor=2)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) == 0
+    assert not page.locator("#sidebar").is_visible()
+    answer_with(page, WIDE)
+    page.locator("#message").fill("w" * 200)
+    page.locator("#send").tap()
+    settled(page)
+    assert page.evaluate(wide) == 0
+    assert page.evaluate("document.getElementById('scroller').scrollWidth") <= 360
+    for button in ("#settings", "#performance"):
+        page.locator(button).tap()
+        page.locator("#panel").wait_for()
+        assert page.evaluate(wide) == 0
+        page.locator("#close-panel").tap()
+    page.locator("#menu").tap()
+    assert page.locator("#sidebar").is_visible()
+    page.locator("#new-chat").tap()
+    assert not page.locator("#sidebar").is_visible()
+    assert page.locator(".start").is_visible()
+
+
+def lightness(page):
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
+
+
+def test_dark_follows_the_system_and_the_switch_which_is_kept(open_page, server):
+    page = open_page(server.url, color_scheme="dark")
+    assert lightness(page) < 60
+    page.locator("#theme").click()
+    assert lightness(page) > 200
+    page.reload()
+    assert lightness(page) > 200
+    page.locator("#theme").click()
+    assert lightness(page) < 60
+
+
+def tiny_app(model, folder, **settings):
+    """An app whose answers are four tokens of noise."""
+    given = {"threads": 1, "ctx_size": 64, "n_predict": 4, "sessions_file": folder / "sessions.db", **settings}
+    return create_app(Settings(model=None if model is None else str(model), **given))
+
+
+def test_the_page_asks_for_a_key_and_forgets_it_with_the_tab(open_page, tiny_model, tmp_path):
+    with served(tiny_app(tiny_model, tmp_path, api_key=("s3cret",))) as url:
+        page = open_page(url)
+        box, go = page.get_by_label("Key", exact=True), page.get_by_role("button", name="Continue")
+        box.fill("wrong")
+        go.click()
+        page.get_by_text("This key is not valid here").wait_for()
+        # It can be mended where it stands, and is kept nowhere.
+        assert box.input_value() == "wrong" and box.get_attribute("aria-invalid") == "true"
+        assert "wrong" not in page.evaluate("JSON.stringify(sessionStorage)")
+        box.fill("wrong again")
+        assert page.locator("#key-problem").inner_text() == ""
+        go.click()
+        page.get_by_text("no spaces").wait_for()
+        # Who closes it sees why nothing is there, and finds it again.
+        page.keyboard.press("Escape")
+        assert page.locator("#model[data-state=locked]").inner_text().endswith("Key needed")
+        assert page.locator(".start h2").inner_text() == "This server asks for a key"
+        page.get_by_role("button", name="Enter the key").click()
+        page.keyboard.press("Escape")
+        page.locator("#message").fill("Hi")
+        page.keyboard.press("Enter")
+        box.fill("s3cret")
+        page.keyboard.press("Enter")
+        page.locator("#model[data-state=ready]").wait_for()
+        settled(page)
+        assert answers(page).count() == 1 and page.locator(".problem").count() == 0
+        assert "s3cret" not in page.evaluate("JSON.stringify(localStorage)")
+        assert "s3cret" in page.evaluate("JSON.stringify(sessionStorage)")
+        page.reload()
+        page.locator("#model[data-state=ready]").wait_for()
+        other = page.context.new_page()
+        other.goto(url)
+        other.get_by_label("Key", exact=True).wait_for()
+        other.goto(f"{url}/docs")
+        assert other.get_by_text("POST /v1/chat/completions").first.is_visible()
+        # One that holds no more is said to be wrong at once.
+        page.evaluate("sessionStorage.setItem('woolly.key', 'old')")
+        page.reload()
+        page.get_by_text("This key is not valid here").wait_for()
+
+
+def test_of_several_models_the_one_that_is_shown_answers_and_without_any_one_learns_what_to_do(open_page, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    with served(tiny_app(None, tmp_path, models_dir=folder)) as url:
+        page = open_page(url)
+        assert "woolly pull smollm2" in page.locator(".start .about").inner_text()
+        ask(page, "Hi")
+        assert "there is no model here; run `woolly pull smollm2`" in page.locator(".problem").inner_text()
+        for name in ("one", "two"):
+            write_tiny(TINY["llama"], folder / f"{name}.gguf")
+        page.reload()
+        page.locator("#model[data-state=unloaded]", has_text="one").wait_for()
+        ask(page, "Hi")
+        assert page.locator(".problem").count() == 0
+        page.locator("#model[data-state=ready]", has_text="one").wait_for()
+
+
+def test_a_file_that_cannot_be_run_is_grey_and_the_panel_follows_the_model(open_page, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("one", "two"):
+        write_tiny(TINY["llama"], folder / f"{name}.gguf")
+    write_tiny(replace(TINY["llama"], architecture="nosuch"), folder / "alien.gguf")
+    with served(tiny_app(None, tmp_path, models_dir=folder, models_max=2)) as url:
+        page = open_page(url)
+        page.locator("#performance").click()
+        for name in ("one", "two"):
+            page.locator("#model").click()
+            page.get_by_label(f"Load {name}").click()
+            page.locator("#models li[data-state=ready]", has_text=name).wait_for()
+            page.locator("#models .choose", has_text=name).click()
+            page.locator("#performance-figures dd").first.filter(has_text=name).wait_for()
+        page.locator("#model").click()
+        row = page.locator("#models [data-state=unsupported]")
+        assert "nosuch" in row.inner_text() and row.locator("button").count() == 1
+        row.locator("button").dispatch_event("click")
+        assert page.locator("#model-name").inner_text() == "two"
+
+
+def test_without_scripts_one_sentence_says_what_is_needed_and_where_to_read(browser, server):
+    context = browser.new_context(java_script_enabled=False, **DESKTOP)
+    page = context.new_page()
+    page.goto(server.url)
+    said = page.locator("#opening noscript p")
+    assert said.is_visible() and said.inner_text().startswith("This page needs JavaScript")
+    assert not page.locator("#message").is_visible() and not page.get_by_text("Opening Woolly").is_visible()
+    said.locator("a").click()
+    assert page.get_by_text("POST /v1/chat/completions").first.is_visible()
+    context.close()
+
+
+def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser, server):
+    context = browser.new_context(**DESKTOP)
+    page = context.new_page()
+    held = []
+    page.route("**/js/app/main.js", lambda route: held.append(route))
+    page.goto(server.url, wait_until="commit")
+    page.get_by_text("Opening Woolly").wait_for()
+    # Nothing is painted before the styles have come.
+    sheets = "document.querySelectorAll('link[rel=stylesheet]').length"
+    page.wait_for_function(f"document.styleSheets.length === {sheets}")
+    assert not page.locator("#message").is_visible()
+    assert page.locator("#opening .late").evaluate("node => getComputedStyle(node).opacity") == "0"
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].continue_()
+    page.locator("#message").wait_for()
+    assert page.locator("#opening").count() == 0
+    context.close()
+
+
+def test_a_panel_leaves_the_conversation_in_sight(open_page, server):
+    page = open_page(server.url, viewport={"width": 1000, "height": 700})
+    for button in ("#performance", "#settings"):
+        page.locator(button).click()
+        panel, box = page.locator("#panel").bounding_box(), page.locator("#composer").bounding_box()
+        assert box["x"] + box["width"] <= panel["x"] and box["width"] > 400
+        assert page.locator(button).is_visible() and not page.locator("#sidebar").is_visible()
+    page.keyboard.press("Control+Shift+F")
+    assert page.locator("#sidebar").is_visible() and not page.locator("#panel").is_visible()
+    assert page.evaluate("document.activeElement.id") == "search"
+
+
+def test_figures_of_a_server_that_has_answered_nothing_are_no_zeros(open_page, tiny_model, tmp_path):
+    with served(tiny_app(tiny_model, tmp_path)) as url:
+        httpx.post(f"{url}/api/v1/models/tiny/load", json={}, timeout=60).raise_for_status()
+        page = open_page(url)
+        page.locator("#performance").click()
+        page.get_by_role("region", name="KV cache").get_by_text("tokens").wait_for()
+        for card, says in {
+            "Speed": "nothing answered yet",
+            "First token": "nothing answered yet",
+            "Weight store": "nothing has read them yet",
+            "Prefix cache": "no prompt yet",
+        }.items():
+            assert says in page.get_by_role("region", name=card).inner_text()

@@ -1,0 +1,360 @@
+"""What can be done to the turns of a conversation: continue, delete, fork, drop, attach, call."""
+
+import json
+
+from tests.serving.pages.conftest import answer_with, answers, ask, assert_shows, chunk, event, settled
+from woolly.cli.chat.conversation import Conversation
+from woolly.sampling import SamplingParams
+
+CHAT = "**/v1/chat/completions"
+DONE = event("[DONE]")
+
+
+def ending(reason, **timings):
+    return event({"model": "fake", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **timings})
+
+
+def reply_with(page, *streams):
+    """From here on the page gets these streams, in turn; gives the bodies."""
+    bodies = []
+
+    def reply(route):
+        bodies.append(route.request.post_data_json)
+        stream = streams[min(len(bodies), len(streams)) - 1]
+        if isinstance(stream, dict):
+            route.fulfill(status=400, content_type="application/json", body=json.dumps({"error": stream}))
+        else:
+            route.fulfill(status=200, content_type="text/event-stream", body=stream)
+
+    page.route(CHAT, reply)
+    return bodies
+
+
+def questions(page):
+    return page.locator(".message.user .plain")
+
+
+def test_an_answer_that_was_cut_off_is_marked_and_continued(page):
+    bodies = reply_with(
+        page,
+        chunk(content="One, two,") + ending("length") + DONE,
+        chunk(content=" three.") + ending("stop") + DONE,
+    )
+    ask(page, "Count.")
+    assert page.locator(".figures .cut").inner_text() == "cut at the token limit"
+    page.get_by_role("button", name="Continue").click()
+    settled(page)
+    assert_shows(answers(page), ["One, two, three."])
+    assert bodies[1]["continue_final_message"] is True
+    assert bodies[1]["messages"] == [
+        {"role": "user", "content": "Count."},
+        {"role": "assistant", "content": "One, two,"},
+    ]
+    assert page.locator(".figures .cut").count() == 0 and page.locator(".branches").count() == 0
+    page.reload()
+    answers(page).wait_for()
+    assert answers(page).all_inner_texts() == ["One, two, three."]
+
+
+def test_an_answer_that_a_reload_cut_off_is_marked(page):
+    page.keyboard.press("Control+,")
+    page.get_by_label("Max tokens", exact=True).fill("2000")
+    page.locator("summary", has_text="More").click()
+    page.get_by_label("Ignore EOS").select_option("true")
+    page.locator("#message").fill("Tell a very long story.")
+    page.locator("#message").press("Enter")
+    page.locator(".message.begun").wait_for()
+    page.wait_for_timeout(1200)  # it is kept once per second
+    page.reload()
+    page.locator(".figures .cut").wait_for()
+    assert page.locator(".figures .cut").inner_text() == "not finished"
+    assert page.get_by_role("button", name="Continue").is_visible()
+
+
+def test_the_real_server_continues_an_answer(page):
+    page.keyboard.press("Control+,")
+    page.get_by_label("Max tokens", exact=True).fill("4")
+    ask(page, "Count from one to twenty, one number per line.")
+    first = answers(page).inner_text()
+    page.get_by_role("button", name="Continue").click()
+    settled(page)
+    assert page.locator(".problem").count() == 0
+    assert answers(page).inner_text().startswith(first) and len(answers(page).inner_text()) > len(first)
+
+
+def test_the_model_of_each_answer_stands_below_it(page):
+    answer_with(page, "Yes.")
+    ask(page, "Is it?")
+    assert page.locator(".assistant .figures").inner_text().startswith("fake")
+
+
+READ = """async () => {
+  const stamp = document.querySelector("script[type=module]").src.replace("js/app/main.js", "");
+  await (await import(`${stamp}js/app/store.js`)).readAll();
+}"""
+
+
+def test_one_message_is_deleted_and_brought_back(page):
+    bodies = answer_with(page, "First.", "Second.", "Third.")
+    ask(page, "One?")
+    ask(page, "Two?")
+    page.locator(".message.assistant").first.hover()
+    page.get_by_label("Delete answer").first.click()
+    assert_shows(answers(page), ["Second."])
+    assert questions(page).all_inner_texts() == ["One?", "Two?"]
+    page.get_by_role("button", name="Undo").click()
+    assert_shows(answers(page), ["First.", "Second."])
+    page.locator(".message.user").nth(1).hover()
+    page.get_by_label("Delete message").nth(1).click()
+    page.evaluate(READ)  # comes after what is being written
+    page.reload()
+    answers(page).first.wait_for()
+    ask(page, "Three?")
+    assert [one["content"] for one in bodies[-1]["messages"]] == ["One?", "First.\n\nSecond.", "Three?"]
+
+
+def test_a_conversation_is_forked_from_a_message(page):
+    answer_with(page, "First.", "Second.", "Other.")
+    ask(page, "One?")
+    ask(page, "Two?")
+    page.locator(".message.assistant").first.hover()
+    page.get_by_label("Fork: a conversation from here").nth(1).click()
+    assert_shows(questions(page), ["One?"])
+    assert_shows(page.locator(".conversation .open"), ["One? (fork)", "One?"])
+    ask(page, "Three?")
+    page.get_by_role("button", name="One?", exact=True).click()
+    assert_shows(questions(page), ["One?", "Two?"])
+
+
+FULL = {"message": "the prompt has 171 tokens, but the context holds 160", "code": "context_length_exceeded"}
+
+
+def test_a_full_context_offers_to_drop_the_oldest_turns(page):
+    timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
+    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", "C.", "D.")]
+    bodies = reply_with(page, good[0], good[1], FULL, good[2], FULL, good[3])
+    page.keyboard.press("Control+,")
+    page.get_by_label("System prompt").fill("Be brief.")
+    ask(page, "One? " * 40)
+    assert page.locator("#context").get_attribute("aria-valuenow") == "2030"
+    assert "nearly" in page.locator("#context").get_attribute("class")
+    ask(page, "Two?")
+    ask(page, "Three?")
+    assert page.get_by_role("button", name="Try again").count() == 0
+    page.get_by_role("button", name="Drop the oldest turns").click()
+    settled(page)
+    assert_shows(answers(page), ["A.", "B.", "C."])
+    assert [one["content"] for one in bodies[3]["messages"]] == ["Be brief.", "Two?", "B.", "Three?"]
+    assert page.locator(".dropped").count() == 1
+    # From then on it needs no click, also after a reload.
+    page.reload()
+    answers(page).first.wait_for()
+    ask(page, "Four?")
+    assert [one["content"] for one in bodies[-1]["messages"]][:2] == ["Be brief.", "Three?"]
+    assert page.locator(".problem").count() == 0 and questions(page).count() == 4
+
+
+def test_text_files_go_with_a_message(page):
+    bodies = answer_with(page, "Read.")
+    files = [
+        {"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\n"},
+        {"name": "b.bin", "mimeType": "application/octet-stream", "buffer": b"\x00\x01\xff"},
+        {"name": "big.txt", "mimeType": "text/plain", "buffer": b"x" * 300_000},
+        {"name": "c.txt", "mimeType": "text/plain", "buffer": b"hello"},
+    ]
+    page.locator("#attach-file").set_input_files(files[:2])
+    page.locator(".toast", has_text="b.bin is not a text file").wait_for()
+    page.locator("#attach-file").set_input_files(files[2])
+    page.locator(".toast", has_text="big.txt has 300 kB").wait_for()
+    page.evaluate(
+        """() => {
+          const data = new DataTransfer();
+          data.items.add(new File(["hello"], "c.txt", {type: "text/plain"}));
+          document.querySelector("main").dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+          const more = new DataTransfer();
+          more.items.add(new File(["pasted"], "d.txt", {type: "text/plain"}));
+          const event = new ClipboardEvent("paste", {clipboardData: more, bubbles: true, cancelable: true});
+          document.getElementById("message").dispatchEvent(event);
+        }"""
+    )
+    assert_shows(page.locator("#files .file"), ["a.py 13 B", "c.txt 5 B", "d.txt 6 B"])
+    page.get_by_label("Remove d.txt").click()
+    ask(page, "What is it?")
+    text = "File a.py:\n````py\nprint('```')\n````\n\nFile c.txt:\n```txt\nhello\n```\n\nWhat is it?"
+    assert bodies[0]["messages"][0]["content"] == text
+    assert page.locator("#files").is_hidden()
+    page.reload()
+    answers(page).wait_for()
+    assert page.locator(".message.user .file").all_inner_texts() == ["a.py 13 B", "c.txt 5 B"]
+    assert questions(page).all_inner_texts() == ["What is it?"]
+
+
+def test_json_answers_are_code_as_it_was_written(page):
+    text = '{\n  "a_b": "*x*",\n  "c": [1, 2]\n}'
+    answer_with(page, text)
+    page.keyboard.press("Control+,")
+    page.get_by_label("Structured output").select_option("json_object")
+    ask(page, "Give JSON.")
+    assert answers(page).locator("pre").inner_text() == text
+    assert answers(page).get_by_label("Copy code").count() == 1
+    page.reload()
+    answers(page).wait_for()
+    assert answers(page).locator("pre").inner_text() == text
+
+
+CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": '}}
+MORE = {"index": 0, "function": {"arguments": '"Rome"}'}}
+
+
+def test_calls_of_tools_are_shown_and_their_results_sent(page):
+    stream = chunk(tool_calls=[CALL]) + chunk(tool_calls=[MORE]) + ending("tool_calls") + DONE
+    bodies = reply_with(page, stream, chunk(content="It is sunny.") + ending("stop") + DONE)
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    page.keyboard.press("Control+,")
+    page.locator("summary", has_text="Tools").click()
+    page.get_by_label("Tools (JSON)").fill(json.dumps(tools))
+    ask(page, "How is the weather in Rome?")
+    assert bodies[0]["tools"] == tools
+    assert "weather" in page.locator(".call h4").inner_text()
+    assert json.loads(page.locator(".call pre").inner_text()) == {"city": "Rome"}
+    page.get_by_label("Result of weather").fill('{"sky": "clear"}')
+    page.get_by_role("button", name="Send result").click()
+    settled(page)
+    assert answers(page).last.inner_text() == "It is sunny."
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    assert bodies[1]["messages"][1]["tool_calls"] == [call]
+    assert bodies[1]["messages"][2] == {"role": "tool", "content": '{"sky": "clear"}', "tool_call_id": "call_1"}
+    page.reload()
+    answers(page).last.wait_for()
+    assert page.locator(".call").count() == 2
+
+
+def test_probabilities_of_tokens_are_shown_if_they_are_wanted(page):
+    page.keyboard.press("Control+,")
+    page.locator("summary", has_text="Tools").click()
+    page.get_by_label("Token probabilities").select_option("on")
+    ask(page, "Say hello.")
+    page.locator(".probabilities summary").click()
+    assert page.locator(".probabilities .plain").inner_text().strip() == answers(page).inner_text().strip()
+    assert "%" in page.locator(".token").first.get_attribute("title")
+    page.locator(".token").first.click()  # a phone has no tooltips
+    assert "%" in page.locator(".alternatives .chosen").inner_text()
+
+
+def test_a_file_that_is_added_twice_doubles_nothing(page, tmp_path):
+    answer_with(page, "It is a fruit.")
+    ask(page, "What is a quince?")
+    with page.expect_download() as download:
+        page.locator("#export-all").click()
+    file = tmp_path / "saved.json"
+    download.value.save_as(file)
+    for _ in range(2):
+        page.locator("#import-file").set_input_files(file)
+        page.locator(".toast", has_text="One conversation is here already.").wait_for()
+    assert_shows(page.locator(".conversation .open"), ["What is a quince?"])
+
+
+def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
+    terminal = Conversation(SamplingParams(temperature=0.25, stop=("END",)), "Be brief.")
+    texts = ("Hi", "Hello.", "How are you?", "Well.")
+    terminal.messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    call = {"id": "c1", "type": "function", "function": {"name": "feel", "arguments": "{}"}}
+    terminal.messages[3:3] = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "fine", "tool_call_id": "c1", "name": "feel"},
+    ]
+    terminal.forget(1)
+    file = tmp_path / "chat.json"
+    terminal.save(file)
+    page.locator("#import-file").set_input_files(file)
+    page.get_by_role("button", name="Hi", exact=True).click()
+    assert_shows(answers(page), ["Hello.", "", "Well."])
+    assert page.locator(".call").count() == 2
+    assert page.locator(".dropped").count() == 1
+    page.keyboard.press("Control+,")
+    assert page.get_by_label("System prompt").input_value() == "Be brief."
+    assert page.get_by_label("Temperature").first.input_value() == "0.25"
+    page.keyboard.press("Escape")
+    with page.expect_download() as download:
+        page.get_by_label("Save Hi as a file").click()
+    saved = tmp_path / "saved.json"
+    download.value.save_as(saved)
+    back = Conversation(SamplingParams())
+    back.load(saved)
+    assert back == terminal
+
+
+def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
+    answer_with(page, "Poison.")
+    ask(page, "Give me poison.")
+    kept = page.evaluate("JSON.parse(localStorage.getItem('woolly.current'))")
+    assert page.evaluate("localStorage.getItem('woolly.opening')") is None
+    # As a crash leaves it: the mark is there, and nothing removed it.
+    page.evaluate("id => addEventListener('pagehide', () => localStorage['woolly.opening'] = JSON.stringify(id))", kept)
+    page.reload()
+    page.locator(".start").wait_for()
+    assert "is not opened again" in page.locator(".toast").inner_text()
+    page.get_by_role("button", name="Give me poison.", exact=True).click()
+    assert_shows(answers(page), ["Poison."])
+
+
+def test_a_toast_covers_neither_the_error_nor_the_box(page):
+    page.route(CHAT, lambda route: route.fulfill(status=400, content_type="application/json", body="{}"))
+    ask(page, "Go.")
+    for size in ({"width": 1100, "height": 400}, {"width": 360, "height": 500}):
+        page.set_viewport_size(size)
+        page.locator("#import-file").set_input_files({"name": "x", "mimeType": "text/plain", "buffer": b"x"})
+        toast = page.locator(".toast").bounding_box()
+        page.locator(".problem").scroll_into_view_if_needed()
+        visible = page.locator("#scroller").bounding_box()
+        assert visible["y"] + visible["height"] <= toast["y"]
+        assert toast["y"] + toast["height"] <= page.locator("#composer").bounding_box()["y"]
+    page.set_viewport_size({"width": 1100, "height": 760})
+
+
+def test_a_file_that_cannot_be_run_is_grey_with_the_reason(page):
+    reason = "architecture 'gemma3' is not supported"
+
+    def models(route):
+        listed = route.fetch().json()
+        given = listed if isinstance(listed, list) else listed["data"]
+        route.fulfill(
+            json=[{**given[0], "name": "gemma", "loaded": False, "state": None, "unsupported": reason}, *given]
+        )
+
+    page.route("**/api/v1/models", models)
+    page.locator("#model").click()
+    row = page.locator("#models [data-state=unsupported]")
+    row.wait_for()
+    assert reason in row.inner_text() and row.locator("button").count() == 1
+    row.locator("button").dispatch_event("click")
+    assert page.locator("#model-name").inner_text() != "gemma"
+
+
+def test_the_panel_asks_for_the_figures_of_the_chosen_model(page):
+    with page.expect_request(lambda request: "/performance/stats" in request.url) as asked:
+        page.locator("#performance").click()
+    assert asked.value.url.endswith(f"?model={page.locator('#model-name').inner_text()}")
+
+
+def test_reasoning_that_was_cut_off_is_continued(page):
+    thought = chunk(reasoning_content="Let me") + ending("length") + DONE
+    bodies = reply_with(page, thought, chunk(reasoning_content=" see.") + chunk(content="Yes.") + ending("stop") + DONE)
+    ask(page, "Is it?")
+    page.get_by_role("button", name="Continue").click()
+    settled(page)
+    assert bodies[1]["messages"][1] == {"role": "assistant", "content": "", "reasoning_content": "Let me"}
+    assert page.locator(".reasoning .plain").text_content() == "Let me see."
+    assert_shows(answers(page), ["Yes."])
+
+
+def test_an_answer_after_an_answer_does_not_continue_it(page):
+    bodies = answer_with(page, "First.", "Second.", "Third.")
+    ask(page, "One?")
+    ask(page, "Two?")
+    page.locator(".message.user").nth(1).hover()
+    page.get_by_label("Delete message").nth(1).click()
+    page.get_by_label("Answer again").nth(1).click()
+    settled(page)
+    assert bodies[-1]["continue_final_message"] is False
+    assert_shows(answers(page), ["First.", "Third."])

@@ -1,0 +1,29 @@
+"""What a client may know of an error, in the shape of its dialect."""
+
+from woolly.serving.dialects import ole, openai
+from woolly.serving.errors import ApiError, of_exception
+
+
+def test_an_unexpected_error_tells_nothing_of_itself():
+    told = of_exception(OSError("/secret/path is broken"))
+    assert told.status == 500 and "secret" not in str(openai.DIALECT.error(told))
+
+
+def test_errors_have_the_shape_of_their_dialect():
+    error = ApiError(404, "model_not_found", "no such model", param="model", suggestion="list them", details={"a": 1})
+    assert ole.DIALECT.error(error) == {
+        "error": {
+            "code": "model_not_found",
+            "message": "no such model",
+            "suggestion": "list them",
+            "details": {"a": 1},
+        }
+    }
+    assert openai.DIALECT.error(error) == {
+        "error": {
+            "message": "no such model; list them",
+            "type": "not_found_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    }

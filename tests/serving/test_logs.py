@@ -1,0 +1,48 @@
+"""What the log says about a request: why it was refused, what was ignored, and nothing about polling."""
+
+import logging
+
+import pytest
+
+
+@pytest.fixture
+def lines(caplog):
+    """Returns the fields of the lines for requests to a path."""
+    caplog.set_level(logging.DEBUG, "woolly.serving")
+    return lambda path: [vars(one) for one in caplog.records if getattr(one, "path", None) == path]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/v1/completions", {"prompt": "sheep", "top_p": 2}, "invalid_request: top_p is 2"),
+        ("/v1/completions", {"prompt": "sheep", "model": "wolf"}, "model_not_found: there is no model named 'wolf'"),
+        ("/completion", {"prompt": []}, "invalid_request: the prompt is empty"),
+        ("/v1/moderations", {"input": "a"}, "not_supported: POST /v1/moderations: there is no moderation"),
+    ],
+)
+def test_the_line_of_a_refused_request_has_the_reason(client, lines, path, body, reason):
+    assert 400 <= client.post(path, json=body).status_code < 500
+    (line,) = lines(path)
+    assert line["reason"].startswith(reason) and "sheep" not in line["reason"]
+
+
+def test_a_refusal_of_the_gate_has_its_reason_too(app_with, lines):
+    with app_with(api_key=("k",)) as client:
+        client.get("/v1/models")
+    (line,) = lines("/v1/models")
+    assert line["reason"].startswith("authentication_failed: ")
+
+
+@pytest.mark.parametrize("path", ["/slots", "/health", "/metrics", "/api/v1/performance/stats"])
+def test_polling_is_logged_at_debug_only(client, lines, path):
+    client.get(path)
+    (line,) = lines(path)
+    assert line["levelno"] == (logging.DEBUG if line["status"] < 400 else logging.INFO)
+    assert path in ("/health", "/slots") or line["status"] == 200
+
+
+def test_other_requests_are_logged_at_info_without_a_reason(client, lines):
+    client.get("/v1/models")
+    (line,) = lines("/v1/models")
+    assert line["levelno"] == logging.INFO and line["reason"] is None

@@ -1,0 +1,111 @@
+"""How a server ends: in time, with sessions closed and clients told, also if a thread does not end."""
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.serving import conftest
+from tests.serving.conftest import serving
+
+BODY = {"prompt": "sheep", "max_tokens": 2}
+STUCK = """
+import time
+from woolly.serving.answers.generation import Generator
+Generator._prepare = lambda *_: time.sleep(120)
+from woolly.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def stuck(tiny_model, tmp_path, monkeypatch):
+    """A server whose every request stays in a thread, as in a grammar that takes minutes to compile."""
+    monkeypatch.setattr(conftest, "_MAIN", STUCK)
+    with serving(tiny_model, tmp_path, "--grace", "0.5", ctx=64) as server:
+        replies = []
+
+        def ask():
+            with contextlib.suppress(httpx.TransportError):
+                replies.append(httpx.post(f"{server.url}/v1/completions", json=BODY, timeout=60))
+
+        reader = threading.Thread(target=ask)
+        reader.start()
+        with server.client() as client:
+            while not client.get("/api/v1/health/ready").json()["checks"]["queue"]["message"].startswith("1 of"):
+                time.sleep(0.02)
+        yield server, replies, reader
+        reader.join(20)
+
+
+def test_a_thread_that_does_not_end_delays_the_end_by_seconds_only(stuck):
+    server, replies, reader = stuck
+    started = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0
+    assert time.monotonic() - started < 12
+    reader.join(20)
+    (reply,) = replies
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_stopping")
+    assert reply.headers["retry-after"]
+    log = server.log.read_text()
+    assert "threads_at_work=woolly-pool" in log and "clean=False" in log
+    # What SQLite keeps beside a file that is open is gone.
+    assert not list(server.log.parent.glob("sessions-*.db-wal"))
+
+
+def test_a_second_signal_ends_at_once(stuck):
+    server, _, _ = stuck
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    started = time.monotonic()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(20) == 128 + signal.SIGINT
+    assert time.monotonic() - started < 1
+
+
+def test_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, ctx=64) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(20) == 0
+        assert "draining" in server.log.read_text()
+
+
+def test_a_server_under_nohup_outlives_the_terminal(tiny_model, tmp_path, monkeypatch):
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from woolly.cli import main; main()"
+    monkeypatch.setattr(conftest, "_MAIN", ignoring)
+    with serving(tiny_model, tmp_path, ctx=64) as server, server.client() as client:
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert client.get("/health").status_code == 200
+
+
+def test_few_files_are_fewer_connections_and_few_lines_of_the_log(tiny_model, tmp_path, monkeypatch):
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); " + conftest._MAIN
+    monkeypatch.setattr(conftest, "_MAIN", limited)
+    with serving(tiny_model, tmp_path, ctx=64) as server, contextlib.ExitStack() as held:
+        assert "max_connections is lowered to fit the file limit to=32 file_limit=64" in server.log.read_text()
+        for _ in range(200):
+            held.enter_context(socket.create_connection(server.address, 5))
+        time.sleep(2.5)
+        log = server.log.read_text()
+        assert log.count("could not be accepted") <= 5 and "Traceback" not in log
+        held.close()
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{server.url}/health", timeout=2).status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the server does not recover")
+
+
+def test_the_start_names_the_page(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, ctx=64) as server:
+        assert f"open {server.url} in your browser" in server.log.read_text()
+    with serving(tiny_model, tmp_path, "--no-webui", ctx=64) as server:
+        assert "browser" not in server.log.read_text()

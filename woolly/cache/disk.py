@@ -1,0 +1,317 @@
+"""The PageFolder: pages of the cache and states of sequences as files, which outlive the process and are shared."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Kind", "PageFile", "PageFolder", "stored_pages"]
+
+Bytes = npt.NDArray[np.uint8]
+Kind = Literal["page", "state"]
+
+# magic, version, identity, kind, digest, bytes of the payload, checksum of the payload; then a checksum of these.
+_HEAD = struct.Struct("<8sI48s8s32sQ20s")
+_SUM = 20
+_MAGIC, _VERSION = b"WOOLLYKV", 1
+_NAME = re.compile(r"([0-9a-f]{40})\.(page|state)")
+_PIN = ".pin"
+
+# Removing goes on until this share of the bound is left, so that not every write removes something.
+_TRIMMED = 0.9
+_LOOKED = 1 / 16  # share of the bound after which this process looks at what others wrote
+_PATIENCE = 60.0  # seconds after which it looks in any case, or tries again if pins left no room
+_LEAST_FREE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk that stays free, and the bytes that are enough
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """One file of a folder."""
+
+    path: Path
+    identity: str
+    digest: str  # in hexadecimal
+    kind: Kind
+    n_bytes: int
+    used: float  # time of the last use
+    is_pinned: bool
+
+    def fault(self) -> str | None:
+        """Returns what is wrong with the file, None if it is whole."""
+        try:
+            _parse(self.path.read_bytes(), self.identity, self.kind, bytes.fromhex(self.digest))
+        except OSError as error:
+            return error.strerror or "it cannot be read"
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def unpin(self) -> None:
+        """Removes the pin."""
+        self.path.with_name(self.path.name + _PIN).unlink(missing_ok=True)
+
+
+class PageFolder:
+    """Files of one identity within a folder that several identities and processes share.
+
+    A file is immutable, named by the digest of all tokens up to its page, and appears whole: it is written under
+    another name, synced and renamed. There is no index to corrupt or lose: the listing is the index. A file that is
+    torn, damaged or of something else is removed and counts as a miss, and so does one that another process removed.
+    Any thread may call any method.
+    """
+
+    def __init__(self, folder: Path, identity: str, most_bytes: int) -> None:
+        """`most_bytes` bounds the files of all identities in the folder."""
+        self.root = folder
+        self.identity = identity
+        self.most_bytes = most_bytes
+        self._own = folder / identity
+        self._lock = threading.Lock()
+        self._names: set[tuple[Kind, bytes]] = set()
+        self._size = 0  # of all files, as far as this process knows
+        self._unseen = 0  # bytes written since it looked
+        self._looked = self._refused = -_PATIENCE
+        self._trimming = threading.Lock()
+        self.n_damaged = 0
+        self.refusal: str | None = None  # why the last write was not done
+        for path in (folder, self._own):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._survey()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def n_bytes(self) -> int:
+        """Returns the size of all files, as far as this process knows."""
+        return self._size
+
+    def has(self, kind: Kind, digest: bytes) -> bool:
+        """Whether a file is there, as far as this process knows."""
+        if (kind, digest) in self._names:
+            return True
+        # Another process may have written it since.
+        if self._path(kind, digest).exists():
+            self._names.add((kind, digest))
+            return True
+        return False
+
+    def read(self, kind: Kind, digest: bytes) -> Bytes | None:
+        """Returns the payload of a file; None if it is not there or not whole."""
+        path = self._path(kind, digest)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            self._forget(kind, digest)
+            return None
+        try:
+            return _parse(data, self.identity, kind, digest)
+        except ValueError:
+            self.n_damaged += 1
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self._forget(kind, digest)
+            return None
+
+    def write(self, kind: Kind, digest: bytes, data: Bytes, depth: int = 0) -> bool:
+        """Writes a file unless it is there; False, with the reason in `refusal`, if there is no room for it.
+
+        `depth` is the number of pages before it: if files must go, the ends of texts go first.
+        """
+        # The file itself is asked: another process may have removed it.
+        if self.touch(kind, digest, depth):
+            return True
+        self._forget(kind, digest)
+        payload = data.tobytes()
+        n_bytes = _HEAD.size + _SUM + len(payload)
+        if not self._make_room(n_bytes):
+            return False
+        path = self._path(kind, digest)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:  # noqa: PTH123
+                for part in (_head(self.identity, kind, digest, payload), payload):
+                    written = 0
+                    while written < len(part):
+                        written += file.write(part[written:]) or 0
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            self.refusal = f"{path.parent}: {error.strerror}"
+            return False
+        with self._lock:
+            self._names.add((kind, digest))
+            self._size += n_bytes
+            self._unseen += n_bytes
+        self.touch(kind, digest, depth)
+        return True
+
+    def erase(self, kind: Kind, digest: bytes) -> None:
+        """Removes a file, pinned or not."""
+        path = self._path(kind, digest)
+        for one in (path, path.with_name(path.name + _PIN)):
+            with contextlib.suppress(OSError):
+                one.unlink()
+        self._forget(kind, digest)
+
+    def touch(self, kind: Kind, digest: bytes, depth: int) -> bool:
+        """Notes a use, and returns whether the file is there.
+
+        A page counts as used a second before its parent: it goes first, and never stays alone.
+        """
+        now = time.time() - depth
+        try:
+            os.utime(self._path(kind, digest), (now, now))
+        except OSError:
+            return False
+        return True
+
+    def look(self) -> None:
+        """Looks at what the folder holds, which other processes write to and clear."""
+        self._survey()
+
+    def pin(self, kind: Kind, digest: bytes) -> None:
+        """Keeps a file until it is cleared by name."""
+        path = self._path(kind, digest)
+        path.with_name(path.name + _PIN).touch(mode=0o600)
+
+    def measured_rate(self, n_bytes: int = 8 << 20) -> float:
+        """Returns the bytes per second at which this disk is read, the system's own cache left out where it can be."""
+        path = self._own / f"speed.{os.getpid()}.tmp"
+        try:
+            with path.open("wb", buffering=0) as file:
+                file.write(np.random.default_rng(0).bytes(n_bytes))
+                os.fsync(file.fileno())
+            with path.open("rb", buffering=0) as file:
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                start = time.perf_counter()
+                n_read = 0
+                while part := file.read(1 << 20):
+                    n_read += len(part)
+                return n_read / max(1e-9, time.perf_counter() - start)
+        except OSError as error:
+            self.refusal = f"{path}: {error.strerror}"
+            return 0.0
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _path(self, kind: Kind, digest: bytes) -> Path:
+        name = digest.hex()
+        return self._own / name[:2] / f"{name}.{kind}"
+
+    def _forget(self, kind: Kind, digest: bytes) -> None:
+        with self._lock:
+            self._names.discard((kind, digest))
+
+    def _survey(self) -> list[PageFile]:
+        """Lists all files, and removes what writers that were killed left behind."""
+        files = list(stored_pages(self.root))
+        with self._lock:
+            self._size = sum(file.n_bytes for file in files)
+            self._unseen, self._looked = 0, time.monotonic()
+            self._names = {(f.kind, bytes.fromhex(f.digest)) for f in files if f.identity == self.identity}
+        old = time.time() - 3600
+        for path in (*self.root.glob("*/*/*.tmp"), *self.root.glob("*/*.tmp")):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < old:
+                    path.unlink()
+        return files
+
+    def _make_room(self, n_bytes: int) -> bool:
+        if n_bytes > self.most_bytes:
+            self.refusal = f"a page takes {n_bytes} bytes, and the folder may take {self.most_bytes}"
+            return False
+        with self._trimming:
+            now = time.monotonic()
+            if self._unseen > _LOOKED * self.most_bytes or now - self._looked > _PATIENCE:
+                self._survey()
+            if self._size + n_bytes > self.most_bytes and now - self._refused > _PATIENCE:
+                self._trim(int(_TRIMMED * self.most_bytes) - n_bytes)
+            if self._size + n_bytes > self.most_bytes:
+                if now - self._refused > _PATIENCE:
+                    self._refused = now
+                self.refusal = f"pinned files leave no room in {self.root}"
+                return False
+        if hasattr(os, "statvfs"):
+            status = os.statvfs(self.root)
+            free = status.f_bavail * status.f_frsize
+            floor = min(_ENOUGH_FREE, int(_LEAST_FREE * status.f_blocks * status.f_frsize))
+            if free - n_bytes < floor:
+                self.refusal = f"{free} bytes are free on the disk of {self.root}, and {floor} stay free"
+                return False
+        return True
+
+    def _trim(self, most_bytes: int) -> None:
+        """Removes the longest unused files, of any identity, until they take at most this."""
+        for file in sorted(self._survey(), key=lambda file: file.used):
+            if self._size <= most_bytes:
+                return
+            if file.is_pinned:
+                continue
+            try:
+                file.path.unlink()
+            except FileNotFoundError:
+                pass  # another process was quicker
+            except OSError:
+                continue  # it stays, and counts
+            with self._lock:
+                self._size -= file.n_bytes
+                if file.identity == self.identity:
+                    self._names.discard((file.kind, bytes.fromhex(file.digest)))
+
+
+def stored_pages(folder: Path) -> Iterator[PageFile]:
+    """Yields the files of all identities in a folder; one that vanishes meanwhile is left out."""
+    for path in folder.glob("*/*/*"):
+        found = _NAME.fullmatch(path.name)
+        if found is None:
+            continue
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            is_pinned = path.with_name(path.name + _PIN).exists()
+            identity = path.parent.parent.name
+            kind: Kind = "page" if found[2] == "page" else "state"
+            yield PageFile(path, identity, found[1], kind, status.st_size, status.st_mtime, is_pinned)
+
+
+def _sum(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=_SUM).digest()
+
+
+def _head(identity: str, kind: Kind, digest: bytes, payload: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, _VERSION, identity.encode(), kind.encode(), digest, len(payload), _sum(payload))
+    return head + _sum(head)
+
+
+def _parse(data: bytes, identity: str, kind: Kind, digest: bytes) -> Bytes:
+    """Returns the payload of a file. ValueError says why it is not what its name says."""
+    head, end = data[: _HEAD.size], _HEAD.size + _SUM
+    if len(data) < end or _sum(head) != data[_HEAD.size : end]:
+        raise ValueError("its header is torn or damaged")
+    magic, version, its, its_kind, its_digest, n_bytes, checksum = _HEAD.unpack(head)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError("it is of another version")
+    named = (identity.encode(), kind.encode(), digest)
+    if (its.rstrip(b"\0"), its_kind.rstrip(b"\0"), its_digest[: len(digest)]) != named:
+        raise ValueError("it is of another text or another model than its name says")
+    payload = memoryview(data)[end:]
+    if len(payload) != n_bytes or _sum(payload) != checksum:
+        raise ValueError("its content is torn or damaged")
+    return np.frombuffer(payload, np.uint8)

@@ -1,0 +1,242 @@
+"""The PrefixIndex: finds full pages of the cache by their text, and explains why a request found no more."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from woolly.cache.windows import WindowPool
+from woolly.runtime import PAGE_SIZE
+
+__all__ = ["PrefixIndex", "PrefixReport", "PrefixStats", "page_digest"]
+
+ROOT = b""  # stands before the first page, unless a request has a salt of its own
+
+# A cryptographic digest over all tokens so far: nobody can craft two texts that share a page.
+_DIGEST_BYTES = 20
+
+# Most pages that a request is compared with to find where it diverged: thousands may follow one prefix.
+_MOST_COMPARED = 64
+
+
+@dataclass(frozen=True)
+class PrefixReport:
+    """What one request found in the cache when it was admitted.
+
+    The reason says why the rest was computed: None if all that can be shared was (the last token never is, because
+    its logits are needed), "short" (no full page), "cold" (nothing in the cache begins like it), "diverged at token N",
+    "ended at token N" (the cached text agrees, but is shorter), "unsaved at token N" (the pages up to there are cached,
+    but not the recurrent state after them, or what a window sees there), "evicted" (it was cached before),
+    "recomputed" (the request needs every row: log-probabilities of the prompt, or hooks).
+    """
+
+    hit_tokens: int
+    miss_tokens: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class PrefixStats:
+    """Counts of prefix reuse since the start."""
+
+    hit_tokens: int
+    miss_tokens: int
+    evictions: int
+    cached_pages: int  # in the index, used or not
+    snapshots: int  # recurrent states in the index, used or not; 0 for models without
+    reasons: Mapping[str, int]  # requests by the first word of their reason; "complete" if it is None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    digest: bytes
+    parent: bytes
+    tokens: tuple[int, ...]
+
+
+def page_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The digest of a page: of its tokens and all tokens before them."""
+    return hashlib.blake2b(parent + array("i", tokens).tobytes(), digest_size=_DIGEST_BYTES).digest()
+
+
+class PrefixIndex:
+    """Maps the digest of a page to its number, and to the slot with the recurrent state after it, if one was saved.
+
+    A model that keeps recurrent state can continue only where such a snapshot is.
+    """
+
+    def __init__(self, most_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
+        self.needs_state = needs_state
+        self._windows = windows
+        self.on_lost_state: Callable[[int], None] = lambda slot: None  # gets each slot that is no snapshot any more
+        self._saved: dict[bytes, int] = {}  # slots with the state after a page
+        self._digests: dict[int, bytes] = {}  # the digest of each slot in `_saved`
+        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose state was evicted, oldest first
+        self._pages: dict[bytes, int] = {}
+        self._entries: dict[int, _Entry] = {}
+        self._children: dict[bytes, dict[bytes, int]] = {ROOT: {}}
+        self._ghosts: OrderedDict[bytes, None] = OrderedDict()  # digests of evicted pages, oldest first
+        self._most_ghosts = most_ghosts
+        self._hit_tokens = self._miss_tokens = self._evictions = 0
+        self._reasons: Counter[str] = Counter()
+
+    def knows(self, page: int) -> bool:
+        """Whether a page is in the index."""
+        return page in self._entries
+
+    def knows_state(self, slot: int) -> bool:
+        """Whether a slot is a snapshot."""
+        return slot in self._digests
+
+    def state_after(self, digest: bytes) -> int | None:
+        """The slot with the state after a page, if it was saved."""
+        return self._saved.get(digest)
+
+    def save(self, digest: bytes, slot: int) -> bool:
+        """Makes a slot the snapshot after a page; False if the page has one, or is not in the index."""
+        if digest in self._saved or digest not in self._pages or slot in self._digests:
+            return False
+        self._saved[digest] = slot
+        self._digests[slot] = digest
+        self._lost.pop(digest, None)
+        return True
+
+    def forget_state(self, slot: int, is_evicted: bool = True) -> None:
+        """Removes a snapshot; one that was evicted is a reason for reports."""
+        digest = self._digests.pop(slot)
+        del self._saved[digest]
+        if is_evicted:
+            self._lost[digest] = None
+            if len(self._lost) > self._most_ghosts:
+                self._lost.popitem(last=False)
+        self.on_lost_state(slot)
+
+    def page_of(self, digest: bytes) -> int | None:
+        """The page with a digest, if it is in the index."""
+        return self._pages.get(digest)
+
+    def was_evicted(self, digest: bytes) -> bool:
+        """Whether a page was in the index once: it is wanted a second time."""
+        return digest in self._ghosts
+
+    def stored(self) -> list[tuple[bytes, int]]:
+        """Digests of all pages with the number of pages before each: the latest text first, each from its beginning."""
+        parents = {entry.digest: entry.parent for entry in self._entries.values()}  # in the order of publishing
+        depths: dict[bytes, int] = {}
+        for last in reversed(parents):
+            text = []
+            digest = last
+            while digest in parents and digest not in depths:
+                text.append(digest)
+                digest = parents[digest]
+            first = depths.get(digest, -1) + 1
+            depths.update({digest: first + i for i, digest in enumerate(reversed(text))})
+        return list(depths.items())
+
+    def find(self, digests: Sequence[bytes]) -> list[int]:
+        """Pages of the longest prefix that is in the index and can be continued."""
+        pages = self.known(digests)
+        n, before = len(pages), -1
+        while n != before:
+            before = n
+            while self.needs_state and n and digests[n - 1] not in self._saved:
+                n -= 1
+            for pool in self._windows:
+                n = pool.resumable(pages[:n])
+        return pages[:n]
+
+    def known(self, digests: Sequence[bytes]) -> list[int]:
+        """Pages of the longest prefix that is in the index."""
+        pages = []
+        for digest in digests:
+            page = self._pages.get(digest)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def add(self, page: int, parent: bytes, digest: bytes, tokens: Sequence[int]) -> int | None:
+        """Adds a full page. If another page has the same text, the index keeps that one, unless windows lost it.
+
+        Then it returns the page that is not in the index any more.
+        """
+        if page in self._entries:
+            return None
+        old = self._pages.get(digest)
+        if old is not None:
+            if all(pool.table[old] >= 0 for pool in self._windows):
+                return None
+            del self._entries[old]
+        self._pages[digest] = page
+        self._entries[page] = _Entry(digest, parent, tuple(tokens))
+        self._children.setdefault(parent, {})[digest] = page
+        self._ghosts.pop(digest, None)
+        return old
+
+    def forget(self, page: int) -> None:
+        """Removes an evicted page."""
+        entry = self._entries.pop(page)
+        del self._pages[entry.digest]
+        if entry.digest in self._saved:
+            self.forget_state(self._saved[entry.digest])
+        siblings = self._children[entry.parent]
+        del siblings[entry.digest]
+        if not siblings and entry.parent != ROOT:
+            del self._children[entry.parent]
+        self._evictions += 1
+        self._ghosts[entry.digest] = None
+        if len(self._ghosts) > self._most_ghosts:
+            self._ghosts.popitem(last=False)
+
+    def report(
+        self, tokens: Sequence[int], digests: Sequence[bytes], n_hit_pages: int, reuse: bool, root: bytes = ROOT
+    ) -> PrefixReport:
+        """Counts what a request found, and reports why it found no more. `root` stands before its first page."""
+        hit = n_hit_pages * PAGE_SIZE
+        reason = self._reason(tokens, digests, n_hit_pages, root) if reuse else "recomputed"
+        self._hit_tokens += hit
+        self._miss_tokens += len(tokens) - hit
+        self._reasons[reason.split()[0] if reason else "complete"] += 1
+        return PrefixReport(hit, len(tokens) - hit, reason)
+
+    def stats(self) -> PrefixStats:
+        """The counts so far."""
+        return PrefixStats(
+            self._hit_tokens,
+            self._miss_tokens,
+            self._evictions,
+            len(self._entries),
+            len(self._saved),
+            dict(self._reasons),
+        )
+
+    def _reason(self, tokens: Sequence[int], digests: Sequence[bytes], n_hit: int, root: bytes) -> str | None:
+        if not digests:
+            return "short"
+        if n_hit == len(digests):
+            return None
+        if digests[n_hit] in self._ghosts:
+            return "evicted"
+        if (n_known := len(self.known(digests))) > n_hit:
+            is_evicted = any(digest in self._lost for digest in digests[n_hit:n_known])
+            return "evicted" if is_evicted else f"unsaved at token {n_known * PAGE_SIZE}"
+        first = n_hit * PAGE_SIZE
+        wanted = tokens[first : first + PAGE_SIZE]
+        others = self._children.get(digests[n_hit - 1] if n_hit else root, {})
+        latest = itertools.islice(reversed(others.values()), _MOST_COMPARED)
+        alike = max((_common(wanted, self._entries[page].tokens) for page in latest), default=0)
+        if first + alike == 0:
+            return "cold"
+        return f"diverged at token {first + alike}" if others else f"ended at token {first}"
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common prefix of two pages."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))

@@ -1,0 +1,33 @@
+"""CONVERSATIONS: the neutral request, its layout as a prompt, and the events of an answer."""
+
+from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
+from woolly.chat.layout import Layout, lay_out, render_prompt
+from woolly.chat.message import Message, OtherPart, Part, TextPart
+from woolly.chat.reader import Reader
+from woolly.chat.request import ChatRequest, ReasoningOptions
+from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
+
+__all__ = [
+    "CallArguments",
+    "CallStart",
+    "ChatRequest",
+    "Event",
+    "Finished",
+    "Layout",
+    "Message",
+    "OtherPart",
+    "Part",
+    "Parts",
+    "Reader",
+    "Reasoning",
+    "ReasoningOptions",
+    "Text",
+    "TextPart",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+    "Usage",
+    "gather",
+    "lay_out",
+    "render_prompt",
+]

@@ -1,0 +1,60 @@
+"""The Continuation: a prompt that ends within the assistant's last message, so that the answer goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from woolly.chat.message import Message, TextPart
+from woolly.chat.reasoning import ReasoningMarks
+from woolly.errors import RequestError
+
+__all__ = ["Continuation"]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A conversation with a mark in place of the text that is continued.
+
+    The prompt is cut at the mark, not at the text: many templates strip the text of a message or split it.
+    """
+
+    messages: tuple[Message, ...]
+    mark: str
+    text: str
+    is_reasoning: bool  # the text is reasoning that has not ended
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], marks: ReasoningMarks | None) -> Continuation:
+        """Reads the last message; a text that begins with the start mark of reasoning holds reasoning."""
+        last = messages[-1]
+        if last.role != "assistant" or last.calls:
+            what = "holds calls" if last.role == "assistant" else f"is of role {last.role[:40]!r}"
+            raise RequestError(
+                f"continue_final: the last message {what}; the text of an assistant can be continued",
+                field="continue_final",
+            )
+        text, reasoning, has_ended = last.text, last.reasoning, bool(last.text)
+        if isinstance(last.content, tuple):  # paragraphs, as llama-server has it
+            text = "\n\n".join(part.text for part in last.content if isinstance(part, TextPart))
+        if marks is not None and not reasoning and text.lstrip().startswith(marks.start):
+            thought, end, text = text.lstrip().removeprefix(marks.start).partition(marks.end)
+            reasoning, has_ended, text = thought.strip() if end else thought.lstrip(), bool(end), text.lstrip()
+        mark = uuid4().hex
+        if reasoning and not has_ended:
+            marked = replace(last, content="", reasoning=mark)
+            return cls((*messages[:-1], marked), mark, reasoning, True)
+        marked = replace(last, content=mark, reasoning=reasoning)
+        return cls((*messages[:-1], marked), mark, text, False)
+
+    def cut(self, rendered: str) -> str:
+        """Returns the prompt up to the end of the text."""
+        before, mark, _ = rendered.rpartition(self.mark)
+        if not mark:
+            what = "the reasoning of the last message" if self.is_reasoning else "the last message"
+            raise RequestError(
+                f"continue_final: the model's chat template does not show {what}, which cannot be continued then",
+                field="continue_final",
+            )
+        return before + self.text

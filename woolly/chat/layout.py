@@ -1,0 +1,170 @@
+"""The layout of a chat: the prompt, what the model may answer, and how the answer is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from woolly.chat.channels import ChannelSplitter
+from woolly.chat.continuation import Continuation
+from woolly.chat.message import fit_ids, name_results
+from woolly.chat.reader import Reader
+from woolly.chat.reasoning import ReasoningMarks, ReasoningSplitter, find_reasoning
+from woolly.chat.request import ChatRequest
+from woolly.chat.results import place_results
+from woolly.chat.roles import check_roles, fit_roles
+from woolly.chat.tools.format import Format, find_format
+from woolly.chat.tools.grammar import answer_grammar, call_grammar
+from woolly.chat.tools.marks import mark_ids, marks_of
+from woolly.chat.tools.parser import ToolParser
+from woolly.chat.tools.prompt import describe_tools, knows_tools
+from woolly.chat.tools.tool import ToolChoice
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams
+from woolly.templates import ChatTemplate
+from woolly.tokens import Tokenizer
+
+__all__ = ["Layout", "lay_out", "render_prompt"]
+
+_CHATML_END = "<|im_end|>"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A conversation as a prompt, and how its answers are read."""
+
+    text: str  # the prompt
+    params: SamplingParams  # those of the request, with the grammar that tools or a schema need
+    choice: ToolChoice
+    format: Format | None  # None: calls are text
+    marks: ReasoningMarks | None  # None: reasoning is text
+    shown: frozenset[int]  # control tokens that are text to a reader
+    is_reasoning: bool = False  # the answer begins within reasoning
+    made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
+
+    def reader(self) -> Reader:
+        """Returns a reader for one of the answers."""
+        parser = None
+        if self.format is not None:
+            parser = ToolParser(self.format, self.choice.callable, max_calls=None if self.choice.is_parallel else 1)
+        if self.marks is not None and self.marks.has_channels:
+            return Reader(ChannelSplitter(is_open=self.is_reasoning), parser)
+        return Reader(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
+
+
+def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) -> Layout:
+    """Renders the conversation, once, and decides how it is answered. A long one takes a while.
+
+    TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for.
+    """
+    choice = request.tools
+    is_calling = choice.mode != "none"
+    template = template.for_tools if is_calling else template
+    source = template.source
+    check_roles(request.messages, source)
+    format = find_format(source) if is_calling else None
+    if format is not None and choice.is_enforced:
+        format = replace(format, loose=())
+    marks = find_reasoning(source)
+    text, is_reasoning = _render(request, template, marks)
+    structure = _structure(request, format, marks, is_reasoning, tokenizer)
+    shown_marks = [] if format is None else marks_of(format)
+    is_split = request.reasoning.is_split is not False
+    if is_split and marks is not None:
+        shown_marks += marks.tokens
+    return Layout(
+        text,
+        replace(request.params, stop=_stops(request.params, template, tokenizer), **structure),
+        choice,
+        format,
+        marks if is_split else None,
+        mark_ids(tokenizer, shown_marks),
+        is_reasoning,
+        None if not structure else "schema" if format is None else "tools",
+    )
+
+
+def render_prompt(request: ChatRequest, template: ChatTemplate, *, begins_answer: bool = True) -> str:
+    """Returns the prompt of a conversation; without `begins_answer` it ends with the last message."""
+    template = template.for_tools if request.tools.mode != "none" else template
+    return _render(request, template, find_reasoning(template.source), begins_answer=begins_answer)[0]
+
+
+def _render(
+    request: ChatRequest, template: ChatTemplate, marks: ReasoningMarks | None, *, begins_answer: bool = True
+) -> tuple[str, bool]:
+    """Returns the prompt, and whether it ends within reasoning."""
+    messages = place_results(name_results(request.messages))
+    format = find_format(template.source)
+    if format.id_length is not None and any(message.calls for message in messages):
+        messages = fit_ids(messages, format.id_length)
+    tools = request.tools.tools if request.tools.mode != "none" else ()
+    shown: list[Mapping[str, Any]] | None = None
+    if knows_tools(template.source):
+        shown = [tool.to_json() for tool in tools] or None
+    else:
+        messages = describe_tools(messages, tools)
+    messages = fit_roles(messages, template)
+    given = {"tools": shown, "documents": request.documents, **_variables(request, template.source)}
+    if request.continue_final:
+        continuation = Continuation.of(messages, marks)
+        plain = [message.to_template() for message in continuation.messages]
+        return continuation.cut(template.render(plain, add_generation_prompt=False, **given)), continuation.is_reasoning
+    text = template.render(
+        [message.to_template() for message in messages], add_generation_prompt=begins_answer, **given
+    )
+    if marks is None or not begins_answer:
+        return text, False
+    if _must_close(request, template.source, marks):
+        return text + (marks.end if marks.is_open(text) else marks.start + marks.end), False
+    return text, marks.is_open(text)
+
+
+def _must_close(request: ChatRequest, source: str, marks: ReasoningMarks) -> bool:
+    """Whether the prompt ends with a thought of nothing: no thoughts are wanted, and the template has no switch."""
+    is_off = request.reasoning.effort == "none" and not marks.has_channels
+    return is_off and not re.search(r"\benable_thinking\b", source)
+
+
+def _structure(
+    request: ChatRequest, format: Format | None, marks: ReasoningMarks | None, is_open: bool, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Returns the grammar that tools or a schema ask for, as a field of SamplingParams."""
+    choice, schema = request.tools, request.schema
+    # A grammar begins where the reasoning does, even if reasoning is not split off.
+    if format is not None and (choice.is_enforced or schema is not None):
+        return {"lark": call_grammar(choice, format, tokenizer, marks=marks, is_open=is_open, answer=schema)}
+    if schema is None:
+        return {}
+    if marks is None:
+        return {"json_schema": schema}
+    return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open)}
+
+
+def _variables(request: ChatRequest, source: str) -> dict[str, Any]:
+    """Returns the template's switches, with the one that sets the effort of reasoning."""
+    variables, effort = dict(request.variables), request.reasoning.effort
+    never_thinks = find_reasoning(source) is None and "enable_thinking" not in source
+    if never_thinks and variables.get("enable_thinking") is False:
+        del variables["enable_thinking"]  # many clients send it to every model
+    if effort is None:
+        return variables
+    if effort != "none" and re.search(r"\breasoning_effort\b", source):
+        variables.setdefault("reasoning_effort", effort)
+    elif re.search(r"\benable_thinking\b", source):
+        variables.setdefault("enable_thinking", effort != "none")
+    elif effort != "none" or ((marks := find_reasoning(source)) is not None and marks.has_channels):
+        raise RequestError(
+            "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"
+        )
+    return variables
+
+
+def _stops(params: SamplingParams, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Returns the stop strings. If ChatML stands in for a missing template, its end mark may be text to the model."""
+    if not template.is_fallback or _CHATML_END in params.stop:
+        return params.stop
+    is_token = len(tokenizer.encode(_CHATML_END, add_special=False, parse_special=True)) == 1
+    return params.stop if is_token else (*params.stop, _CHATML_END)

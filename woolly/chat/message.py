@@ -1,0 +1,173 @@
+"""Messages of a conversation, and the mappings that chat templates read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from woolly.chat.tools.tool import ToolCall
+from woolly.errors import TemplateError
+from woolly.templates.template import check_messages
+
+__all__ = ["Message", "OtherPart", "Part", "TextPart", "fit_ids", "name_results", "read_arguments", "read_messages"]
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class OtherPart:
+    """A part that is not text, as the caller gave it; a template that knows its type may show it."""
+
+    fields: Mapping[str, Any]
+
+
+Part = TextPart | OtherPart
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: what someone said, what the model called, or what a call gave back."""
+
+    role: str
+    content: str | tuple[Part, ...] | None = None
+    name: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None  # role "tool": the call that this answers
+    reasoning: str | None = None  # role "assistant": what the model thought
+    more: Mapping[str, Any] = field(default_factory=dict)  # further fields, for templates that read them
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Message:
+        """Reads a mapping with the keys that OpenAI gave them; a template still sees every other key."""
+        texts = {name: value for name, value in given.items() if isinstance(value, str)}
+        return cls(
+            given["role"],
+            _content(given.get("content")),
+            texts.get("name"),
+            _calls(given.get("tool_calls")),
+            texts.get("tool_call_id"),
+            texts.get("reasoning_content"),
+            given,
+        )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The content as parts."""
+        if isinstance(self.content, tuple):
+            return self.content
+        return (TextPart(self.content),) if self.content else ()
+
+    @property
+    def text(self) -> str:
+        """The content as one text; TemplateError if a part is not text."""
+        if not isinstance(self.content, tuple):
+            return self.content or ""
+        if not all(isinstance(part, TextPart) for part in self.content):
+            raise TemplateError(f"a message of role {self.role[:40]!r} that must be text has a part that is not text")
+        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    def to_template(self) -> dict[str, Any]:
+        """Returns the mapping that a chat template reads."""
+        plain: dict[str, Any] = {**self.more, "role": self.role}
+        if isinstance(self.content, tuple):
+            plain["content"] = [_part(part) for part in self.content]
+        elif self.content is not None:
+            plain["content"] = self.content
+        if self.calls:
+            plain["tool_calls"] = [_call(call) for call in self.calls]
+        own = {"name": self.name, "tool_call_id": self.call_id, "reasoning_content": self.reasoning}
+        return plain | {name: value for name, value in own.items() if value is not None}
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """Returns the messages of mappings; TemplateError if one of them has no role."""
+    check_messages(messages)
+    return tuple(Message.of(message) for message in messages)
+
+
+def fit_ids(messages: Sequence[Message], length: int) -> list[Message]:
+    """Returns the messages with ids of calls that a template accepts: `length` letters and digits.
+
+    Ids of other servers are replaced, the same one by the same each time, so that a prompt keeps its beginning.
+    """
+
+    def fit(id: str) -> str:
+        if len(id) == length and id.isascii() and id.isalnum():
+            return id
+        return blake2b(id.encode("utf-8", "replace"), digest_size=32).hexdigest()[:length]
+
+    return [
+        replace(
+            message,
+            calls=tuple(replace(call, id=fit(call.id)) for call in message.calls),
+            call_id=None if message.call_id is None else fit(message.call_id),
+        )
+        for message in messages
+    ]
+
+
+def name_results(messages: Sequence[Message]) -> list[Message]:
+    """Returns the messages; a call's result without a name gets that of its call."""
+    names = {call.id: call.name for message in messages for call in message.calls}
+    return [
+        replace(message, name=names[message.call_id])
+        if message.role == "tool" and message.name is None and message.call_id in names
+        else message
+        for message in messages
+    ]
+
+
+def _content(content: Any) -> str | tuple[Part, ...] | None:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, (list, tuple)) and all(isinstance(part, Mapping) for part in content):
+        return tuple(_read_part(part) for part in content)
+    return None
+
+
+def _read_part(part: Mapping[str, Any]) -> Part:
+    is_text = part.get("type") == "text" and isinstance(part.get("text"), str) and len(part) == 2
+    return TextPart(part["text"]) if is_text else OtherPart(part)
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else dict(part.fields)
+
+
+def _calls(calls: Any) -> tuple[ToolCall, ...]:
+    """Returns calls in OpenAI's shape, and none if one has another shape: a template may still know it."""
+    if not isinstance(calls, (list, tuple)):
+        return ()
+    read = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(call, ToolCall):
+            read.append(call)
+        elif isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            arguments = function.get("arguments", "{}")
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            read.append(ToolCall(str(call.get("id", "")), function["name"], text))
+        else:
+            return ()
+    return tuple(read)
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": read_arguments(call)}}
+
+
+def read_arguments(call: ToolCall) -> Any:
+    """Returns an object, which templates write as JSON themselves; text that is not an object stays as it came."""
+    try:
+        value = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments
+    return value if isinstance(value, dict) else call.arguments

@@ -1,0 +1,38 @@
+"""The Reader: turns the text of one answer into events, as it arrives."""
+
+from __future__ import annotations
+
+from woolly.chat.channels import ChannelSplitter
+from woolly.chat.events import Event, Finished, Reason, Reasoning, Text, Usage
+from woolly.chat.reasoning import ReasoningSplitter, Split
+from woolly.chat.tools.parser import ToolParser
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Splits reasoning and calls from the text. How the text is cut into pieces does not change what comes out."""
+
+    def __init__(self, splitter: ReasoningSplitter | ChannelSplitter, parser: ToolParser | None) -> None:
+        """`parser` None: calls are text."""
+        self._splitter = splitter
+        self._parser = parser
+
+    def push(self, text: str) -> list[Event]:
+        """Returns the events that the next piece of text completes."""
+        return self._read(self._splitter.push(text))
+
+    def finish(self, reason: Reason, usage: Usage, stop: str | int | None = None) -> list[Event]:
+        """Returns the events of text that was held back, and the end. `reason` is the engine's."""
+        events = self._read(self._splitter.finish())
+        if self._parser is not None:
+            events += self._parser.finish()
+            if self._parser.n_calls and reason == "stop":
+                reason = "tool_calls"
+        return [*events, Finished(reason, usage, stop)]
+
+    def _read(self, split: Split) -> list[Event]:
+        events: list[Event] = [Reasoning(split.reasoning)] if split.reasoning else []
+        if split.text:
+            events += [Text(split.text)] if self._parser is None else self._parser.push(split.text)
+        return events

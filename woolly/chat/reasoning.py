@@ -1,0 +1,182 @@
+"""Reasoning: what a model thinks before it answers, split from the answer by the marks of its template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["REASONING_MARKS", "ReasoningMarks", "ReasoningSplitter", "Split", "find_reasoning"]
+
+_SPACE = frozenset(" \t\r\n")
+
+
+@dataclass(frozen=True)
+class ReasoningMarks:
+    """The text before and after a model's reasoning."""
+
+    start: str
+    end: str
+    signs: tuple[str, ...] = ()  # texts of which a template has all; none: the start or the end is enough
+    again: str = ""  # what the model writes between its reasoning and the rest
+    answer: str = ""  # what it writes before an answer that is text, and what it may write after it
+    answer_end: str = ""
+    has_channels: bool = False  # an answer is of several messages, which a ChannelSplitter splits
+
+    @property
+    def tokens(self) -> list[str]:
+        """The marks that may be control tokens."""
+        return [mark for text in (self.start, self.end) for mark in re.findall(r"<[^<>\s]+>|\[/?[A-Z]+\]", text)]
+
+    def is_open(self, prompt: str) -> bool:
+        """Whether a prompt ends with the start mark, so that the answer begins with reasoning."""
+        return prompt.rstrip().endswith(self.start)
+
+    def are_in(self, template: str) -> bool:
+        """Whether a chat template's source has these marks."""
+        if self.signs:
+            return all(sign in template for sign in self.signs)
+        return self.end in template or self.start in template
+
+
+# In the order in which a template is searched for them.
+REASONING_MARKS = (
+    ReasoningMarks(  # gpt-oss
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        ("<|channel|>", "<|message|>"),
+        again="<|start|>assistant",
+        answer="<|channel|>final<|message|>",
+        has_channels=True,
+    ),
+    ReasoningMarks("<think>", "</think>", ("<think>", "<response>"), answer="<response>", answer_end="</response>"),
+    ReasoningMarks("<think>", "</think>"),
+    ReasoningMarks("[THINK]", "[/THINK]"),
+    ReasoningMarks("<seed:think>", "</seed:think>"),
+    *(
+        ReasoningMarks(
+            "<|START_THINKING|>", "<|END_THINKING|>", (f"<|START_{word}|>",), "", f"<|START_{word}|>", f"<|END_{word}|>"
+        )
+        for word in ("RESPONSE", "TEXT")  # Command R7B and A, and later ones
+    ),
+    ReasoningMarks("<|channel>thought", "<channel|>"),  # Gemma 4
+    ReasoningMarks("Here is my thought process:", "Here is my response:"),  # Granite 3.2
+)
+
+
+def find_reasoning(template: str) -> ReasoningMarks | None:
+    """Returns the marks that a chat template's source contains."""
+    return next((marks for marks in REASONING_MARKS if marks.are_in(template)), None)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A piece of the reasoning, of the answer, or of both."""
+
+    reasoning: str = ""
+    text: str = ""
+
+
+class ReasoningSplitter:
+    """Splits an answer character by character, so that how the text is cut into pieces changes nothing.
+
+    Reasoning is at the start of an answer or nowhere; space around it is dropped. Without marks all is text.
+    """
+
+    def __init__(self, marks: ReasoningMarks | None, *, is_open: bool = False) -> None:
+        """`is_open`: the prompt ends with the start mark."""
+        self._marks = marks
+        self._state = self._pass if marks is None else self._inside if is_open else self._before
+        self._held = ""  # space, or what may be the beginning of a mark
+        self._space = ""  # within the reasoning; dropped at its end
+        self._begun = False  # whether reasoning was shown
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+
+    def push(self, text: str) -> Split:
+        """Returns what the next piece of the answer completes."""
+        if self._state == self._pass:
+            return Split(text=text)
+        for number, character in enumerate(text):
+            if self._state == self._pass:
+                self._text.append(text[number:])
+                break
+            self._state(character)
+        return self._take()
+
+    def finish(self) -> Split:
+        """Returns what was held back, at the end of the answer."""
+        if self._state == self._before:
+            self._text.append(self._held)
+        elif self._state == self._inside:
+            self._think(self._held)
+        elif self._state == self._after or (self._marks and self._held.rstrip() != self._marks.answer_end):
+            self._text.append(self._held)
+        self._held = ""
+        return self._take()
+
+    def _pass(self, c: str) -> None:
+        self._text.append(c)
+
+    def _before(self, c: str) -> None:
+        assert self._marks is not None
+        self._held += c
+        begun = self._held.lstrip()
+        if begun and begun in (self._marks.start, self._marks.answer):
+            self._held = ""
+            self._state = self._inside if begun == self._marks.start else self._after
+        elif not (self._marks.start.startswith(begun) or self._marks.answer.startswith(begun)):
+            self._text.append(self._held)
+            self._held = ""
+            self._state = self._pass
+
+    def _inside(self, c: str) -> None:
+        assert self._marks is not None
+        end = self._marks.end
+        self._held += c
+        if self._held == end:
+            self._held = ""
+            self._state = self._after
+            return
+        while self._held and not end.startswith(self._held):
+            self._think(self._held[0])
+            self._held = self._held[1:]
+
+    def _think(self, text: str) -> None:
+        for c in text:
+            if c in _SPACE:
+                self._space += c
+                continue
+            if self._begun:
+                self._reasoning.append(self._space)
+            self._space = ""
+            self._reasoning.append(c)
+            self._begun = True
+
+    def _after(self, c: str) -> None:
+        assert self._marks is not None
+        if not self._held and c in _SPACE:
+            return
+        self._held += c
+        answer = self._marks.answer
+        if self._held == answer:
+            self._held = ""
+        elif not answer.startswith(self._held):
+            held, self._held = self._held, ""
+            self._state = self._answering if self._marks.answer_end else self._pass
+            for character in held:
+                self._state(character)
+
+    def _answering(self, c: str) -> None:
+        """Holds back what may be the end mark of the answer, and space after it."""
+        assert self._marks is not None
+        end = self._marks.answer_end
+        self._held += c
+        while self._held and not (end.startswith(self._held) or self._held.rstrip() == end):
+            self._text.append(self._held[0])
+            self._held = self._held[1:]
+
+    def _take(self) -> Split:
+        split = Split("".join(self._reasoning), "".join(self._text))
+        self._reasoning.clear()
+        self._text.clear()
+        return split

@@ -1,0 +1,61 @@
+"""ChatRequest: a conversation and what is asked for, in the words of no dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from woolly.chat.message import Message
+from woolly.chat.tools.tool import ToolChoice
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams
+
+__all__ = ["ChatRequest", "ReasoningOptions"]
+
+
+@dataclass(frozen=True)
+class ReasoningOptions:
+    """How much a model thinks, and what becomes of it."""
+
+    effort: str | None = (
+        None  # "none" to switch it off, or a word that the template knows; None: as the template has it
+    )
+    is_split: bool | None = None  # False: reasoning stays in the text, with its marks; None: as the server has it
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A conversation to be answered.
+
+    A structure in `params` (a grammar, a regex, ...) binds the whole answer from its first token. `schema` binds the
+    answer proper: reasoning may come before it, and calls instead of it.
+    """
+
+    messages: tuple[Message, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    tools: ToolChoice = field(default_factory=ToolChoice)
+    schema: Mapping[str, Any] | None = None  # JSON schema of the answer
+    reasoning: ReasoningOptions = field(default_factory=ReasoningOptions)
+    documents: tuple[Mapping[str, Any], ...] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
+    continue_final: bool = False  # the answer continues the last message, which is the assistant's
+
+    def __post_init__(self) -> None:
+        if self.continue_final and (self.schema is not None or self.tools.is_enforced):
+            what = "a schema" if self.schema is not None else "tools that must be called or are strict"
+            raise RequestError(
+                f"continue_final: it is given together with {what}, which would begin anew; leave one out",
+                field="continue_final",
+            )
+        if self.params.structure is None:
+            return
+        kind = self.params.structure[0]
+        if self.tools.is_enforced:
+            raise RequestError(
+                f"{kind}: it is given together with tools that must be called or are strict; leave one out", field=kind
+            )
+        if self.schema is not None:
+            raise RequestError(
+                f"{kind}: it is given together with a schema of the answer, which can have one structure", field=kind
+            )

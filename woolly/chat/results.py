@@ -1,0 +1,68 @@
+"""Results: puts the results of calls directly behind their calls, as chat templates expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from woolly.chat.message import Message
+from woolly.chat.tools.tool import ToolCall
+
+__all__ = ["place_results"]
+
+_NOTHING = "no result"
+
+
+def place_results(messages: Sequence[Message]) -> list[Message]:
+    """Returns the messages with the results of each turn behind its calls, in their order.
+
+    A turn ends with the next message of the assistant. A result without a call becomes a user's text, and a call
+    without a result gets "no result" if other messages follow it; the last calls may still be answered. Messages after
+    a turn never change it, so that a conversation that grows keeps its beginning.
+    """
+    placed: list[Message] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message.role != "assistant":
+            placed.append(_said(message) if message.role == "tool" else message)
+            continue
+        placed.append(message)
+        end = next((i for i in range(at, len(messages)) if messages[i].role == "assistant"), len(messages))
+        turn = messages[at:end]
+        if message.calls:
+            placed += _fit(message.calls, turn, is_last=end == len(messages))
+            at = end
+        elif message.more.get("tool_calls"):  # in a shape that only the template may know
+            placed += turn
+            at = end
+    return placed
+
+
+def _fit(calls: Sequence[ToolCall], turn: Sequence[Message], *, is_last: bool) -> list[Message]:
+    """Returns the messages after calls: their results, then the others."""
+    left = list(turn)
+    results: list[Message | None] = [_take(left, call, by_id=True) for call in calls]
+    results = [result or _take(left, call, by_id=False) for result, call in zip(results, calls, strict=True)]
+    if is_last and not left:
+        return [result for result in results if result is not None]
+    known = [
+        result or Message("tool", _NOTHING, name=call.name, call_id=call.id)
+        for result, call in zip(results, calls, strict=True)
+    ]
+    return [*known, *(_said(message) if message.role == "tool" else message for message in left)]
+
+
+def _take(left: list[Message], call: ToolCall, *, by_id: bool) -> Message | None:
+    """Takes the result of a call out of the messages; without ids, as Ollama's clients send it, by its name."""
+    for i, message in enumerate(left):
+        if message.role != "tool":
+            continue
+        if message.call_id == call.id if by_id else not message.call_id and message.name in (None, call.name):
+            return left.pop(i)
+    return None
+
+
+def _said(result: Message) -> Message:
+    return replace(result, role="user", name=None, call_id=None, more={})

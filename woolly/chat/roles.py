@@ -1,0 +1,79 @@
+"""Roles: brings a conversation into the order of roles that a chat template shows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from woolly.chat.message import Message
+from woolly.errors import TemplateError
+from woolly.templates import ChatTemplate
+
+__all__ = ["check_roles", "fit_roles"]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def check_roles(messages: Sequence[Message], source: str) -> None:
+    """Refuses a role that nobody knows: most templates would show it, and no model has seen it.
+
+    A template may have roles of its own, such as `ipython`, which its source then names in quotes.
+    """
+    for number, message in enumerate(messages, 1):
+        role = message.role
+        if role in _ROLES or f"'{role}'" in source or f'"{role}"' in source:
+            continue
+        near = difflib.get_close_matches(role[:40].lower(), _ROLES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the roles are {', '.join(_ROLES)}"
+        raise TemplateError(f"message {number} has the role {role[:40]!r}, which this model does not know; {hint}")
+
+
+def fit_roles(messages: Sequence[Message], template: ChatTemplate) -> list[Message]:
+    """Returns the messages as they are if the template shows them, else their texts in roles that it shows.
+
+    A developer is a system. What a template refuses or drops is found by tiny conversations, once per template, so that
+    a conversation that grows keeps its beginning: several systems at the start become one, a system that the template
+    does not know becomes a user, a later one a user's reminder, and neighbours of one role become one message.
+    """
+    fitted = [replace(message, role="system") if message.role == "developer" else message for message in messages]
+    if not template.takes("user"):
+        return fitted  # no text is shown, or not as it is given: nothing can be found out
+    n_first = next((i for i, message in enumerate(fitted) if message.role != "system"), len(fitted))
+    if n_first > 1 and not template.takes("system", "system", "user"):
+        fitted[:n_first] = [_joined(fitted[:n_first])]
+        n_first = 1
+    if n_first and not template.takes("system", "user"):
+        fitted[:n_first] = [replace(message, role="user") for message in fitted[:n_first]]
+    later = [i for i, message in enumerate(fitted) if i >= n_first and message.role == "system"]
+    if later and not template.takes("system", "user", "assistant", "system", "user"):
+        for i in later:
+            fitted[i] = Message("user", f"<system-reminder>\n{fitted[i].text}\n</system-reminder>")
+    for role, sample in (("user", ("user", "user")), ("assistant", ("user", "assistant", "assistant", "user"))):
+        has_pairs = any(_are_alike(one, other, role) for one, other in pairwise(fitted))
+        if has_pairs and not template.takes(*sample):
+            fitted = _merged(fitted, role)
+    return fitted
+
+
+def _are_alike(one: Message, other: Message, role: str) -> bool:
+    return one.role == other.role == role and not one.calls and not other.calls
+
+
+def _merged(messages: Sequence[Message], role: str) -> list[Message]:
+    merged = [messages[0]]
+    for message in messages[1:]:
+        if _are_alike(merged[-1], message, role):
+            merged[-1] = _joined([merged[-1], message])
+        else:
+            merged.append(message)
+    return merged
+
+
+def _joined(messages: Sequence[Message]) -> Message:
+    """Returns the last message with the contents of all, apart by blank lines; parts stay parts."""
+    contents = [message.content for message in messages if message.content]
+    if any(isinstance(content, tuple) for content in contents):
+        return replace(messages[-1], content=tuple(part for message in messages for part in message.parts))
+    return replace(messages[-1], content="\n\n".join(str(content) for content in contents))

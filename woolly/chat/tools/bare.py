@@ -1,0 +1,53 @@
+"""The BareObject: turns an object whose keys and strings have no JSON quotes into JSON, character by character."""
+
+from __future__ import annotations
+
+from woolly.chat.tools.values import python_json, to_json
+
+__all__ = ["QUOTE", "BareObject"]
+
+QUOTE = '<|"|>'  # around strings; one token of Gemma 4's vocabulary
+
+
+class BareObject:
+    """Reads {key:<|"|>text<|"|>,other:[1,true]} from its opening to its closing bracket; JSON strings are taken too."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._word = ""  # a key or a number, until it ends
+        self._held = ""  # may be the beginning of a quote
+        self._in_text = self._in_json = self._escaped = False
+        self.is_done = False
+
+    def push(self, character: str) -> str:
+        """Returns the JSON that a character completes."""
+        if self._in_json:
+            self._in_json = self._escaped or character != '"'
+            self._escaped = character == "\\" and not self._escaped
+            return character
+        self._held += character
+        if self._held == QUOTE:
+            self._held = ""
+            self._in_text = not self._in_text
+            return '"'
+        out = ""
+        while self._held and not QUOTE.startswith(self._held):
+            c, self._held = self._held[0], self._held[1:]
+            out += to_json(c)[1:-1] if self._in_text else self._plain(c)
+        return out
+
+    def _plain(self, c: str) -> str:
+        if c not in '"{[]}:,':
+            self._word += c
+            return ""
+        word, self._word = self._word.strip(), ""
+        if c == '"':
+            self._in_json = True
+        elif c == ":":
+            return f"{to_json(word) if word else ''}: "
+        elif c in "{[":
+            self._depth += 1
+        elif c in "]}":
+            self._depth -= 1
+            self.is_done = self._depth <= 0
+        return (python_json(word) if word else "") + (", " if c == "," else c)

@@ -1,0 +1,186 @@
+"""Grammars that allow only valid calls: for tools that must be called, and for strict ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from woolly.chat.reasoning import ReasoningMarks
+from woolly.chat.tools.arguments import escape, python_call, tagged_call
+from woolly.chat.tools.format import Format
+from woolly.chat.tools.marks import mark_ids
+from woolly.chat.tools.tool import Tool, ToolChoice
+from woolly.errors import RequestError
+from woolly.tokens import Tokenizer
+
+__all__ = ["answer_grammar", "call_grammar"]
+
+MAX_CALLS = 16  # in one answer: a small model that must call would not end otherwise
+MAX_SOURCE = 32 << 10  # of a Lark grammar, as the engine has it
+_MARK = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\]|\{n\})")
+
+
+def call_grammar(
+    choice: ToolChoice,
+    format: Format,
+    tokenizer: Tokenizer,
+    *,
+    marks: ReasoningMarks | None = None,
+    is_open: bool = False,
+    answer: Mapping[str, Any] | None = None,
+) -> str:
+    """Returns Lark for an answer that follows `choice`. Reasoning may come first if the model has `marks` for it.
+
+    Where no call is required, other text may come, or JSON of the schema `answer`. The parser of such an answer must
+    not know the format's loose marks, for the grammar does not.
+    """
+    grammar = _Grammar(tokenizer)
+    calls = _calls(grammar, choice, format)
+    head = grammar.mark(marks.answer) if marks is not None and marks.answer else ""
+    if choice.mode == "required":
+        grammar.rule("reply", calls)
+    elif answer is not None:
+        grammar.rule("reply", f"{calls} | {head} answer")
+        grammar.rule("answer", f"%json {json.dumps(answer)}")
+    else:
+        _free_reply(grammar, choice, format, calls, head)
+    return grammar.finish(marks, is_open)
+
+
+def answer_grammar(
+    schema: Mapping[str, Any], tokenizer: Tokenizer, *, marks: ReasoningMarks, is_open: bool = False
+) -> str:
+    """Returns Lark for JSON of a schema, after any reasoning."""
+    grammar = _Grammar(tokenizer)
+    head = f"{grammar.mark(marks.answer)} " if marks.answer else ""
+    grammar.rule("reply", f"{head}answer")
+    grammar.rule("answer", f"%json {json.dumps(schema)}")
+    return grammar.finish(marks, is_open)
+
+
+class _Grammar:
+    """Collects the rules of a Lark source."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._rules: list[str] = []
+
+    def rule(self, name: str, body: str) -> str:
+        self._rules.append(f"{name}: {body}")
+        return name.partition("[")[0]
+
+    def is_token(self, mark: str) -> bool:
+        """Whether a mark is a control token, which no text can match."""
+        return bool(mark_ids(self._tokenizer, [mark]))
+
+    def mark(self, text: str) -> str:
+        """Returns what matches a text with marks in it, as tokens or as text; `{n}` matches a number.
+
+        A number has at most four digits: a small model would not end it otherwise.
+        """
+        items: list[str] = []
+        plain = ""
+        for piece in re.split(_MARK, text):
+            if piece == "{n}" or self.is_token(piece):
+                items += [json.dumps(plain)] if plain else []
+                ids = mark_ids(self._tokenizer, [piece])
+                items += [f"<[{token}]>" for token in ids] or ["/[0-9]{1,4}/"]
+                plain = ""
+            else:
+                plain += piece
+        return " ".join([*items, json.dumps(plain)] if plain else items)
+
+    def closing(self, mark: str) -> str:
+        """Returns what matches a mark that ends calls; nothing if it ends the answer, as a stop token does."""
+        return "" if mark_ids(self._tokenizer, [mark]) & self._tokenizer.stop_ids else self.mark(mark)
+
+    def finish(self, marks: ReasoningMarks | None, is_open: bool) -> str:
+        if marks is None:
+            start = "reply"
+        else:
+            self.rule("SPACE", r"/\s+/")
+            if self.is_token(marks.end):
+                self.rule("ANYTHING", "/(?s:.+)/")
+                thoughts = f"ANYTHING? {self.mark(marks.end)}"
+            else:
+                thoughts = self.rule("thoughts[lazy]", f"/(?s:.*){escape(marks.end)}/").partition("[")[0]
+            again = f"{self.mark(marks.again)} " if marks.again else ""
+            start = f"{thoughts} SPACE? {again}reply"
+            if not is_open:
+                start = f"reply | SPACE? {self.mark(marks.start)} {start}"
+        source = "\n".join([f"start: {start}", *self._rules])
+        if len(source) > MAX_SOURCE:
+            raise RequestError(
+                f"the tools and their JSON schemas make a grammar of {len(source)} characters, which is needed for "
+                f"strict tools and for tool_choice; at most {MAX_SOURCE} are accepted: give fewer tools, or leave "
+                'strict out and tool_choice at "auto"',
+                field="tools",
+                code="grammar",
+                limit=MAX_SOURCE,
+                names=(),
+            )
+        return source
+
+
+def _calls(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
+    """Adds a rule for one call or several with their marks, and returns its name; `rest` follows the first mark."""
+    objects = (_object(grammar, format, i, tool) for i, tool in enumerate(choice.callable))
+    grammar.rule("object", " | ".join(objects))
+    open_mark, close_mark = format.marks[0] if _is_marked(format) else ("", "")
+    padding = json.dumps(format.padding) if close_mark and format.padding else ""
+    body = f'"[" object {_more(", ", "object", choice, format)} "]"' if format.is_list else "object"
+    grammar.rule("payload", f"{padding} {body} {padding} {grammar.closing(close_mark)}")
+    grammar.rule("call", f"{grammar.mark(open_mark)} payload")
+    more = "" if format.is_list else _more(format.between, "call", choice, format)
+    begin, end = map(grammar.mark, format.section)
+    grammar.rule("rest", f"call {more} {end}" if begin else f"payload {more}")
+    return grammar.rule("calls", f"{begin or grammar.mark(open_mark)} rest")
+
+
+def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
+    """Returns what matches a call of a tool, without the marks around it."""
+    if format.tags is not None:
+        return tagged_call(format.tags, i, tool, grammar.rule, grammar.mark)
+    if format.is_python:
+        return python_call(i, tool, grammar.rule)
+    arguments = grammar.rule(f"arguments_{i}", f"%json {json.dumps(tool.schema)}")
+    if format.label is not None:
+        label = format.label
+        return f"{grammar.mark(label.before + tool.name + label.after)} {arguments} {grammar.mark(label.end)}"
+    name = f"{json.dumps(format.names)}: {json.dumps(tool.name)}, {json.dumps(format.arguments)}: "
+    number = """ "{\\"tool_call_id\\": \\"" /[0-9]{1,4}/ "\\", " """ if format.is_numbered else '"{"'
+    return f'{number} {json.dumps(name)} {arguments} "}}"'
+
+
+def _is_marked(format: Format) -> bool:
+    """Whether calls are written with marks; some formats only accept them."""
+    return bool(format.marks) and not format.is_bare
+
+
+def _more(separator: str, rule: str, choice: ToolChoice, format: Format) -> str:
+    """Returns repetitions of a rule, if there may be any."""
+    if not choice.is_parallel or format.is_single:
+        return ""
+    return f"({json.dumps(separator) if separator else ''} {rule}){{0,{MAX_CALLS - 1}}}"
+
+
+def _free_reply(grammar: _Grammar, choice: ToolChoice, format: Format, calls: str, head: str) -> None:
+    """Adds a rule for text, calls, or text and then calls; the parser finds no call in the text.
+
+    `head` begins an answer that is text; such an answer has no calls.
+    """
+    opening = format.section[0] or format.marks[0][0]
+    plain = [mark for mark, _ in (*format.marks, format.section) if mark and not grammar.is_token(mark)]
+    text = r"/(?s:\s*[^\s{\[].*)/"
+    if plain:
+        text += f" & ~/(?s:.*({'|'.join(map(escape, plain))}).*)/"
+    grammar.rule("TEXT", text)
+    if head or not _is_marked(format):
+        grammar.rule("reply", f"{head} TEXT | {calls}")
+    elif grammar.is_token(opening):
+        grammar.rule("reply", f"TEXT | TEXT? {calls}")
+    else:
+        lead = grammar.rule("lead[lazy]", rf"/(?s:\s*([^\s{{\[].*)?){escape(opening)}/")
+        grammar.rule("reply", f"TEXT | {lead} rest")

@@ -1,0 +1,60 @@
+"""The LabelScanner: reads one call written as a label with the tool's name, and an object of arguments after it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from woolly.chat.tools.bare import BareObject
+from woolly.chat.tools.scanner import ObjectScanner, Status
+
+__all__ = ["Label", "LabelScanner"]
+
+_MAX_LABEL = 256
+
+
+@dataclass(frozen=True)
+class Label:
+    """What stands before the arguments. `{n}` in a written text stands for a number."""
+
+    pattern: str  # of all of it, with the groups `name` and, if the model writes one, `id`
+    before: str = ""  # written before the name
+    after: str = ""  # written between the name and the arguments
+    end: str = ""  # written after the arguments
+    marks: tuple[str, ...] = ()  # control tokens within the call
+    is_bare: bool = False  # keys and strings of the arguments have no JSON quotes
+
+
+class LabelScanner:
+    """Reads a label up to the arguments' bracket, then gives their characters as they come."""
+
+    def __init__(self, label: Label) -> None:
+        self._pattern = label.pattern
+        self._label = ""
+        self._object = ObjectScanner()
+        self._bare = BareObject() if label.is_bare else None
+        self._unread: list[str] = []
+        self.name: str | None = None
+        self.id: str | None = None
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        text = "".join(self._unread)
+        self._unread.clear()
+        return text
+
+    def push(self, character: str) -> Status:
+        """Takes the next character."""
+        if self.name is None:
+            if character != "{":
+                self._label += character
+                return Status.OPEN if len(self._label) <= _MAX_LABEL else Status.FAILED
+            match = re.fullmatch(self._pattern, self._label)
+            if match is None:
+                return Status.FAILED
+            self.name, self.id = match["name"], match.groupdict().get("id")
+        if self._bare is not None:
+            self._unread.append(self._bare.push(character))
+            return Status.DONE if self._bare.is_done else Status.OPEN
+        self._unread.append(character)
+        return Status.DONE if self._object.push(character) else Status.OPEN

@@ -1,0 +1,283 @@
+"""The ToolParser: finds calls in an answer as it arrives, in any of the formats."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Callable, Iterable
+
+from woolly.chat.events import CallArguments, CallStart, Event, Text
+from woolly.chat.tools.format import Format
+from woolly.chat.tools.label import LabelScanner
+from woolly.chat.tools.python import PythonScanner
+from woolly.chat.tools.scanner import CallScanner, Scanner, Status
+from woolly.chat.tools.tags import TagScanner
+from woolly.chat.tools.tool import Tool
+
+__all__ = ["ToolParser", "make_call_id"]
+
+_SPACE = frozenset(" \t\r\n")
+_LETTERS = string.ascii_letters + string.digits
+
+
+def make_call_id(length: int | None = None) -> str:
+    """Returns an id for a call: OpenAI's kind, or `length` letters and digits for templates that want those."""
+    if length is None:
+        return "call_" + "".join(secrets.choice(_LETTERS) for _ in range(24))
+    return "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+class ToolParser:
+    """Turns text into events, character by character, so that how the text is cut into pieces changes nothing.
+
+    Text that may be the beginning of a call is held back until it is known to be one. Space around calls is dropped,
+    a call that ends in the middle keeps what it has, and what only looks like a call is given as text.
+    """
+
+    def __init__(
+        self,
+        format: Format,
+        tools: Iterable[Tool],
+        *,
+        max_calls: int | None = None,
+        make_id: Callable[[int | None], str] = make_call_id,
+    ) -> None:
+        """`tools` are those that were given. After `max_calls` calls the rest of the answer is dropped."""
+        self._format = format
+        self._schemas = {tool.name: tool.schema for tool in tools}
+        self._max_calls = max_calls
+        self._make_id = make_id
+        self._closers = dict(format.marks + format.loose)
+        self._loose = frozenset(["", *(mark for mark, _ in format.loose)])
+        if format.section[0]:
+            self._closers[format.section[0]] = format.section[1]
+        self._begins = frozenset("{[").union(mark[0] for mark in self._closers)
+        self._events: list[Event] = []
+        self._out: list[str] = []  # text of the current event
+        self._state = self._in_text
+        self._space = ""  # held back; dropped if a call follows
+        self._held = ""  # may be the beginning of a mark
+        self._seen_text = self._is_after_call = self._is_over = False
+        self.n_calls = 0
+
+        # State of the current marked part, or bare object.
+        self._raw: list[str] = []  # all of it, until it is certain to be a call
+        self._mark = ""
+        self._ends: tuple[str, ...] = ()  # what may follow its last call; the last of them ends it
+        self._in_array = False
+        self._n_before = 0
+        self._scanner: Scanner | None = None
+
+    def push(self, text: str) -> list[Event]:
+        """Returns the events that the next piece of the answer completes."""
+        for character in text:
+            if self._is_over:
+                break
+            self._state(character)
+        return self._take()
+
+    def finish(self) -> list[Event]:
+        """Returns the events of held-back text, at the end of the answer."""
+        if not self._is_over:
+            if self._state == self._in_text:
+                self._show(self._held)
+            elif self._raw:
+                self._give_up()
+            if not self._is_after_call:
+                self._out.append(self._space)
+        self._is_over = True
+        return self._take()
+
+    # Text, and where a call may begin.
+
+    def _in_text(self, c: str) -> None:
+        if not self._held and c not in self._begins:
+            self._show(c)  # most are
+            return
+        self._held += c
+        while self._held and not self._may_grow(self._held):
+            # The longest mark counts: ```json is more than ```.
+            mark = max((mark for mark in self._closers if self._held.startswith(mark)), key=len, default="")
+            is_bare = not mark and self._held[0] in "{[" and not self._seen_text and not self.n_calls
+            if mark and mark == self._format.section[0]:
+                self._space += mark  # dropped with the space if a call follows
+                self._held = self._held[len(mark) :]
+            elif mark or is_bare:
+                rest, self._held = self._held[len(mark) :], ""
+                self._open(mark)
+                for character in rest:
+                    self._state(character)
+                return
+            else:
+                first, self._held = self._held[0], self._held[1:]
+                self._show(first)
+
+    def _may_grow(self, held: str) -> bool:
+        return any(len(mark) > len(held) and mark.startswith(held) for mark in self._closers)
+
+    def _show(self, text: str) -> None:
+        for c in text:
+            if c in _SPACE:
+                self._space += c
+                continue
+            if self._seen_text or not self._is_after_call:
+                self._out.append(self._space)
+            self._space = ""
+            self._out.append(c)
+            self._seen_text = True
+            self._is_after_call = False
+
+    def _open(self, mark: str) -> None:
+        format = self._format
+        self._mark = mark
+        last = format.label.end.strip() if format.label is not None else ""
+        self._ends = tuple(end for end in (last, self._closers.get(mark, ""), format.section[1]) if end)
+        self._raw = [mark]
+        self._in_array = False
+        self._n_before = self.n_calls
+        self._state = self._after_mark
+        if format.tags is not None and mark == format.tags.name[0]:  # the mark before it was left out
+            self._raw = []
+            for character in mark:
+                self._state(character)
+
+    def _give_up(self, c: str = "") -> None:
+        """Turns everything since the mark into text; `c` is not part of it."""
+        raw, self._raw = "".join(self._raw), []
+        self._state = self._in_text
+        if raw:
+            # Not parsed again: a text of nothing but marks would take quadratic time.
+            self._show(raw)
+        if c:
+            self._in_text(c)
+
+    # Between a mark and what closes it.
+
+    def _after_mark(self, c: str) -> None:
+        if c in _SPACE and self._mark:
+            self._raw.append(c)
+        elif c == "{":
+            self._begin_object(c)
+        elif c == "[":
+            self._raw.append(c)
+            self._in_array = True
+            self._state = self._between_objects
+        elif scanner := self._new_scanner():
+            self._begin(scanner, c)
+        else:
+            self._give_up(c)
+
+    def _new_scanner(self) -> Scanner | None:
+        """Returns a scanner of calls that the format does not write as objects."""
+        format = self._format
+        if self._in_array:
+            return PythonScanner(self._accepts()) if format.is_python else None
+        if self._mark in self._loose:
+            return None
+        if format.label is not None:
+            return LabelScanner(format.label)
+        return None if format.tags is None else TagScanner(format.tags, self._schemas)
+
+    def _accepts(self) -> Callable[[str], bool]:
+        """Returns what says whether a name can be a call's: without a mark, those of the tools that were given."""
+        return self._schemas.__contains__ if self._mark in self._loose else bool
+
+    def _begin_object(self, c: str) -> None:
+        self._begin(CallScanner(self._accepts(), strict=self._mark in self._loose), c)
+
+    def _begin(self, scanner: Scanner, c: str) -> None:
+        self._scanner = scanner
+        self._state = self._in_call
+        self._in_call(c)
+
+    def _in_call(self, c: str) -> None:
+        scanner = self._scanner
+        assert scanner is not None
+        was_known = scanner.name is not None
+        status = scanner.push(c)
+        if scanner.name is not None:
+            if not was_known:
+                self._start_call(scanner.name, scanner.id)
+            self._add_arguments(scanner.take())
+        elif status is not Status.FAILED:
+            self._raw.append(c)
+        if status is Status.FAILED:
+            self._give_up(c)
+        elif status is not Status.OPEN:
+            self._end_call()
+            if status is Status.BROKEN and not self._is_over:
+                self._state(c)
+
+    def _between_objects(self, c: str) -> None:
+        if c == "{":
+            self._begin_object(c)
+        elif c in _SPACE or c == ",":
+            self._keep(c)
+        elif c != "]" and (scanner := self._new_scanner()):
+            self._begin(scanner, c)
+        elif self.n_calls > self._n_before:
+            self._state = self._after_calls
+            if c != "]":
+                self._after_calls(c)
+        else:
+            self._give_up(c)
+
+    def _after_calls(self, c: str) -> None:
+        if self._held or any(c == end[0] for end in self._ends):
+            self._held += c
+            if self._held in self._ends:
+                self._state = self._in_text if self._held == self._ends[-1] else self._after_calls
+                self._held = ""
+            elif not any(end.startswith(self._held) for end in self._ends):
+                rest, self._held = self._held, ""
+                self._state = self._in_text
+                for character in rest:
+                    self._state(character)
+        elif c == "{":
+            self._raw = []
+            self._n_before = self.n_calls
+            self._begin_object(c)
+        elif c not in _SPACE and c not in ";,":
+            self._state = self._in_text
+            self._in_text(c)
+
+    def _keep(self, c: str) -> None:
+        if self._raw:
+            self._raw.append(c)
+
+    # Calls.
+
+    def _start_call(self, name: str, id: str | None) -> None:
+        self._raw = []
+        self._space = ""
+        self._is_after_call = True
+        self._flush()
+        self._events.append(CallStart(self.n_calls, id or self._make_id(self._format.id_length), name))
+        self.n_calls += 1
+
+    def _add_arguments(self, text: str) -> None:
+        if text:
+            self._events.append(CallArguments(self.n_calls - 1, text))
+
+    def _end_call(self) -> None:
+        has_end = self._ends or self._format.tags is None  # else the scanner has read it
+        self._state = self._between_objects if self._in_array else self._after_calls if has_end else self._in_text
+        self._is_over = self.n_calls == self._max_calls
+
+    def _flush(self) -> None:
+        if text := "".join(self._out):
+            self._events.append(Text(text))
+        self._out.clear()
+
+    def _take(self) -> list[Event]:
+        """Returns the events so far, with neighbours of one kind joined."""
+        self._flush()
+        events: list[Event] = []
+        for event in self._events:
+            last = events[-1] if events else None
+            if isinstance(event, CallArguments) and isinstance(last, CallArguments) and last.index == event.index:
+                events[-1] = CallArguments(event.index, last.text + event.text)
+            else:
+                events.append(event)
+        self._events.clear()
+        return events

@@ -1,0 +1,46 @@
+"""Tools for templates that know none: the system message describes them, and calls are plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from woolly.chat.message import Message, read_arguments
+from woolly.chat.tools.tool import Tool
+
+__all__ = ["describe_tools", "knows_tools"]
+
+_INTRODUCTION = """You can call these functions:
+{tools}
+
+To call one, answer with nothing but a JSON object: {{"name": <its name>, "arguments": <an object>}}"""
+
+
+def knows_tools(template: str) -> bool:
+    """Whether a chat template's source reads the tools that it is given."""
+    return re.search(r"\btools\b|\{\{-?\s*functions\b", template) is not None
+
+
+def describe_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """Returns the conversation with the tools in its system message, and calls and results as text of plain roles."""
+    plain = [_plain(message) for message in messages]
+    if not tools:
+        return plain
+    listed = "\n".join(json.dumps(tool.to_json()["function"], ensure_ascii=False) for tool in tools)
+    introduction = _INTRODUCTION.format(tools=listed)
+    if plain and plain[0].role == "system":
+        return [replace(plain[0], content=f"{plain[0].text}\n\n{introduction}"), *plain[1:]]
+    return [Message("system", introduction), *plain]
+
+
+def _plain(message: Message) -> Message:
+    if message.role == "tool":
+        name = f" of {message.name}" if message.name else ""
+        return Message("user", f"Result{name}: {message.text}")
+    if not message.calls:
+        return message
+    calls = [json.dumps({"name": c.name, "arguments": read_arguments(c)}, ensure_ascii=False) for c in message.calls]
+    text = message.text
+    return Message(message.role, "\n".join([text, *calls] if text else calls))

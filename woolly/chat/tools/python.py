@@ -1,0 +1,98 @@
+"""The PythonScanner: reads one call written as Python: name(key=value, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from woolly.chat.tools.scanner import Status
+from woolly.chat.tools.values import python_json, to_json
+
+__all__ = ["PythonScanner"]
+
+_SPACE = frozenset(" \t\r\n")
+_MAX_NAME = 256
+
+
+class PythonScanner:
+    """Gives the arguments as JSON, each when it ends. The call is certain when its first key or its end is read."""
+
+    def __init__(self, accepts: Callable[[str], bool]) -> None:
+        """`accepts` says whether a name can be a call's."""
+        self._accepts = accepts
+        self._state = self._in_name
+        self._name = ""
+        self._key = ""
+        self._value: list[str] = []
+        self._quote = ""
+        self._escaped = False
+        self._depth = 0
+        self._n_keys = 0
+        self._unread: list[str] = []
+        self.name: str | None = None
+        self.id: str | None = None
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        text = "".join(self._unread)
+        self._unread.clear()
+        return text
+
+    def push(self, character: str) -> Status:
+        """Takes the next character."""
+        status = self._state(character)
+        if status is Status.FAILED and self.name is not None:
+            self._unread.append("}")
+            return Status.BROKEN
+        return status
+
+    def _in_name(self, c: str) -> Status:
+        if c == "(" and self._name and self._accepts(self._name):
+            self._state = self._in_key
+            return Status.OPEN
+        self._name += c
+        return Status.OPEN if _is_name(c) and len(self._name) <= _MAX_NAME else Status.FAILED
+
+    def _in_key(self, c: str) -> Status:
+        if c == ")" and not self._key:
+            return self._finish()
+        if c == "=" and self._key.strip():
+            self.name = self._name
+            self._unread.append(("{" if self._n_keys == 0 else ", ") + to_json(self._key.strip()) + ": ")
+            self._n_keys += 1
+            self._key = ""
+            self._state = self._in_value
+            return Status.OPEN
+        if c not in _SPACE or self._key:
+            self._key += c
+        return Status.OPEN if (_is_name(c) or c in _SPACE) and len(self._key) <= _MAX_NAME else Status.FAILED
+
+    def _in_value(self, c: str) -> Status:
+        if self._quote:
+            if self._escaped:
+                self._escaped = False
+            elif c == "\\":
+                self._escaped = True
+            elif c == self._quote:
+                self._quote = ""
+        elif c in "\"'":
+            self._quote = c
+        elif c in "([{":
+            self._depth += 1
+        elif self._depth and c in ")]}":
+            self._depth -= 1
+        elif not self._depth and c in ",)":
+            self._unread.append(python_json("".join(self._value)))
+            self._value.clear()
+            self._state = self._in_key
+            return self._finish() if c == ")" else Status.OPEN
+        self._value.append(c)
+        return Status.OPEN
+
+    def _finish(self) -> Status:
+        self.name = self._name
+        self._unread.append("}" if self._n_keys else "{}")
+        return Status.DONE
+
+
+def _is_name(c: str) -> bool:
+    return c.isalnum() or c in "_-."

@@ -1,0 +1,243 @@
+"""The CallScanner: reads one call written as a JSON object, character by character."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+__all__ = ["CallScanner", "ObjectScanner", "Scanner", "Status"]
+
+_SPACE = frozenset(" \t\r\n")
+_NAME_KEYS = frozenset(["name", "tool_name", "function", "tool"])
+_ARGUMENT_KEYS = frozenset(["arguments", "parameters", "args"])
+# Without a mark, an object with any other key before its name is not a call.
+_CALL_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"type", "id"}
+
+
+class Status(Enum):
+    """The result of a character."""
+
+    OPEN = auto()  # taken; more follows
+    DONE = auto()  # taken; it was the last
+    FAILED = auto()  # not taken: this is not a call
+    BROKEN = auto()  # not taken: a call whose name and arguments were read ends as invalid JSON
+
+
+class Scanner(Protocol):
+    """Reads one call, character by character; nothing is taken back once its name is given."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of the call, once it is certain to be one."""
+
+    @property
+    def id(self) -> str | None:
+        """The id that the model gave the call."""
+
+    def push(self, character: str) -> Status:
+        """Takes the next character."""
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+
+
+class ObjectScanner:
+    """Follows a JSON object or array from its opening to its closing bracket."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def push(self, character: str) -> bool:
+        """Whether this character closes it."""
+        if self._in_string:
+            if self._escaped:
+                self._escaped = False
+            elif character == "\\":
+                self._escaped = True
+            elif character == '"':
+                self._in_string = False
+        elif character == '"':
+            self._in_string = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            return self._depth <= 0
+        return False
+
+
+class CallScanner:
+    """Reads {"name": ..., "arguments": {...}} in either order, also within {"function": {...}}.
+
+    Once the name is known and accepted and the arguments begin, `name` is given and `take` gives their characters as
+    they come; nothing is taken back after that. Arguments that are written as a JSON string are decoded.
+    """
+
+    id: str | None = None
+
+    def __init__(self, accepts: Callable[[str], bool], *, strict: bool) -> None:
+        """`accepts` says whether a name can be a call's; `strict` takes no keys but those of calls before it."""
+        self._accepts = accepts
+        self._strict = strict
+        self._state = self._before
+        self._level = 0  # of {"function": {...}}
+        self._key = ""
+        self._raw: list[str] = []
+        self._inner: ObjectScanner | None = None
+        self._escaped = False
+        self._name: str | None = None
+        self._has_arguments = False
+        self._unread: list[str] = []
+
+    @property
+    def name(self) -> str | None:
+        """The name of the call, once it is certain to be one."""
+        return self._name if self._has_arguments else None
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        text = "".join(self._unread)
+        self._unread.clear()
+        return text
+
+    def push(self, character: str) -> Status:
+        """Takes the next character."""
+        status = self._state(character)
+        if status is Status.FAILED and self.name is not None:
+            return Status.BROKEN
+        return status
+
+    def _before(self, c: str) -> Status:
+        if c != "{":
+            return Status.FAILED
+        self._state = self._before_key
+        return Status.OPEN
+
+    def _before_key(self, c: str) -> Status:
+        if c in _SPACE or c == ",":
+            return Status.OPEN
+        if c == '"':
+            self._raw = [c]
+            self._state = self._in_key
+            return Status.OPEN
+        if c != "}":
+            return Status.FAILED
+        if self._level:
+            self._level -= 1
+            return Status.OPEN
+        if self._name is None:
+            return Status.FAILED
+        if not self._has_arguments:
+            self._has_arguments = True
+            self._unread.append("{}")
+        return Status.DONE
+
+    def _in_key(self, c: str) -> Status:
+        if not self._string_ends(c):
+            return Status.OPEN
+        key = self._decoded()
+        if not isinstance(key, str) or (self._strict and self.name is None and key not in _CALL_KEYS):
+            return Status.FAILED
+        self._key = key
+        self._state = self._before_colon
+        return Status.OPEN
+
+    def _before_colon(self, c: str) -> Status:
+        if c == ":":
+            self._state = self._before_value
+            return Status.OPEN
+        return Status.OPEN if c in _SPACE else Status.FAILED
+
+    def _before_value(self, c: str) -> Status:
+        if c in _SPACE:
+            return Status.OPEN
+        self._raw = [c]
+        if c == '"':
+            self._state = self._in_string
+        elif c in "{[":
+            if c == "{" and self._key == "function" and self._level == 0 and self._name is None:
+                self._level = 1
+                self._state = self._before_key
+                return Status.OPEN
+            self._inner = ObjectScanner()
+            self._inner.push(c)
+            self._state = self._in_value
+            if self._is_arguments():
+                if c == "[":
+                    return Status.FAILED
+                self._unread.append(c)
+                self._has_arguments = self._name is not None
+                self._state = self._in_arguments
+        elif c in ",}]:":
+            return Status.FAILED
+        else:
+            self._state = self._in_scalar
+        return Status.OPEN
+
+    def _in_arguments(self, c: str) -> Status:
+        assert self._inner is not None
+        self._unread.append(c)
+        if self._inner.push(c):
+            self._state = self._before_key
+        return Status.OPEN
+
+    def _in_value(self, c: str) -> Status:
+        assert self._inner is not None
+        if self._inner.push(c):
+            self._state = self._before_key
+            if self._key in _NAME_KEYS and self._name is None:
+                return Status.FAILED
+        return Status.OPEN
+
+    def _in_string(self, c: str) -> Status:
+        if not self._string_ends(c):
+            return Status.OPEN
+        self._state = self._before_key
+        value = self._decoded()
+        if not isinstance(value, str):
+            return Status.FAILED
+        if self._key in _NAME_KEYS and self._name is None:
+            if not value or not self._accepts(value):
+                return Status.FAILED
+            self._name = value
+            self._has_arguments = bool(self._unread)
+        elif self._is_arguments():
+            self._unread.append(value or "{}")
+            self._has_arguments = self._name is not None
+        return Status.OPEN
+
+    def _in_scalar(self, c: str) -> Status:
+        if c not in _SPACE and c not in ",}":
+            self._raw.append(c)
+            return Status.OPEN
+        if self._is_arguments():
+            if "".join(self._raw) != "null":
+                return Status.FAILED
+            self._unread.append("{}")
+            self._has_arguments = self._name is not None
+        elif self._key in _NAME_KEYS and self._name is None:
+            return Status.FAILED
+        self._state = self._before_key
+        return self._before_key(c)
+
+    def _is_arguments(self) -> bool:
+        return self._key in _ARGUMENT_KEYS and not self._unread and not self._has_arguments
+
+    def _string_ends(self, c: str) -> bool:
+        self._raw.append(c)
+        if self._escaped:
+            self._escaped = False
+        elif c == "\\":
+            self._escaped = True
+        else:
+            return c == '"'
+        return False
+
+    def _decoded(self) -> object:
+        try:
+            return json.loads("".join(self._raw), strict=False)
+        except ValueError:
+            return None

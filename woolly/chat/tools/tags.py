@@ -1,0 +1,161 @@
+"""The TagScanner: reads one call written as tags, with one pair of tags for each argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.chat.tools.scanner import Status
+from woolly.chat.tools.values import is_text, to_json, typed_json
+
+__all__ = ["TagScanner", "Tags"]
+
+_SPACE = frozenset(" \t\r\n")
+_MAX_NAME = 256
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The texts before and after each part of a call; space between parts does not count."""
+
+    name: tuple[str, str]
+    key: tuple[str, str]
+    value: tuple[str, str]
+    end: str  # after the last argument
+    has_lines: bool = False  # a value is on lines of its own
+
+
+class TagScanner:
+    """Reads the name, then key and value of each argument, and gives JSON: strings letter by letter, others whole.
+
+    The call is certain when its first key or its end begins.
+    """
+
+    def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        """`schemas` are those of the tools' arguments, by the names of the tools."""
+        self._tags = tags
+        self._schemas = schemas
+        self._held = ""
+        self._expected: dict[str, Callable[[], None]] = {}
+        self._state = self._in_name
+        self._name = ""
+        self._key = ""
+        self._schema: object = None
+        self._value: list[str] = []
+        self._has_begun = False  # the value's first character was seen
+        self._is_done = False
+        self._n_keys = 0
+        self._unread: list[str] = []
+        self.name: str | None = None
+        self.id: str | None = None
+        if tags.name[0]:
+            self._expect({tags.name[0]: self._begin_name})
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        text = "".join(self._unread)
+        self._unread.clear()
+        return text
+
+    def push(self, character: str) -> Status:
+        """Takes the next character."""
+        if not self._state(character):
+            if self.name is None:
+                return Status.FAILED
+            self._unread.append("}")
+            return Status.BROKEN
+        return Status.DONE if self._is_done else Status.OPEN
+
+    def _expect(self, expected: dict[str, Callable[[], None]]) -> None:
+        self._held = ""
+        self._expected = expected
+        self._state = self._in_literal
+
+    def _in_literal(self, c: str) -> bool:
+        if not self._held and c in _SPACE:
+            return True
+        self._held += c
+        if found := self._expected.get(self._held):
+            found()
+            return True
+        return any(text.startswith(self._held) for text in self._expected)
+
+    def _begin_name(self) -> None:
+        self._state = self._in_name
+
+    def _in_name(self, c: str) -> bool:
+        if c.isalnum() or c in "_-.":
+            self._name += c
+            return len(self._name) <= _MAX_NAME
+        if not self._name:
+            return c in _SPACE
+        after = self._tags.name[1]
+        self._expect({after: self._after_name} if after else self._parts())
+        return self._in_literal(c)
+
+    def _after_name(self) -> None:
+        self._expect(self._parts())
+
+    def _parts(self) -> dict[str, Callable[[], None]]:
+        return {self._tags.key[0]: self._begin_key, self._tags.end: self._finish}
+
+    def _begin_key(self) -> None:
+        self.name = self._name
+        self._key = ""
+        self._state = self._in_key
+
+    def _in_key(self, c: str) -> bool:
+        self._key += c
+        if self._key.endswith(self._tags.key[1]):
+            self._key = self._key.removesuffix(self._tags.key[1]).strip()
+            properties = self._schemas.get(self._name, {}).get("properties")
+            self._schema = properties.get(self._key) if isinstance(properties, Mapping) else None
+            if self._tags.value[0]:
+                self._expect({self._tags.value[0]: self._begin_value})
+            else:
+                self._begin_value()
+        return len(self._key) <= _MAX_NAME
+
+    def _begin_value(self) -> None:
+        self._unread.append(("{" if self._n_keys == 0 else ", ") + to_json(self._key) + ": ")
+        self._n_keys += 1
+        if is_text(self._schema):
+            self._unread.append('"')
+        self._held = ""
+        self._value.clear()
+        self._has_begun = False
+        self._state = self._in_value
+
+    def _in_value(self, c: str) -> bool:
+        end = self._tags.value[1]
+        if not self._has_begun:
+            self._has_begun = True
+            if self._tags.has_lines and c == "\n":
+                return True
+        self._held += c
+        if self._held.endswith(end):
+            self._end_value()
+            return True
+        # A line feed before the end tag is not part of the value.
+        while self._held and not (
+            end.startswith(self._held) or (self._tags.has_lines and f"\n{end}".startswith(self._held))
+        ):
+            self._add(self._held[0])
+            self._held = self._held[1:]
+        return True
+
+    def _add(self, c: str) -> None:
+        if is_text(self._schema):
+            self._unread.append(to_json(c)[1:-1])
+        else:
+            self._value.append(c)
+
+    def _end_value(self) -> None:
+        self._unread.append('"' if is_text(self._schema) else typed_json("".join(self._value), self._schema))
+        self._expect(self._parts())
+
+    def _finish(self) -> None:
+        self.name = self._name
+        self._unread.append("}" if self._n_keys else "{}")
+        self._is_done = True

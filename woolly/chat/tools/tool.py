@@ -1,0 +1,105 @@
+"""Tools: functions that a model may call, and which of them it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from woolly.errors import RequestError
+from woolly.sampling.schema import read_schema
+
+__all__ = ["Tool", "ToolCall", "ToolChoice"]
+
+_FIELDS = {"name", "description", "parameters", "strict"}
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A whole call; `arguments` is JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One function, with the JSON schema of its arguments."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None  # None: it takes no arguments
+    strict: bool = False  # its arguments must follow the schema exactly
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Tool:
+        """Reads a mapping: {"type": "function", "function": {"name": ...}} or the inner mapping."""
+        function = given.get("function", given) if isinstance(given, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RequestError(
+                f"tools holds {str(given)[:80]!r}; a mapping with the name of a function was expected, such as"
+                ' {"type": "function", "function": {"name": "weather", "parameters": {...}}}',
+                field="tools",
+            )
+        fields = {name: value for name, value in function.items() if name != "type"}
+        if unknown := sorted(fields.keys() - _FIELDS):
+            raise RequestError(f"tools gives {fields['name'][:80]!r} the unknown key {unknown[0]!r}", field="tools")
+        if "parameters" in fields:
+            fields["parameters"] = read_schema(fields["parameters"])
+        return cls(**fields)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Returns the schema of its arguments, which are an object."""
+        if self.parameters is None:
+            return {"type": "object", "properties": {}, "additionalProperties": False}
+        return {"type": "object", **self.parameters}
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON that chat templates and prompts show."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        function["parameters"] = self.schema if self.parameters is None else dict(self.parameters)
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """The tools that may be called, and whether one must be."""
+
+    tools: Sequence[Tool] = field(default_factory=tuple)
+    mode: Literal["none", "auto", "required"] = "none"
+    only: frozenset[str] | None = None  # names that may be called; None: all
+    is_parallel: bool = True  # several calls in one answer
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool | Mapping[str, Any]], choice: str | None, is_parallel: bool = True) -> ToolChoice:
+        """Reads tools and a choice: none, auto, required, or the name of the tool that must be called."""
+        given = tuple(tool if isinstance(tool, Tool) else Tool.of(tool) for tool in tools)
+        names = [tool.name for tool in given]
+        if len(set(names)) < len(names):
+            raise RequestError("tools holds two tools of one name", field="tools")
+        if choice == "none" or (choice in (None, "auto") and not given):
+            return cls(given, "none", None, is_parallel)
+        if choice in (None, "auto"):
+            return cls(given, "auto", None, is_parallel)
+        if choice == "required" and given:
+            return cls(given, "required", None, is_parallel)
+        if choice not in names:
+            expected = ", ".join(["none", "auto", *(["required"] if given else []), *names])
+            raise RequestError(f"tool_choice is {choice!r}; expected one of: {expected}", field="tool_choice")
+        return cls(given, "required", frozenset([choice]), False)
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that may be called."""
+        return tuple(tool for tool in self.tools if self.only is None or tool.name in self.only)
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether a grammar must enforce the choice."""
+        if self.mode == "none":
+            return False
+        return self.mode == "required" or self.only is not None or any(tool.strict for tool in self.callable)

@@ -1,0 +1,70 @@
+"""Values: arguments that a model writes without JSON, as the JSON that the tool's schema expects."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+__all__ = ["is_text", "python_json", "to_json", "typed_json"]
+
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
+
+
+def to_json(value: object) -> str:
+    """Returns JSON text with letters as they are."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def is_text(schema: object) -> bool:
+    """Whether a schema takes strings only, so that no value needs to be complete to be known as one."""
+    if not isinstance(schema, Mapping):
+        return False
+    if isinstance(options := schema.get("enum"), list) and options:
+        return all(isinstance(option, str) for option in options)
+    return schema.get("type") == "string"
+
+
+def typed_json(raw: str, schema: object) -> str:
+    """Returns the JSON text of a bare value: a JSON value if the schema takes more than strings, else a string."""
+    text = raw.strip()
+    if is_text(schema):
+        return to_json(raw)
+    if _may_be_text(schema):
+        return "null" if text in ("null", "None") else to_json(raw)
+    return _read_json(text) or _WORDS.get(text.lower()) or to_json(raw)
+
+
+def python_json(raw: str) -> str:
+    """Returns the JSON text of a Python or JSON literal, and of other text as a string."""
+    text = raw.strip()
+    if found := _read_json(text) or _WORDS.get(text.lower()):
+        return found
+    try:
+        return to_json(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return to_json(text)
+
+
+def _may_be_text(schema: object) -> bool:
+    """Whether a schema takes strings and null, but nothing else."""
+    if not isinstance(schema, Mapping):
+        return False
+    kinds: Any = schema.get("type")
+    if isinstance(options := schema.get("anyOf"), list):
+        kinds = [option.get("type") if isinstance(option, Mapping) else None for option in options]
+    return isinstance(kinds, list) and "string" in kinds and all(kind in ("string", "null") for kind in kinds)
+
+
+def _read_json(text: str) -> str | None:
+    """Returns the text if it is JSON."""
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(word)  # NaN and Infinity are not JSON

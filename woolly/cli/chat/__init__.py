@@ -1,0 +1,3 @@
+"""The conversation of `woolly chat`."""
+
+__all__: list[str] = []

@@ -1,0 +1,243 @@
+"""The Chat: takes messages and commands, and shows answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from woolly.cli.terminal.progress import tell
+from woolly.errors import RequestError, TemplateError, WoollyError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from woolly.chat import Layout, ToolCall
+    from woolly.cli.chat.conversation import Conversation
+    from woolly.cli.chat.tools import Tools
+    from woolly.engine import Request
+    from woolly.llm import LLM, ChatStream
+    from woolly.sampling import SamplingParams
+
+__all__ = ["Chat", "writing"]
+
+# From this share of the context on the chat says how full it is.
+_NEARLY_FULL = 0.8
+_MOST_ROUNDS = 16  # of calls and results in one turn: a model may call for ever
+
+
+class Chat:
+    """One conversation with a model."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        conversation: Conversation,
+        screen: Console | None,
+        *,
+        engine: Mapping[str, Any] | None = None,
+        question: Callable[[str], str] | None = None,
+        forgets: bool = False,
+        tools: Tools | None = None,
+    ) -> None:
+        """`screen` None writes plain text to standard output. `/model` opens other models with the options of `engine`.
+
+        `question` asks the person; None if nobody can be asked. `forgets` drops old turns without a question. `tools`
+        are offered to the model.
+        """
+        self.llm = llm
+        self.conversation = conversation
+        self.forgets = forgets
+        self.question = question
+        self.tools = tools
+        self.read_texts: list[str] = []  # contents of files for the start of the next message
+        self.file: Path | None = None  # where the conversation was saved to or loaded from
+        self.last_facts: dict[str, Any] | None = None
+        self.n_tokens = 0  # length of the conversation, as far as it is known
+        self.is_over = False
+        self._screen = screen
+        self._engine = engine or {}
+
+    @property
+    def meter(self) -> str:
+        """Returns how full the context is; an empty text before the first question."""
+        return f"context {self.n_tokens / self.llm.ctx:.0%} full" if self.n_tokens else ""
+
+    def take(self, text: str) -> None:
+        """Answers a message or runs a command. Prints errors and does not raise them, so that the chat continues."""
+        from woolly.cli.chat.slash import run_slash
+
+        try:
+            if text.startswith("/") and "\n" not in text:
+                if shown := run_slash(self, text):
+                    tell(shown)
+            elif text.strip():
+                self.ask(text)
+        except WoollyError as error:
+            tell(f"woolly: {error}")
+
+    def ask(self, text: str) -> None:
+        """Answers a question and keeps both; after Ctrl-C it keeps the part of the answer that had arrived.
+
+        Runs calls of tools if the person agrees, and has their results answered.
+        """
+        from woolly.cli.chat.tools import call_message
+
+        asked = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
+        messages = self.conversation.messages
+        n_before, stream = len(messages), self._begin(asked)
+        messages.append(asked)
+        try:
+            for n_rounds in range(1, _MOST_ROUNDS + 1):
+                ended, answer, calls = self._show(stream)
+                messages.append(call_message(answer, calls))
+                if not calls or self.tools is None:
+                    break
+                results, goes_on = self.tools.run(calls)
+                messages += results
+                if not goes_on or n_rounds == _MOST_ROUNDS:
+                    if goes_on:
+                        tell(f"(ended: the model called tools {_MOST_ROUNDS} times without an answer)")
+                    messages.append(call_message("", ()))  # templates want an answer between results and a question
+                    break
+                stream = self._begin(None)
+        except WoollyError:
+            del messages[n_before:]
+            raise
+        self.read_texts.clear()
+        self._tell_end(ended)
+        sys.stdout.flush()
+
+    def _show(self, stream: ChatStream) -> tuple[str | None, str, tuple[ToolCall, ...]]:
+        """Shows an answer. Returns why it ended, its text, and its calls if the answer is complete."""
+        from woolly.cli.terminal.answer import Timing, show_markdown, show_plain
+        from woolly.cli.terminal.keyboard import no_echo
+
+        timing = Timing.begin()
+        kept: list[str] = []
+        ended: str | None = None
+        try:
+            with no_echo():
+                if self._screen is None:
+                    ended = show_plain(stream, timing, kept=kept)
+                else:
+                    ended = show_markdown(stream, timing, self._screen, kept)
+        except KeyboardInterrupt:
+            stream.close()
+            tell("(stopped)")
+        self.last_facts = timing.facts(stream.completion) if kept else None  # none: Ctrl-C before the first token
+        if self.last_facts is not None:
+            self.n_tokens = self.last_facts["prompt_tokens"] + self.last_facts["answer_tokens"]
+        # A call that a limit or Ctrl-C cut must not run.
+        return ended, "".join(kept), stream.completion.tool_calls if ended == "stop" else ()
+
+    def forget(self, n_turns: int) -> None:
+        """Stops sending the oldest turns to the model."""
+        self.conversation.forget(n_turns)
+        self.measure()
+
+    def measure(self) -> None:
+        """Counts the tokens of the conversation after a change; 0 if it has no turn, or the template refuses it."""
+        self.n_tokens = 0
+        if self.conversation.n_turns == 0:
+            return
+        try:
+            _, requests = self._prepared(self.conversation.all_messages, self.conversation.params)
+            self.n_tokens = len(requests[0].prompt)
+        except RequestError as error:
+            self.n_tokens = int(error.given or 0)
+        except TemplateError:
+            return
+
+    def open(self, name: str) -> None:
+        """Continues with another model; keeps the present one if the other cannot be opened."""
+        from woolly.cli.commands.pull import fetched
+        from woolly.llm import LLM
+
+        other = writing(LLM(fetched(name), **self._engine))
+        self.llm.close()
+        self.llm, self.last_facts = other, None
+        self.measure()
+
+    def _begin(self, asked: dict[str, Any] | None) -> ChatStream:
+        """Returns the stream of an answer to `asked`; None means to the results of tools.
+
+        If the context is full, forgets the oldest turns if the person agrees.
+        """
+        try:
+            return self._stream(asked)
+        except RequestError as error:
+            n = self._too_many(asked) if error.code == "context_length" and error.field != "n_keep" else 0
+            if n == 0:
+                raise
+            turns = "the oldest turn" if n == 1 else f"the {n} oldest turns"
+            if not self.forgets and not self._may_forget(turns):
+                raise error.retold(f"{error}; /forget {n} drops {turns}", RequestError) from None
+        self.forget(n)
+        tell(f"(the context was full: {turns} {'is' if n == 1 else 'are'} forgotten)")
+        return self._stream(asked)
+
+    def _stream(self, asked: dict[str, Any] | None) -> ChatStream:
+        messages = [*self.conversation.all_messages, *_listed(asked)]
+        return self.llm.chat(
+            messages, self.conversation.params, stream=True, split_reasoning=False, tools=self._offered
+        )
+
+    @property
+    def _offered(self) -> list[dict[str, Any]]:
+        return [] if self.tools is None else self.tools.offered
+
+    def _too_many(self, asked: dict[str, Any] | None) -> int:
+        """Returns how many of the oldest turns to forget for a quarter of the context to be free; 0 if none helps."""
+        turns = range(1, self.conversation.n_turns + (asked is not None))  # never the turn that is being answered
+        limit = self.conversation.params.max_tokens
+        for room in {limit or self.llm.ctx // 4: None, limit or 1: None}:
+            for n in turns:
+                if self._fits([*self.conversation.without(n), *_listed(asked)], room):
+                    return n
+        return 0
+
+    def _fits(self, messages: list[dict[str, Any]], room: int) -> bool:
+        params = replace(self.conversation.params, max_tokens=max(1, room), context_shift=False)
+        try:
+            self._prepared(messages, params)
+        except RequestError as error:
+            if error.code == "context_length":
+                return False
+            raise
+        return True
+
+    def _prepared(self, messages: list[dict[str, Any]], params: SamplingParams) -> tuple[Layout, list[Request]]:
+        return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
+
+    def _may_forget(self, turns: str) -> bool:
+        if self.question is None:
+            return False
+        reply = self.question(f"The context of {self.llm.ctx} tokens is full. Forget {turns}? [Y/n/always] ").lower()
+        self.forgets = reply in ("a", "always")
+        return self.forgets or reply in ("", "y", "yes")
+
+    def _tell_end(self, ended: str | None) -> None:
+        limit, n_answer = self.conversation.params.max_tokens, (self.last_facts or {}).get("answer_tokens", 0)
+        if ended == "length" and limit is not None and n_answer >= limit:
+            tell("(cut: max_tokens is reached)")
+        elif ended == "length":
+            tell(f"(cut: the context of {self.llm.ctx} tokens is full; /forget N drops the N oldest turns)")
+        elif self.n_tokens >= _NEARLY_FULL * self.llm.ctx:
+            tell(f"({self.meter}; /forget N drops the N oldest turns)", dim=True)
+
+
+def writing(llm: LLM) -> LLM:
+    """Returns a model that can talk. Closes another one, with RequestError."""
+    result = llm.plan.result
+    if result == "logits":
+        return llm
+    name, verbs = llm.path.stem, "`woolly embed` takes it" if result == "vectors" else "`woolly rerank` takes it"
+    llm.close()
+    raise RequestError(f"{name} makes {result} of texts and writes nothing, so nobody can talk with it; {verbs}")
+
+
+def _listed(asked: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [] if asked is None else [asked]

@@ -1,0 +1,194 @@
+"""A conversation and its settings: what `woolly chat` keeps, saves and loads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from woolly.cli.parse.usage import near
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams, options_of
+
+__all__ = ["Conversation", "changed_settings", "find_setting", "setting_names"]
+
+_ROWS = options_of(SamplingParams)
+_OTHER_NAMES = {
+    **{flag[2:].replace("-", "_"): row.name for row in _ROWS.values() for flag in row.flags.split() if flag[1] == "-"},
+    "length": "max_tokens",
+    "n": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "predict": "max_tokens",
+    "repetition_penalty": "repeat_penalty",
+}
+
+
+@dataclass
+class Conversation:
+    """Messages so far, the system prompt, and how answers are sampled."""
+
+    params: SamplingParams
+    system: str | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    n_forgotten: int = 0  # the first messages, which are saved but not sent to the model
+
+    @property
+    def all_messages(self) -> list[dict[str, Any]]:
+        """Returns the messages that the model is sent, the system prompt first."""
+        return self.without(0)
+
+    @property
+    def n_turns(self) -> int:
+        """Returns the number of questions that the model is sent."""
+        return sum(message["role"] == "user" for message in self.messages[self.n_forgotten :])
+
+    def without(self, n_turns: int) -> list[dict[str, Any]]:
+        """Returns what is sent if the oldest turns are forgotten; the system prompt always stays."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self.messages[self._after(n_turns) :]]
+
+    def forget(self, n_turns: int) -> None:
+        """Stops sending the oldest turns to the model. They are still saved."""
+        self.n_forgotten = self._after(n_turns)
+
+    def _after(self, n_turns: int) -> int:
+        """Returns the index of the first message after the oldest turns."""
+        starts = [i for i in range(self.n_forgotten, len(self.messages)) if self.messages[i]["role"] == "user"]
+        if n_turns == 0:
+            return self.n_forgotten
+        return starts[n_turns] if n_turns < len(starts) else len(self.messages)
+
+    def take_question(self) -> str | None:
+        """Removes the last question and its answer. Returns the question, None if there is none."""
+        if self.n_turns == 0:
+            return None
+        while self.messages[-1]["role"] != "user":
+            self.messages.pop()
+        return str(self.messages.pop()["content"])
+
+    def set(self, name: str, text: str) -> None:
+        """Changes a setting to a value as a person types it. RequestError if the name or the value is not valid."""
+        known = find_setting(name)
+        if known is None:
+            hint = near(name.replace("-", "_"), {*setting_names(), *_OTHER_NAMES})
+            raise RequestError(f"there is no setting {name!r}: {hint or 'there are ' + ', '.join(setting_names())}")
+        name = known
+        value: Any = text
+        try:
+            value = json.loads(text.lower() if text in ("None", "True", "False") else text)
+        except (ValueError, RecursionError):
+            value = {"none": None, "off": None}.get(text.lower(), text)
+        if name in ("max_tokens", "seed") and value == -1:
+            value = None
+        if name == "stop":
+            if value is not None and not isinstance(value, (str, list)):
+                raise RequestError(
+                    f"stop is {text}; a text or a list of texts was expected, such as {json.dumps(text)}"
+                )
+            value = (value,) if isinstance(value, str) else tuple(value or ())
+        self.params = _changed(self.params, {name: value})
+
+    def save(self, path: Path) -> None:
+        """Writes the conversation as JSON, which `load` reads."""
+        data: dict[str, Any] = {"system": self.system, "messages": self.messages}
+        data["settings"] = changed_settings(self.params)
+        if self.n_forgotten:
+            data["forgotten"] = self.n_forgotten
+        try:
+            text = (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+        except UnicodeEncodeError:  # a person typed bytes that are not UTF-8; JSON can escape them
+            text = (json.dumps(data, indent=2) + "\n").encode()
+        try:
+            path.expanduser().write_bytes(text)
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # the last two: a NUL in the path, a ~name without such a user
+            raise RequestError(f"{path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
+
+    def load(self, path: Path) -> None:
+        """Replaces everything by a file that `save` wrote; takes a bare list of messages too."""
+        try:
+            data = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        except RecursionError:
+            raise RequestError(f"{path} is nested too deeply to be a conversation") from None
+        except (OSError, RuntimeError) as error:  # the last: a ~name without such a user
+            raise RequestError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        except ValueError as error:
+            raise RequestError(f"{path} is not JSON ({error})") from None
+        data = {"messages": data} if isinstance(data, list) else data
+        messages = data.get("messages") if isinstance(data, dict) else None
+        if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+            raise RequestError(
+                f'{path} holds no conversation: expected {{"messages": [{{"role": ..., "content": ...}}]}}'
+            )
+        settings, system = data.get("settings", {}), data.get("system")
+        if not isinstance(settings, dict):
+            raise RequestError(f'the settings in {path} are {_short(settings)}; expected {{"temperature": ...}}')
+        if system is not None and not isinstance(system, str):
+            raise RequestError(f"the system prompt in {path} is {_short(system)}; a text was expected")
+        params = _changed(self.params, {k: v for k, v in settings.items() if k in setting_names()})
+        forgotten = data.get("forgotten", 0)
+        if type(forgotten) is not int or not 0 <= forgotten <= len(messages):
+            raise RequestError(f"forgotten in {path} is {_short(forgotten)}; a number of its messages was expected")
+        if messages and messages[0]["role"] == "system":
+            system = messages.pop(0)["content"]
+            forgotten = max(0, forgotten - 1)
+        self.params, self.system, self.messages, self.n_forgotten = params, system, messages, forgotten
+
+
+def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams:
+    temperature = settings.get("temperature", 0)
+    if isinstance(temperature, (int, float)) and temperature < 0:
+        raise RequestError(
+            f"temperature is {temperature}; a number of at least 0 was expected, 0 for the likeliest token"
+        )
+    try:
+        return replace(params, **settings)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # such as a number of 400 digits
+        raise RequestError(f"{_short(settings)} cannot be set ({error})") from None
+
+
+def _short(value: Any) -> str:
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested too deeply"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _is_message(message: Any) -> bool:
+    """Whether a message has a role and a text; calls of tools are in OpenAI's shape."""
+    if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+        return False
+    calls = message.get("tool_calls", [])
+    functions = (
+        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [None]
+    )
+    return len(functions) == len(calls) and all(
+        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("name", "arguments"))
+        for one in functions
+    )
+
+
+def find_setting(name: str) -> str | None:
+    """Returns the setting that a name means, which may be llama.cpp's name; None if there is no such setting."""
+    name = name.replace("-", "_").lower()
+    name = _OTHER_NAMES.get(name, name)
+    return name if name in setting_names() else None
+
+
+def setting_names() -> list[str]:
+    """Returns the names that `/set` knows."""
+    structures = {"json_schema", "regex", "lark", "grammar"}
+    plain = {row.name for row in _ROWS.values() if row.group and row.kind in (int, float, bool)}
+    return [name for name in _ROWS if name in plain | structures | {"stop"}]
+
+
+def changed_settings(params: SamplingParams) -> dict[str, Any]:
+    """Returns the settings that differ from their defaults."""
+    usual = SamplingParams()
+    return {n: getattr(params, n) for n in setting_names() if getattr(params, n) != getattr(usual, n)}

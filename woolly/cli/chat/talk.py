@@ -1,0 +1,86 @@
+"""talk: a conversation at the terminal, from the first prompt to Ctrl-D."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.terminal.progress import tell
+from woolly.errors import RequestError
+from woolly.store import models_folder
+
+if TYPE_CHECKING:
+    from woolly.sampling import SamplingParams
+    from woolly.store import Preset
+
+__all__ = ["talk"]
+
+
+def talk(
+    name: str,
+    params_of: Callable[[Preset | None], SamplingParams],
+    system: str | None,
+    engine: Mapping[str, Any],
+    *,
+    plain: bool = False,
+    history: bool = True,
+    forgets: bool = False,
+    mcp: Path | None = None,
+    approve: str = "ask",
+) -> None:
+    """Opens a model, and answers messages and commands until the person ends the chat.
+
+    `params_of` returns the sampling parameters for the model's preset. `mcp` is a file of MCP servers whose tools the
+    model may call, `approve` says which calls run without a question.
+    """
+    # Imported late, so that --help answers at once.
+    from rich.console import Console
+
+    from woolly.cli.chat.chat import Chat, writing
+    from woolly.cli.chat.conversation import Conversation
+    from woolly.cli.chat.slash import complete
+    from woolly.cli.chat.tools import open_tools
+    from woolly.cli.commands.pull import fetched
+    from woolly.cli.terminal.keyboard import Keyboard
+    from woolly.llm import LLM
+
+    path = fetched(name)
+    keyboard = Keyboard(models_folder().parent / "chat_history" if history else None, complete)
+    screen = Console(markup=False, highlight=False) if keyboard.is_terminal and not plain else None
+    question = keyboard.answer if keyboard.is_terminal else None
+    if mcp is not None and question is None and approve == "ask":
+        raise RequestError(
+            "mcp_approve is ask, but standard input is not a terminal, so nobody can be asked: choose read-only or all",
+            field="mcp_approve",
+        )
+    tools = None if mcp is None else open_tools(mcp, approve, question)
+    try:
+        llm = writing(LLM(path, **engine))
+    except BaseException:
+        if tools is not None:
+            tools.close()
+        raise
+    conversation = Conversation(params_of(llm.preset), system)
+    chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=forgets, tools=tools)
+    try:
+        if keyboard.is_terminal:
+            shown = chat.llm.path.name if Path(name).is_file() else name
+            tell(f"{shown}, {chat.llm.ctx} tokens of context; /help lists the commands", dim=True)
+        while not chat.is_over:
+            try:
+                text = keyboard.read("> ", ". ", chat.meter)
+                if text is None:
+                    if keyboard.is_terminal:
+                        click.echo()
+                    break
+                chat.take(text)
+            except KeyboardInterrupt:
+                tell("(Ctrl-D or /quit ends the chat)")
+    finally:
+        chat.llm.close()
+        keyboard.close()
+        if tools is not None:
+            tools.close()

@@ -1,0 +1,142 @@
+"""Tools of a chat: shows the calls that a model makes, asks the person, and returns the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from woolly.chat import ToolCall
+from woolly.cli.terminal.answer import visible
+from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.sizes import counted
+from woolly.errors import ToolError
+
+if TYPE_CHECKING:
+    from woolly.mcp import OfferedTool, Toolbox
+    from woolly.mcp.approval import Reply
+
+__all__ = ["Tools", "call_message", "open_tools"]
+
+_SHOWN = 400  # characters of results, and of arguments that nobody is asked about, that the terminal shows
+_REFUSED = "The user refused this call. Do not repeat it; continue without it."
+_STOPPED = "The user stopped this call."
+_REPLIES: dict[str, Reply] = {"y": "once", "yes": "once", "once": "once", "a": "always", "always": "always"}
+_REPLIES |= {"never": "never", "v": "never"}
+
+
+class Tools:
+    """The tools that MCP servers offer, and who may call them."""
+
+    def __init__(self, toolbox: Toolbox, policy: str, question: Callable[[str], str] | None) -> None:
+        """`question` asks the person; None if there is none. `policy` is one of `woolly.mcp.POLICIES`."""
+        from woolly.mcp import Approvals
+
+        def ask(_: OfferedTool, __: str) -> Reply:
+            reply = "" if question is None else question("  Call it? [y/N/always/never] ")
+            return _REPLIES.get(reply.lower(), "no")
+
+        self._toolbox = toolbox
+        self._approvals = Approvals(policy, ask)
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools as `LLM.chat` takes them."""
+        return [tool.tool.to_json() for tool in self._toolbox.tools]
+
+    @property
+    def shown(self) -> str:
+        """One line per tool: how its calls are decided, its name, and what it does."""
+        if not self._toolbox.tools:
+            return "no server offers a tool"
+        lines = []
+        for tool in self._toolbox.tools:
+            about = (tool.tool.description or "").strip().splitlines() or [""]
+            lines.append(f"{self._approvals.shown(tool):<7} {tool.name}  {about[0]}".rstrip())
+        return visible("\n".join(lines))
+
+    def run(self, calls: Sequence[ToolCall]) -> tuple[list[dict[str, Any]], bool]:
+        """Returns the messages with the results of calls, and False if Ctrl-C ended them."""
+        results: list[dict[str, Any]] = []
+        goes_on = True
+        for call in calls:
+            try:
+                text = self._run_one(call) if goes_on else _STOPPED
+            except KeyboardInterrupt:
+                tell("(stopped)")
+                text, goes_on = _STOPPED, False
+            results.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
+        return results, goes_on
+
+    def close(self) -> None:
+        """Ends the servers."""
+        self._toolbox.close()
+
+    def _run_one(self, call: ToolCall) -> str:
+        try:
+            tool = self._toolbox.find(call.name)
+        except ToolError as error:
+            _tell_call(call)
+            tell(f"woolly: {error}")
+            return f"Error: {error}"
+        _tell_call(call, is_whole=self._approvals.decided(tool) is None)
+        try:
+            if not self._approvals.allow(tool, call.arguments):
+                tell("  (refused)", dim=True)
+                return _REFUSED
+            result = self._toolbox.call(call)
+        except ToolError as error:
+            tell(f"woolly: {error}")
+            return f"Error: {error}"
+        tell(f"  {'failed: ' if result.is_error else ''}{_short(result.text)}", dim=True)
+        return f"Error: {result.text}" if result.is_error else result.text
+
+
+def open_tools(path: Path, policy: str, question: Callable[[str], str] | None) -> Tools:
+    """Starts the servers of a file. On a terminal it reports a server that fails, and uses the others."""
+    from woolly.mcp import Toolbox, read_config
+
+    config = read_config(path)
+    if config.ignored:
+        tell(f"woolly: {path} has {', '.join(config.ignored)}, without effect here")
+    toolbox = Toolbox(config.servers)
+    try:
+        errors = toolbox.open()
+        if errors and question is None:
+            raise errors[0]
+        for error in errors:
+            tell(f"woolly: {error}")
+        if question is not None:
+            n_servers = len(config.servers) - len(errors)
+            tell(f"{counted(len(toolbox.tools), 'tool')} of {counted(n_servers, 'MCP server')}; /tools", dim=True)
+        return Tools(toolbox, policy, question)
+    except BaseException:
+        toolbox.close()
+        raise
+
+
+def call_message(text: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """Returns the assistant's message with its calls."""
+    functions = ({"name": call.name, "arguments": call.arguments} for call in calls)
+    listed = [
+        {"id": call.id, "type": "function", "function": function}
+        for call, function in zip(calls, functions, strict=True)
+    ]
+    return {"role": "assistant", "content": text, **({"tool_calls": listed} if listed else {})}
+
+
+def _tell_call(call: ToolCall, *, is_whole: bool = False) -> None:
+    tell(f"→ {visible(call.name)} {_whole(call.arguments) if is_whole else _short(call.arguments)}")
+
+
+def _whole(arguments: str) -> str:
+    """Returns all of the arguments: a person agrees to what the screen shows.
+
+    Line breaks can only stand between the parts of JSON. Each becomes a space, or blank lines could scroll a part away.
+    """
+    return " ".join(line.strip() for line in visible(arguments).split("\n") if line.strip())
+
+
+def _short(text: str) -> str:
+    line = " ".join(visible(text).split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... ({len(text):,} characters)"

@@ -1,0 +1,3 @@
+"""One file per command."""
+
+__all__: list[str] = []

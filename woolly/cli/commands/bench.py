@@ -1,0 +1,240 @@
+"""`woolly bench`: how fast a model runs, measured as llama-bench does, beside the limit of the machine's memory."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from woolly.cli.commands.bench_formats import FORMATS, Record, write
+from woolly.cli.parse.command import command
+from woolly.cli.parse.number_list import numbers
+from woolly.cli.parse.options import MODEL, complete_model, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.screen import results
+from woolly.machine.busy import Others
+from woolly.store import resolve
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+    from woolly.measure.bench import Workload
+    from woolly.runtime import Options
+
+__all__ = ["bench"]
+
+# More than the caches of a large server hold, so that it is memory that is measured.
+_BANDWIDTH_MEGABYTES = 1024
+
+
+@command(
+    MODEL,
+    Option("--model -m", "In place of MODEL; may be repeated.", list, to="named", complete=complete_model),
+    Option(
+        "--n-prompt --prompt -p",
+        "Tokens of the prompt; 0 for none.",
+        list,
+        to="prompt",
+        default=("512",),
+        metavar="LIST",
+    ),
+    Option(
+        "--n-gen --generate -n",
+        "Tokens to generate; 0 for none.",
+        list,
+        to="generate",
+        default=("128",),
+        metavar="LIST",
+    ),
+    Option(
+        "--n-depth -d",
+        "Tokens that are in the cache before the clock starts.",
+        list,
+        to="depth",
+        default=("0",),
+        metavar="LIST",
+    ),
+    Option("--batch -b", "Sequences that generate at once.", list, default=("1",), metavar="LIST"),
+    Option("--threads -t", "Threads.", list, shown="all physical cores", metavar="LIST"),
+    Option(
+        "--ubatch-size -ub",
+        "Most tokens of a prompt that are computed at once.",
+        list,
+        to="rows",
+        default=("512",),
+        metavar="LIST",
+    ),
+    Option("--kv-type -ctk --ctk", "Number type of the cache: f16, f32 or q8_0.", list, shown="f16", metavar="LIST"),
+    Option("--repetitions --reps -r", "Repetitions of each test.", int, to="reps", default=5),
+    Option("--output -o", f"One of: {', '.join(FORMATS)}.", shown="md, or table if that is too wide for the terminal"),
+    Option("--json", "The same as -o json.", bool, to="as_json", default=False),
+    Option("--profile", "Show where the time goes.", bool, default=False),
+)
+def bench(
+    model: str | None,
+    named: tuple[str, ...],
+    prompt: tuple[str, ...],
+    generate: tuple[str, ...],
+    depth: tuple[str, ...],
+    batch: tuple[str, ...],
+    threads: tuple[str, ...],
+    rows: tuple[str, ...],
+    kv_type: tuple[str, ...],
+    reps: int,
+    output: str | None,
+    as_json: bool,
+    profile: bool,
+) -> None:
+    """Measure tokens per second of prompts (pp) and generation (tg), as llama-bench does.
+
+    Numbers may be lists such as 128,512 or 1-8*2, and options may be repeated: every combination is a test. pp512 is a
+    prompt of 512 tokens, tg128x8 are 128 tokens of 8 sequences at once, and @ d4096 says that 4096 tokens were cached
+    before. Neither tokenizing nor sampling is counted. The share of the read bandwidth counts weights and cache, and
+    can exceed 100 % if a model fits the processor's caches. Unlike in llama-bench, -b is the number of sequences.
+    """
+    # Imported late, so that --help answers at once.
+    from rich.console import Console
+    from rich.live import Live
+
+    models = list(dict.fromkeys(one_model("bench", model, name) for name in named or (None,)))
+    if as_json and output not in (None, "json"):
+        raise UsageError(f"--json is the same as -o json, but -o is {output!r}; leave out one of them")
+    output = output or ("json" if as_json else "")
+    if output not in ("", *FORMATS):
+        raise UsageError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
+    if profile and output == "csv":
+        raise UsageError("--profile has no place in csv; use -o md, table, json or jsonl")
+    if reps < 1:
+        raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
+    works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
+    settings = _settings(threads, kv_type, numbers("-ub", rows, 1))
+    most, least = max(work.n_sequences for work in works), min(options.max_rows for options in settings)
+    if most > least:
+        raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
+    chatter = Console(stderr=True)
+    # Drawn on demand: the thread of a spinner would take time from what is measured.
+    line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
+
+    def progress(text: str) -> None:
+        if line is not None:
+            line.update(text, refresh=True)
+
+    with line or nullcontext():
+        with Others() as others:
+            records = [
+                record
+                for i, (one, options) in enumerate(itertools.product(models, settings))
+                for record in _measure(one, works, options, reps, profile, i > 0, progress)
+            ]
+        records = [replace(record, others_share=others.share) for record in records]
+        progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
+        records = _with_bandwidth(records)
+    write(records, output, results())
+
+
+def _works(prompts: list[int], generated: list[int], depths: list[int], batch: Sequence[str]) -> list[Workload]:
+    from woolly.measure.bench import Workload
+
+    sizes = numbers("-b", batch, 1)
+    works: list[Workload] = []
+    for depth in depths:
+        works += [Workload("prompt", n, 1, depth) for n in prompts if n]
+        works += [Workload("generation", n, size, depth) for n in generated if n for size in sizes]
+    if not works:
+        raise UsageError("-p and -n are both 0, so there is nothing to measure")
+    if sizes != [1] and not any(generated):
+        raise UsageError("-b is the number of sequences that generate at once, but -n is 0; leave -b out, or name -n")
+    return works
+
+
+def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: list[int]) -> list[Options]:
+    """Every combination of settings; the model is loaded once for each."""
+    from woolly.runtime import Options
+
+    counts: list[int | None] = [*numbers("-t", threads, 1)] if threads else [None]
+    types = [part for text in kv_types for part in text.split(",")] or ["f16"]
+    return [
+        Options(threads=count, kv_type=kv_type, max_rows=most)
+        for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), rows)
+    ]
+
+
+def _measure(
+    model: str,
+    works: list[Workload],
+    options: Options,
+    reps: int,
+    profile: bool,
+    again: bool,
+    progress: Callable[[str], None],
+) -> list[Record]:
+    """The records of all works under one setting; `again` if another ran before, whose memory must not count."""
+    import datetime
+    import time
+
+    from woolly.gguf import open_gguf
+    from woolly.machine.memory import peak_mib, reset_peak
+    from woolly.measure.bench import Bench
+    from woolly.models import trace
+    from woolly.quantize.describe import describe_model
+    from woolly.runtime import choose
+    from woolly.tokens import Tokenizer
+
+    path = resolve(model)
+    has_peak = reset_peak() if again else True
+    progress("loading")
+    start = time.perf_counter()
+    with open_gguf(path) as file:
+        plan = trace(file)
+        _check_context(file, plan.architecture, works)
+        Tokenizer.from_metadata(file.metadata)  # a part of every start
+        program = choose().compile(plan, file.tensors, options)
+        subject = Bench(program, works)
+        subject.first_token()
+        load_s = time.perf_counter() - start
+        progress("warming up")
+        subject.warm_up()
+        measured = subject.measure(reps, progress)
+        peak = peak_mib() if has_peak else None
+        when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        return [
+            Record(
+                model_filename=str(path),
+                model_type=describe_model(file),
+                model_size=sum(tensor.n_bytes for tensor in file.tensors.values()),
+                model_n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
+                level=program.about.level or program.about.backend,
+                threads=program.about.threads,
+                n_ubatch=options.max_rows,
+                kv_type=options.kv_type or "f16",
+                test_time=when,
+                load_s=load_s,
+                peak_mib=peak,
+                bandwidth_gbs=0.0,
+                measured=m,
+                profile=tuple(subject.profile(m.work)) if profile else None,
+            )
+            for m in measured
+        ]
+
+
+def _with_bandwidth(records: list[Record]) -> list[Record]:
+    from woolly._native import measure_bandwidth
+
+    rates = {
+        threads: statistics.median(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(3))
+        for threads in {record.threads for record in records}
+    }
+    return [replace(record, bandwidth_gbs=rates[record.threads]) for record in records]
+
+
+def _check_context(file: GGUFFile, architecture: str, works: list[Workload]) -> None:
+    from woolly.models import Keys
+
+    limit = Keys(file.metadata, architecture).positive("context_length")
+    longest = max(work.last for work in works)
+    if longest > limit:
+        raise UsageError(f"{longest} tokens were asked for, but this model's context holds {limit}")

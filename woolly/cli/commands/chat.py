@@ -1,0 +1,85 @@
+"""`woolly chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from woolly.cli.chat.talk import talk
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import (
+    ENGINE,
+    MAX_TOKENS,
+    NAMED,
+    SYSTEM,
+    adapter_scales,
+    answer_limit,
+    model_argument,
+    one_model,
+)
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams
+from woolly.store import DEFAULT_MODEL, Preset
+
+__all__ = ["chat"]
+
+
+@command(
+    model_argument(shown=DEFAULT_MODEL),
+    NAMED,
+    SYSTEM,
+    MAX_TOKENS,
+    ENGINE,
+    Option("--plain", "Show answers as they are, not as Markdown.", bool, default=False),
+    Option("--history/--no-history", "Remember what you type for the arrow keys of the next chat.", bool, default=True),
+    Option("--forget", "If the context is full, forget the oldest turns without asking.", bool, default=False),
+    Option("--mcp", "File of MCP servers whose tools the model may call, with your approval.", Path, metavar="FILE"),
+    Option(
+        "--mcp-approve",
+        "Calls of tools that run without a question: ask (none), read-only (of tools that say so), all.",
+        default="ask",
+    ),
+    SAMPLING,
+)
+def chat(
+    model: str | None,
+    named: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    engine: dict[str, Any],
+    plain: bool,
+    history: bool,
+    forget: bool,
+    mcp: Path | None,
+    mcp_approve: str,
+    sampling: dict[str, Any],
+) -> None:
+    """Talk with a model. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the chat.
+
+    If standard input is not a terminal, each line of it is answered, in plain text.
+    """
+
+    from woolly.mcp import POLICIES
+
+    scales = adapter_scales(engine)
+
+    def params_of(preset: Preset | None) -> SamplingParams:
+        return sampling_params(sampling, preset, max_tokens=answer_limit(max_tokens), **scales)
+
+    params_of(None)  # refuses what is mistyped before a model is fetched
+    if mcp_approve not in POLICIES:
+        raise RequestError(f"mcp_approve is {mcp_approve!r}; choose one of: {', '.join(POLICIES)}", field="mcp_approve")
+    name = one_model("chat", model, named, DEFAULT_MODEL)
+    talk(
+        name,
+        params_of,
+        system,
+        engine,
+        plain=plain,
+        history=history,
+        forgets=forget,
+        mcp=mcp,
+        approve=mcp_approve,
+    )

@@ -1,0 +1,116 @@
+"""`woolly embed`: vectors of texts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import BACKEND, MODEL, NAMED, THREADS, model_and_text, one_model
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import steps_bar, tell
+from woolly.cli.terminal.sizes import counted
+from woolly.cli.texts.sources import read_texts
+from woolly.cli.texts.vectors import VectorFile, check_format, identity, json_line
+
+__all__ = ["embed"]
+
+_BLOCK = 256  # texts that are lost at most if the command is ended; large enough to be sorted by length
+
+
+@command(
+    MODEL,
+    Argument("text", "TEXT", "The text.", shown="one per line of standard input, as with -"),
+    NAMED,
+    Option("--file -f", "File with a text per line, or .jsonl with an object per line.", Path),
+    Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
+    Option(
+        "--output -o",
+        "File that ends in .npy, .jsonl or .parquet; if the command is ended, the same command resumes it.",
+        Path,
+        shown="lines of JSON on standard output",
+    ),
+    Option("--dimensions", "Keep the first N numbers of each vector.", int, shown="all"),
+    Option("--pooling", "How rows of a text become one: mean, cls or last.", shown="as the file says"),
+    Option("--normalize/--no-normalize", "Vectors of length 1.", bool, default=True),
+    Option("--truncate", "Cut texts that are too long; by default they are refused.", bool, default=False),
+    Option("--ctx -c", "Most tokens of a text.", int, shown="the model's, at most 8192"),
+    THREADS,
+    BACKEND,
+)
+def embed(
+    model: str | None,
+    text: str | None,
+    named: str | None,
+    file: Path | None,
+    key: str,
+    output: Path | None,
+    dimensions: int | None,
+    pooling: Any,
+    normalize: bool,
+    truncate: bool,
+    ctx: int | None,
+    threads: int | None,
+    backend: str | None,
+) -> None:
+    """Make vectors of texts, for search, clustering and RAG."""
+    if output is not None:
+        check_format(output)
+    if file is not None:
+        if text is not None:
+            raise UsageError(f"{text[:40]!r} and --file {file} are given; leave one of them out")
+        name, texts = one_model("embed", model, named), read_texts("--file", file, key)
+    else:
+        name, given = model_and_text("embed", model, text, named, 'a text was expected: woolly embed MODEL "wool"')
+        texts = read_texts("-", None, key) if given == "-" else [given]
+    if not texts:
+        raise UsageError("there are no texts; one per line was expected")
+    from woolly.llm import LLM
+
+    options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}
+    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto") as llm:
+        # One that fails stops the command before any work is done.
+        n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
+        if n_cut:
+            tell(f"{counted(n_cut, 'text')} of {len(texts)} cut to what the model takes")
+        if output is None:
+            _print(llm, texts, options)
+        else:
+            _write(llm, texts, options, output)
+
+
+def _preparing(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "normalize"}
+
+
+def _print(llm: Any, texts: list[str], options: dict[str, Any]) -> None:
+    with steps_bar("embedding", "texts") as report:
+        for first in range(0, len(texts), _BLOCK):
+            block = texts[first : first + _BLOCK]
+            for index, (text, row) in enumerate(zip(block, llm.embed(block, **options), strict=True), first):
+                click.echo(json_line(index, text, row))
+            if report is not None:
+                report(first + len(block), len(texts))
+    sys.stdout.flush()
+
+
+def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path) -> None:
+    width = options["dimensions"] or llm.embed(texts[:1], **{**options, "truncate": True}).shape[1]
+    what = identity(texts, model=llm.path.name, model_bytes=llm.path.stat().st_size, ctx=llm.ctx, **options)
+    vectors = VectorFile(output, what, width)
+    try:
+        if vectors.n_done:
+            tell(f"resuming after {counted(vectors.n_done, 'text')}")
+        with steps_bar("embedding", "texts") as report:
+            while vectors.n_done < len(texts):
+                vectors.append(llm.embed(texts[vectors.n_done : vectors.n_done + _BLOCK], **options))
+                if report is not None:
+                    report(vectors.n_done, len(texts))
+        vectors.finish(texts)
+    finally:
+        vectors.close()
+    tell(f"{output}: {counted(len(texts), 'vector')} of {counted(width, 'number')}")

@@ -1,0 +1,224 @@
+"""`woolly launch`: a coding agent with a model of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from woolly.cli.commands.ps import API_KEY, URL, server_at
+from woolly.cli.launch.agents import AGENTS, Agent, Endpoint, Setup
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import complete_model
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError, near
+from woolly.cli.terminal.progress import tell
+from woolly.errors import RequestError
+from woolly.store import DEFAULT_MODEL, models_folder
+
+__all__ = ["launch"]
+
+_CTX = 32_768  # of a server that is started here, if the model's own context is not smaller
+_ROOM = 2_048  # tokens beside the agent's first turn, for a question and an answer
+_ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
+
+
+@command(
+    Argument(
+        "words",
+        "AGENT [ARGUMENTS]",
+        f"One of {', '.join(AGENTS)}, and after -- what it is given, such as: -- -p 'Explain this folder'.",
+        list,
+        complete=lambda word: [name for name in AGENTS if name.startswith(word)],
+    ),
+    Option(
+        "--model -m",
+        "Model of the running server, or the one to serve.",
+        complete=complete_model,
+        shown=f"the loaded one, else {DEFAULT_MODEL}",
+    ),
+    Option("--ctx -c", "Tokens of context, if a server is started.", int, shown=f"the model's, at most {_CTX}"),
+    URL,
+    API_KEY,
+    Option("--dry-run --print", "Print what would be set and run, and start nothing.", bool, default=False),
+)
+def launch(
+    words: tuple[str, ...], model: str | None, ctx: int | None, url: str, api_key: str | None, dry_run: bool
+) -> None:
+    """Start a coding agent that uses a model of this machine, for instance: woolly launch claude -m qwen3:8b.
+
+    If no server answers at --url, one is started, and stopped when the agent ends. The agent's own settings stay as
+    they are: everything is given by variables, arguments, or files that are removed again.
+    """
+    agent = _find(words)
+    program = shutil.which(agent.program)
+    if program is None and not dry_run:
+        raise RequestError(f"{agent.program} is not installed: {agent.install}")
+    url, key = server_at(url, api_key)
+    with ExitStack() as held:
+        held.enter_context(_ended_by_signals())
+        if dry_run:
+            folder = Path(tempfile.gettempdir(), "woolly-launch")  # is printed, and not made
+        else:
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="woolly-launch-")))
+        endpoint = _endpoint(held, folder, agent, url, key, model, ctx, dry_run)
+        setup = agent.set_up(endpoint, folder / "agent")
+        line = [program or agent.program, *setup.arguments, *words[1:]]
+        if dry_run:
+            _print(setup, line, endpoint)
+            return
+        for path, text in setup.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        code = _run(line, setup)
+    raise click.exceptions.Exit(code)
+
+
+def _find(words: tuple[str, ...]) -> Agent:
+    if not words:
+        raise UsageError(f"name an agent: {', '.join(AGENTS)}")
+    if words[0] not in AGENTS:
+        raise UsageError(
+            f"there is no agent {words[0]!r}: {near(words[0], AGENTS) or 'there are ' + ', '.join(AGENTS)}"
+        )
+    return AGENTS[words[0]]
+
+
+def _endpoint(
+    held: ExitStack,
+    folder: Path,
+    agent: Agent,
+    url: str,
+    key: str | None,
+    name: str | None,
+    ctx: int | None,
+    dry_run: bool,
+) -> Endpoint:
+    """Returns the server and the model, after warnings; a server that is started lives as long as `held`."""
+    from woolly.cli.launch.server import find_model, is_running, serve_command, started
+
+    if is_running(url, key):
+        if ctx is not None:
+            raise RequestError(f"ctx is {ctx}, but a server with a context of its own runs at {url}", field="ctx")
+    else:
+        path, own, n_parameters = _local(name or DEFAULT_MODEL, may_fetch=not dry_run)
+        if ctx is not None and ctx > own:
+            tell(f"woolly: --ctx is {ctx}, but {path.stem} was trained for {own} tokens: answers beyond them get worse")
+        ctx = ctx or min(own, _CTX)
+        command = serve_command(str(path), url, ctx)
+        if dry_run:
+            tell(f"woolly: no server answers at {url}; the first line would start one until the agent ends")
+            click.echo(shlex.join(["woolly", *command[3:]]) + " &")
+            _warn(agent, ctx, n_parameters)
+            return Endpoint(url, _served_name(path), ctx, key)
+        held.enter_context(started(command, url, folder / "server.log", key))
+        name = None
+    found = find_model(url, key, name)
+    _warn(agent, found["context_length"], found["parameters"])
+    return Endpoint(url, str(found["name"]), int(found["context_length"]), key)
+
+
+def _local(name: str, *, may_fetch: bool) -> tuple[Path, int, int]:
+    """Returns the file of a model on this machine, fetched if the catalogue has it; its context and parameters.
+
+    RequestError for a model that writes nothing.
+    """
+    from woolly.cli.commands.pull import fetched
+    from woolly.cli.launch.server import cannot_write
+    from woolly.gguf import open_gguf
+    from woolly.models import trace
+    from woolly.store import resolve
+
+    path = resolve(fetched(name) if may_fetch else name)
+    with open_gguf(path) as file:
+        if trace(file).result != "logits":
+            raise cannot_write(name)
+        architecture = file.metadata.get("general.architecture")
+        ctx = file.metadata.get(f"{architecture}.context_length")
+        n_parameters = sum(tensor.n_elements for tensor in file.tensors.values())
+    return path, ctx if isinstance(ctx, int) else _CTX, n_parameters
+
+
+def _served_name(path: Path) -> str:
+    """Returns the name that a server gives to the model of --model."""
+    from woolly.serving.loading.library import Library
+
+    return str(Library(models_folder(), str(path)).main)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Makes requests to end exceptions, so that a server that was started here ends too."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handling(dict.fromkeys(_ENDS, end)):
+        yield
+
+
+@contextmanager
+def _handling(handlers: Mapping[int, Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _warn(agent: Agent, ctx: int, n_parameters: int) -> None:
+    if ctx < agent.first_turn + _ROOM:
+        enough = 2 * agent.first_turn // 1024 * 1024 + 4096
+        tell(
+            f"woolly: {agent.program} sends about {agent.first_turn:,} tokens before your first word, and the context"
+            f" holds {ctx:,}: it will not do; a model and a --ctx of {enough:,} or more would"
+        )
+    if n_parameters < _SMALL:
+        tell(
+            f"woolly: a model of {n_parameters / 1e9:.1f} billion parameters seldom calls tools well;"
+            " 7 billion or more are advised"
+        )
+
+
+def _print(setup: Setup, line: list[str], endpoint: Endpoint) -> None:
+    for name in setup.without:
+        click.echo(f"unset {name}")
+    for name, value in setup.environment.items():
+        click.echo(f"export {name}={shlex.quote(_masked(value, endpoint.key))}")
+    for path, text in setup.files.items():
+        click.echo(f"mkdir -p {shlex.quote(str(path.parent))}")
+        click.echo(f"cat > {shlex.quote(str(path))} <<'END'\n{_masked(text, endpoint.key)}\nEND")
+    click.echo(shlex.join(line))
+
+
+def _masked(text: str, key: str | None) -> str:
+    """Returns a text without the key: by itself, and inside JSON, which escapes some characters."""
+    if not key:
+        return text
+    return text.replace(json.dumps(key)[1:-1], "...").replace(key, "...")
+
+
+def _run(line: list[str], setup: Setup) -> int:
+    """Runs the agent to its end; gives its exit code. Ctrl-C is the agent's; a request to end reaches it."""
+    environment = {name: value for name, value in os.environ.items() if name not in setup.without}
+    process = subprocess.Popen(line, env={**environment, **setup.environment})
+
+    def end(number: int, _: FrameType | None) -> None:
+        process.send_signal(number)
+
+    with _handling({**dict.fromkeys(_ENDS, end), signal.SIGINT: signal.SIG_IGN}):
+        code = process.wait()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,172 @@
+"""`woolly list`: the models on this machine, the names that can be pulled, and the architectures that run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.sizes import size
+from woolly.errors import WoollyError
+from woolly.store import FAMILIES, Stored, list_models, models_folder, quant_of
+
+__all__ = ["list_models_here"]
+
+
+@command(
+    Option("--own", "Only those that Woolly keeps.", bool, default=False),
+    Option("--paths", "Show the path of each.", bool, default=False),
+    Option("--catalogue", "List the names that `woolly pull` knows instead.", bool, default=False),
+    Option("--architectures", "List the architectures that Woolly runs instead.", bool, default=False),
+    AS_JSON,
+)
+def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: bool, as_json: bool) -> None:
+    """List the models on this machine: Woolly's, and those of Ollama, LM Studio and Hugging Face's cache.
+
+    The other commands take any of these names; the server lists Woolly's under the same names and takes the others with
+    -m. A file that Woolly cannot run is listed with the reason. Files of other programs are used in place and never
+    changed.
+    """
+    if catalogue and architectures:
+        raise UsageError("--catalogue and --architectures are two lists; give one of them")
+    if architectures:
+        _print_architectures(as_json)
+        return
+    if catalogue:
+        _print_catalogue(as_json)
+        return
+    models = [(model, _header(model)) for model in list_models() if not own or model.owner == "woolly"]
+    if as_json:
+        click.echo(json.dumps([_facts(model, header) for model, header in models], indent=2))
+    elif models:
+        _print(models, paths)
+    else:
+        click.echo(f"no models yet in {models_folder()}: `woolly pull` fetches the default one", err=True)
+
+
+def _facts(model: Stored, header: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "aliases": list(model.aliases),
+        "path": str(model.path),
+        "link_to": None if model.link_to is None else str(model.link_to),
+        "bytes": model.n_bytes,
+        "owner": model.owner,
+        "modified": int(model.modified),
+        **header,
+    }
+
+
+def _header(model: Stored) -> dict[str, Any]:
+    """Returns what the header of a file says, and in `cannot_run` why Woolly cannot run it."""
+    from woolly.gguf import open_gguf
+    from woolly.models import trace
+
+    facts: dict[str, Any] = {"quantization": quant_of(model.path.name), "architecture": None, "parameters": None}
+    facts["cannot_run"] = None
+    try:
+        with open_gguf(model.path) as file:
+            architecture = file.metadata.get("general.architecture")
+            facts["architecture"] = _readable(architecture) if isinstance(architecture, str) else None
+            facts["parameters"] = sum(tensor.n_elements for tensor in file.tensors.values())
+            n_bytes: Counter[str] = Counter()
+            for tensor in file.tensors.values():
+                n_bytes[tensor.type.name] += tensor.n_bytes
+            if facts["quantization"] is None and n_bytes:
+                facts["quantization"] = n_bytes.most_common(1)[0][0]
+            trace(file)
+    except (WoollyError, OSError) as error:
+        facts["cannot_run"] = _readable(str(error)).removeprefix(f"{model.path}: ").partition("; supported:")[0]
+    return facts
+
+
+def _readable(text: str) -> str:
+    """Returns text of a file with U+FFFD for bytes that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("quantization", no_wrap=True)
+    table.add_column("architecture", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    also = [", ".join(map(shlex.quote, _other_names(model))) for model, _ in models]
+    remarks = ["; ".join(_remarks(model, header)) for model, header in models]
+    for title, shown in (("also called", any(also)), ("remark", any(remarks)), ("path", paths)):
+        if shown:
+            table.add_column(title, overflow="fold")
+    for (model, header), others, remark in zip(models, also, remarks, strict=True):
+        row = [shlex.quote(model.name), size(model.n_bytes), header["quantization"] or "", header["architecture"] or ""]
+        row += ["" if header["parameters"] is None else _billions(header["parameters"]), model.owner]
+        row += [others] * any(also) + [remark] * any(remarks) + [str(model.path)] * paths
+        table.add_row(*row)
+    print_table(results(), table)
+
+
+def _other_names(model: Stored) -> list[str]:
+    """Returns the aliases that a person cannot guess: not the name of the file, with or without its ending."""
+    stem = model.path.stem
+    return [name for name in model.aliases if name not in (f"{model.name}.gguf", f"{stem}.gguf", model.name)]
+
+
+def _remarks(model: Stored, header: dict[str, Any]) -> Iterator[str]:
+    if header["cannot_run"]:
+        yield f"cannot be run: {header['cannot_run']}"
+    if model.link_to is not None:
+        yield f"link to {model.link_to}"
+
+
+def _billions(n: int) -> str:
+    """Returns a number of weights as model names have it: 135M, 1.7B."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
+
+
+def _print_architectures(as_json: bool) -> None:
+    from woolly.models import architectures
+
+    names = architectures()
+    click.echo(json.dumps(names) if as_json else "\n".join(names))
+
+
+def _print_catalogue(as_json: bool) -> None:
+    from rich.table import Table
+
+    from woolly.models import architectures
+
+    runs = architectures()
+    rows = [
+        {
+            "name": f"{name}:{tag}",
+            "gigabytes": entry.gigabytes,
+            "quantization": entry.quant,
+            "architecture": entry.architecture or family.architecture,
+            "purpose": family.purpose,
+            "runs": (entry.architecture or family.architecture) in runs,
+            "licence": family.licence,
+            "hub": f"hf:{entry.repo}:{entry.quant}",
+        }
+        for name, family in FAMILIES.items()
+        for tag, entry in family.tags.items()
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "GB", "quantization", "architecture", "runs here", "licence", "hub", box=None, pad_edge=False)
+    for row in rows:
+        cells = [row["name"], row["gigabytes"], row["quantization"], row["architecture"]]
+        table.add_row(*map(str, [*cells, "yes" if row["runs"] else "not yet", row["licence"], row["hub"]]))
+    print_table(results(), table)

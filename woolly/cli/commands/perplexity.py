@@ -1,0 +1,139 @@
+"""`woolly perplexity`: how well a model predicts a text, and how far it is from another model."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, KV_TYPE, MODEL, NAMED, THREADS, model_and_text
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.terminal.progress import steps_bar
+from woolly.cli.terminal.sizes import counted, duration
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from woolly.measure.divergence import Totals
+    from woolly.measure.perplexity import Estimate, Scorer
+
+__all__ = ["perplexity"]
+
+
+@command(
+    MODEL,
+    Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
+    NAMED,
+    Option("--ctx -c", "Tokens of a window, of which the second half counts.", int, default=512),
+    Option("--chunks -n", "Most windows of the text.", int, shown="all"),
+    Option(
+        "--kl",
+        "Also compare with this model, mostly the one that MODEL was quantized from: Kullback-Leibler divergence and"
+        " how often both find the same token likeliest.",
+        metavar="OTHER",
+    ),
+    THREADS,
+    KV_TYPE,
+    Option("--backend", "auto, cpu or reference.", default="auto"),
+    AS_JSON,
+)
+def perplexity(
+    model: str | None,
+    text: str | None,
+    named: str | None,
+    ctx: int,
+    chunks: int | None,
+    kl: str | None,
+    threads: int | None,
+    kv_type: str | None,
+    backend: str,
+    as_json: bool,
+) -> None:
+    """Measure perplexity as llama.cpp's tool does, so that figures can be compared; lower is better."""
+    from woolly.measure.divergence import Divergence, Totals, check_same_vocabulary, exponential
+    from woolly.measure.perplexity import Scorer, mean_and_error, windows_of
+
+    model, text = model_and_text(
+        "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
+    )
+    content = _read(text)
+    options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend}
+    with Scorer(model, ctx, **options) as scorer:
+        windows = windows_of(scorer.tokens_of(content), ctx, chunks)
+        start = time.perf_counter()
+        facts: dict[str, Any] = {"model": str(scorer.loaded.path), "ctx": ctx, "chunks": len(windows)}
+        if kl is None:
+            import numpy as np
+
+            surprises = np.concatenate(_each(windows, scorer.surprise))
+            result, totals = exponential(mean_and_error(surprises)), None
+        else:
+            with Scorer(kl, ctx, **options) as base:
+                check_same_vocabulary(scorer, base)
+                parts = _each(windows, lambda window: Divergence.of_window(scorer, base, window))
+            totals = Totals.of(Divergence.join(parts))
+            result = totals.perplexity
+            facts["kl_against"] = str(base.loaded.path)
+        seconds = time.perf_counter() - start
+    rate = len(windows) * ctx / seconds
+    facts |= {"seconds": round(seconds, 2), "tokens_per_second": round(rate, 1)}
+    if as_json:
+        click.echo(json.dumps({**facts, **_figures(result, totals)}, indent=2))
+    else:
+        _print(facts, result, totals, scorer)
+
+
+def _each(windows: list[Sequence[int]], job: Callable[[Sequence[int]], Any]) -> list[Any]:
+    results = []
+    with steps_bar("scoring", "windows") as report:
+        for i, window in enumerate(windows):
+            results.append(job(window))
+            if report is not None:
+                report(i + 1, len(windows))
+    return results
+
+
+def _read(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name} is not UTF-8 (byte {error.start}): give a text file") from None
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read ({error.strerror or error}): give a text file") from None
+    return text.removesuffix("\n")  # as llama.cpp reads it
+
+
+def _figures(result: Estimate, totals: Totals | None) -> dict[str, Any]:
+    if totals is None:
+        return {"perplexity": result.mean, "error": result.error}
+    figures = asdict(totals)
+    del figures["perplexity"]
+    return {"perplexity": result.mean, "error": result.error, **figures}
+
+
+def _print(facts: dict[str, Any], result: Estimate, totals: Totals | None, scorer: Scorer) -> None:
+    click.echo(f"perplexity  {result.mean:.4f} ± {result.error:.4f}")
+    if totals is not None:
+        for name, value in (
+            ("of the other", f"{totals.base_perplexity.mean:.4f} ± {totals.base_perplexity.error:.4f}"),
+            ("ratio", f"{totals.ratio.mean:.5f} ± {totals.ratio.error:.5f}"),
+            ("KL divergence", f"{totals.kl.mean:.6f} ± {totals.kl.error:.6f} nats"),
+            ("  median, 99 %, most", f"{totals.kl_median:.6f}, {totals.kl_99:.6f}, {totals.kl_max:.6f}"),
+            ("same likeliest token", f"{totals.same_top.mean:.2%} ± {totals.same_top.error:.2%}"),
+            ("change of probability", f"{totals.probability_rms:.2%} (root mean square)"),
+        ):
+            click.echo(f"{name:<22}{value}")
+    click.echo(
+        f"{counted(facts['chunks'], 'window')} of {facts['ctx']} tokens in {duration(facts['seconds'])}, "
+        f"{facts['tokens_per_second']:.0f} tokens/s",
+        err=True,
+    )

@@ -1,0 +1,37 @@
+"""`woolly plan`: the steps of a model, one line each."""
+
+from __future__ import annotations
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import MODEL, NAMED, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.screen import results
+from woolly.store import resolve
+
+__all__ = ["plan"]
+
+
+@command(
+    MODEL,
+    NAMED,
+    Option("--all", "Show every layer, also those that are alike.", bool, to="everything", default=False),
+    Option("--fused", "Show the steps as the cpu backend runs them.", bool, default=False),
+)
+def plan(model: str | None, named: str | None, everything: bool, fused: bool) -> None:
+    """Print the table of steps that compute a model."""
+    from woolly.gguf import open_gguf
+    from woolly.models import trace
+    from woolly.plan import show
+    from woolly.plan.passes import fuse
+
+    with open_gguf(resolve(one_model("plan", model, named))) as file:
+        traced = trace(file)
+        table = show(fuse(traced) if fused else traced, fold=not everything)
+    width = results().width
+    lines = table.splitlines()
+    click.echo("\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines))
+    if any(len(line) > width for line in lines):
+        tell(f"(cut at {width} columns; `woolly plan ... | less -S` has all of it)", dim=True)

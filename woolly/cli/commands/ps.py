@@ -1,0 +1,133 @@
+"""`woolly ps`: what a running server holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON
+from woolly.cli.parse.parameter import Option
+from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.sizes import size
+from woolly.errors import RequestError
+from woolly.store import CATALOGUE
+
+__all__ = ["API_KEY", "URL", "ask", "models_of", "ps", "server_at"]
+
+_TIMEOUT = 10
+
+
+URL = Option(
+    "--url -u", "Address of the server; http:// and /v1 may be left out or given.", default="http://127.0.0.1:8080"
+)
+API_KEY = Option("--api-key", "Key of a server that asks for one.", shown="WOOLLY_API_KEY if it is set")
+
+
+@command(
+    URL,
+    API_KEY,
+    Option("--all -a", "Also models that could be loaded.", bool, to="everything", default=False),
+    AS_JSON,
+)
+def ps(url: str, api_key: str | None, everything: bool, as_json: bool) -> None:
+    """Ask a running server which models are loaded, and for its memory and speed. `woolly stop` unloads one."""
+    url, key = server_at(url, api_key)
+    shown = [model for model in models_of(url, key) if everything or model.get("loaded")]
+    stats = ask(f"{url}/api/v1/performance/stats", key)
+    if as_json:
+        click.echo(json.dumps({"url": url, "models": shown, "stats": stats}, indent=2))
+        return
+    _print(url, shown, stats)
+
+
+def server_at(url: str, api_key: str | None) -> tuple[str, str | None]:
+    """The server's address and the key for it, as they were typed or by default."""
+    url = re.sub(r"(/api)?/v1$", "", url.rstrip("/"))
+    key = api_key or os.environ.get("WOOLLY_API_KEY", "").split(",")[0] or None
+    return (url if "://" in url else f"http://{url}"), key
+
+
+def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
+    """What a server says about its models, loaded or not."""
+    models = ask(f"{url}/api/v1/models", key)
+    if not isinstance(models, list):
+        raise RequestError(f"{url} answers, but not as Woolly's server does: give the address of a `woolly serve`")
+    return models
+
+
+def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = False) -> Any:
+    """The JSON that a server answers with; RequestError in one sentence if it does not."""
+    if not url.startswith(("http://", "https://")):
+        raise RequestError(f"--url is {url!r}; expected an address such as http://127.0.0.1:8080")
+    where = url.split("/api/")[0]
+    try:
+        method = "POST" if post else "GET"
+        request = urllib.request.Request(url, headers={"User-Agent": "woolly"}, method=method)
+        if key:
+            request.add_unredirected_header("Authorization", f"Bearer {key}")  # a redirect may lead to another host
+        with urllib.request.urlopen(request, timeout=seconds) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            reason = _sentence(error)
+        if error.code == 401:
+            wrong = "does not know this key" if key else "asks for a key: give it with --api-key"
+            raise RequestError(f"the server at {where} {wrong}") from None
+        if error.code == 403 and reason:
+            raise RequestError(f"the server at {where} refuses: {reason}") from None
+        raise RequestError(f"the server at {where} answers {error.code} {error.reason} to {url}") from None
+    except (OSError, ValueError) as error:
+        cause: Any = getattr(error, "reason", error)
+        cause = getattr(cause, "strerror", None) or cause
+        raise RequestError(
+            f"no server answers at {where} ({cause}): start one with `woolly serve`, or give --url"
+        ) from None
+
+
+def _sentence(error: urllib.error.HTTPError) -> str | None:
+    """Returns the sentence of an error's body, if it has one."""
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _names(model: dict[str, Any]) -> tuple[str, list[str]]:
+    """The name of a model in `woolly list`, and its other names on the server; the file's name only once."""
+    known = [str(name) for name in (model["name"], *model.get("aliases", ()))]
+    name = next((name for name in known if name in CATALOGUE), known[0])
+    return name, [other for other in known if other != name and other not in {f"{stem}.gguf" for stem in known}]
+
+
+def _print(url: str, models: list[dict[str, Any]], stats: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    console = results()
+    if models:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("model", overflow="fold")
+        table.add_column("state", no_wrap=True)
+        for name in ("size", "context", "parameters"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("also called", overflow="fold")
+        for model in models:
+            state = "loaded" if model.get("loaded") else "not loaded"
+            n = f"{model['parameters'] / 1e6:.0f}M"
+            name, others = _names(model)
+            table.add_row(name, state, size(model["size_bytes"]), str(model["context_length"]), n, ", ".join(others))
+        print_table(console, table)
+    else:
+        click.echo(f"no model is loaded at {url}; the first request loads one", err=True)
+    rate = stats.get("average_tokens_per_second")
+    facts = [f"memory {stats['memory_usage_mb']:.0f} MB"] if stats.get("memory_usage_mb") else []
+    facts += [f"{rate:.1f} tokens/s"] if rate else []
+    facts += [f"prefix cache hits {stats['cache_hit_rate']:.0%}"] if stats.get("cache_hit_rate") else []
+    if facts:
+        console.print(", ".join(facts))

@@ -1,0 +1,92 @@
+"""`woolly pull`: fetch a model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from woolly import store
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import NAMED, complete_pullable, model_argument, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.terminal.progress import bytes_bar, chatter
+from woolly.errors import StoreError, UnsupportedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["fetched", "pull", "pull_with_progress"]
+
+
+@command(
+    model_argument(
+        "A name of the catalogue (llama3.2, qwen3:4b), org/repo or hf:org/repo:Q4_K_M for a file of the Hugging Face"
+        " hub, or the https:// address of a GGUF file.",
+        store.DEFAULT_MODEL,
+        complete_pullable,
+    ),
+    NAMED,
+    Option("--sha256", "What the file of an address must hash to."),
+)
+def pull(model: str | None, named: str | None, sha256: str | None) -> None:
+    """Fetch a model and print its path, for instance: woolly pull qwen3:4b.
+
+    A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
+    lists the names of the catalogue. HF_TOKEN opens gated and private repositories, HF_ENDPOINT names another hub.
+    `woolly show` tells beforehand whether a model will fit.
+    """
+    name = one_model("pull", model, named, store.DEFAULT_MODEL)
+    if reason := _cannot_run(name):
+        click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
+    print(pull_with_progress(name, chatter(), sha256))
+
+
+def pull_with_progress(name: str, console: Console, sha256: str | None = None) -> Path:
+    """Fetches a model and returns its path; a line says that a download begins, a terminal shows a progress bar."""
+    with bytes_bar(f"fetching {name.rsplit('/', 1)[-1]}", console) as bar:
+        return store.pull(name, sha256=sha256, progress=_announced(name, console, bar))
+
+
+def fetched(name: str) -> str | Path:
+    """Returns what to open: a model of the catalogue is fetched first, others must be on this machine.
+
+    UnsupportedError, before anything is fetched, for a model whose architecture Woolly cannot run.
+    """
+    if not store.is_catalogued(name) or store.is_path(name):
+        return name
+    with contextlib.suppress(StoreError):
+        return store.resolve(name)
+    if reason := _cannot_run(name):
+        raise UnsupportedError(f"{reason}; `woolly list --architectures` lists those that it runs")
+    return pull_with_progress(name, chatter())
+
+
+def _announced(name: str, console: Console, bar: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
+    """Returns a report that writes one line before the first bytes come, then moves the bar if there is one."""
+    begun = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            default = store.CATALOGUE.get(name)
+            megabytes = max(1, round((default.n_bytes if default else total) / 10**6))
+            console.print(f"woolly: {name} is not here yet: downloading {megabytes:,} MB", soft_wrap=True)
+        if bar is not None:
+            bar(done, total)
+
+    return report
+
+
+def _cannot_run(name: str) -> str | None:
+    """Returns half a sentence if the catalogue knows that Woolly cannot run this model."""
+    from woolly.models import architectures
+
+    named = None if store.is_path(name) else store.find_named(name)
+    if named is None or named.architecture in architectures():
+        return None
+    return f"{name} has the architecture {named.architecture}, which Woolly does not run yet"

@@ -1,0 +1,89 @@
+"""The header of a model file on a server, read by range: a model can be examined before it is fetched."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from woolly.errors import GGUFError, StoreError
+from woolly.gguf import GGUFFile, open_gguf
+from woolly.store import HubName, Remote, hub_remotes, is_path, open_url, remote_name
+from woolly.store.hub import shards_of
+
+__all__ = ["is_remote", "remote_header"]
+
+# A header of a large vocabulary has about 10 MB.
+_FIRST, _MOST = 2 << 20, 128 << 20
+
+
+def is_remote(spec: str) -> bool:
+    """Returns whether this names a file on a server: a name of the hub or the catalogue, or an address."""
+    return not is_path(spec) and remote_name(spec) is not None
+
+
+@contextmanager
+def remote_header(spec: str) -> Iterator[GGUFFile]:
+    """The file as `open_gguf` gives it; only the descriptions of its tensors may be used."""
+    meant = remote_name(spec)
+    if isinstance(meant, HubName):
+        remotes = hub_remotes(meant)
+    else:
+        head, _, tail = (meant or spec).rpartition("/")
+        remotes = [Remote(f"{head}/{name}", spec) for name in shards_of(tail)]
+    with tempfile.TemporaryDirectory() as folder:
+        places = [remote.file or unquote(urlsplit(remote.url).path) for remote in remotes]
+        paths = [Path(folder, place.rsplit("/", 1)[-1]) for place in places]
+        for remote, path in zip(remotes, paths, strict=True):
+            _fetch(remote, path)
+        with open_gguf(paths[0]) as file:
+            yield file
+
+
+def _fetch(remote: Remote, path: Path) -> None:
+    """Make a sparse file of the right length that holds only the header."""
+    have, wanted = 0, _FIRST
+    path.touch()
+    while True:
+        n_bytes = _append(remote, path, have, wanted)
+        have = min(wanted, n_bytes)
+        # The zeros after the fetched part may look like anything, but not like the end of a header inside it.
+        try:
+            with open_gguf(path) as file:
+                if file.end_of_header <= have:
+                    return
+        except GGUFError as error:
+            is_header = path.stat().st_size and _has_magic(path)
+            if error.code == "shard":  # the other files are missing, but the header of this one was read
+                return
+            if not is_header or have >= min(n_bytes, _MOST):
+                text = str(error).replace(str(path), remote.url)
+                raise GGUFError(text) from None
+        wanted *= 4
+
+
+def _append(remote: Remote, path: Path, start: int, end: int) -> int:
+    """Write the bytes from `start` to `end` of the remote file; gives the length of the whole file."""
+    try:
+        with open_url(remote, {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}) as response:
+            found = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("Content-Range", ""))
+            if response.status != 206 or found is None:
+                raise StoreError(f"{remote.url}: this server gives no parts of files: pull the file, then show it")
+            data = response.read(end - start)
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error
+        host = urlsplit(remote.url).netloc
+        raise StoreError(f"{remote.url} cannot be read from {host} ({reason}): check the network") from None
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data)
+        file.truncate(int(found[1]))
+    return int(found[1])
+
+
+def _has_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"

@@ -1,0 +1,70 @@
+"""`woolly rerank`: documents by how well they answer a query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, BACKEND, MODEL, NAMED, THREADS, one_model
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.texts.sources import read_texts
+
+__all__ = ["rerank"]
+
+
+@command(
+    MODEL,
+    Argument("query", "QUERY", "The query."),
+    NAMED,
+    Option("--document -d", "A document; may be repeated.", list, to="documents"),
+    Option("--file -f", "File with a document per line, or .jsonl.", Path, shown="standard input, without -d"),
+    Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
+    Option("--top -n", "Print only the best N.", int, shown="all"),
+    Option("--raw", "The model's own scores, not those from 0 to 1.", bool, default=False),
+    Option("--truncate", "Cut documents that are too long; by default they are refused.", bool, default=False),
+    THREADS,
+    BACKEND,
+    AS_JSON,
+)
+def rerank(
+    model: str | None,
+    query: str | None,
+    named: str | None,
+    documents: tuple[str, ...],
+    file: Path | None,
+    key: str,
+    top: int | None,
+    raw: bool,
+    truncate: bool,
+    threads: int | None,
+    backend: str | None,
+    as_json: bool,
+) -> None:
+    """Print documents by how well they answer a query, the best first: score, and document."""
+    if named is not None and query is None:
+        model, query = None, model
+    name = one_model("rerank", model, named)
+    if query is None:
+        raise UsageError('a query was expected: woolly rerank MODEL "what do sheep eat?" -f documents.txt')
+    if top is not None and top < 1:
+        raise UsageError(f"--top is {top}; at least 1 was expected")
+    texts = list(documents)
+    if file is not None or not texts:
+        texts += read_texts("--file", file, key)
+    if not texts:
+        raise UsageError("there are no documents; one per line was expected, or -d")
+    from woolly.llm import LLM
+
+    with LLM(name, threads=threads, backend=backend or "auto") as llm:
+        scores = llm.rerank(query, texts, raw=raw, truncate=truncate)
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[:top]
+    if as_json:
+        rows = [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return
+    for i in order:
+        click.echo(f"{scores[i]:8.4f}  {texts[i]}")

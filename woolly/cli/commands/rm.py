@@ -1,0 +1,24 @@
+"""`woolly rm`: remove models that were pulled."""
+
+from __future__ import annotations
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import complete_model
+from woolly.cli.parse.parameter import Argument
+from woolly.cli.terminal.sizes import size
+from woolly.store import remove_model
+
+__all__ = ["rm"]
+
+
+@command(Argument("names", "MODEL...", "Names of `woolly list`.", list, required=True, complete=complete_model))
+def rm(names: tuple[str, ...]) -> None:
+    """Remove models that were pulled. Your own files and those of other programs stay."""
+    for name in names:
+        removed = remove_model(name)
+        if removed.link_to is not None:
+            click.echo(f"removed the link {removed.name}; its file stays: {removed.link_to}")
+        else:
+            click.echo(f"removed {removed.name} ({size(removed.n_bytes)})")

@@ -1,0 +1,132 @@
+"""`woolly run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from woolly.cli.commands.pull import fetched
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import (
+    AS_JSON,
+    ENGINE,
+    MAX_TOKENS,
+    SYSTEM,
+    adapter_scales,
+    answer_limit,
+    complete_model,
+    structure,
+)
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt
+from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.sizes import counted
+from woolly.sampling import SamplingParams
+from woolly.store import Preset
+
+__all__ = ["run"]
+
+
+@command(
+    Argument(
+        "words",
+        "[MODEL] [PROMPT]",
+        "A GGUF file or a model's name, and the prompt. Without MODEL, the default model answers. A prompt of '-' is"
+        " read from standard input.",
+        list,
+        complete=complete_model,
+    ),
+    Option("--model -m", "In place of MODEL.", metavar="MODEL", complete=complete_model),
+    Option("--prompt -p", "In place of PROMPT."),
+    Option(
+        "--file -f",
+        "A text that goes before the prompt, or is it; - for standard input. May be repeated.",
+        list,
+        metavar="FILE",
+    ),
+    SYSTEM,
+    Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False),
+    MAX_TOKENS,
+    Option("--stop -r", "End the answer before this text; may be repeated.", list),
+    Option("--json-schema", "The answer is JSON of this schema: a file, or its text."),
+    Option("--grammar", "The answer follows this grammar in GBNF: a file, or its text."),
+    ENGINE,
+    AS_JSON,
+    Option("--verbose -v", "Say how many tokens were read and generated, and how fast.", bool, default=False),
+    SAMPLING,
+)
+def run(
+    words: tuple[str, ...],
+    model: str | None,
+    prompt: str | None,
+    file: tuple[str, ...],
+    system: str | None,
+    raw: bool,
+    max_tokens: int | None,
+    stop: tuple[str, ...],
+    json_schema: str | None,
+    grammar: str | None,
+    engine: dict[str, Any],
+    as_json: bool,
+    verbose: bool,
+    sampling: dict[str, Any],
+) -> None:
+    """Answer one prompt, for instance: woolly run "Why is the sky blue?".
+
+    Text that is piped in goes before the prompt: git diff | woolly run "Write a commit message.". A pipe that sends
+    nothing for 10 seconds is not read (-f - waits for it), nor is /dev/null. A newline at the end of a file or of
+    standard input is not part of the prompt. With a model alone, a terminal gets a chat, as of `woolly chat`.
+    """
+    # Imported late, so that --help answers at once.
+    from woolly.cli.chat.talk import talk
+    from woolly.cli.terminal.answer import Timing, show_plain, stats_of
+    from woolly.llm import LLM
+
+    if raw and system is not None:
+        raise UsageError("--system needs a chat template, so it cannot go with --raw")
+
+    scales = adapter_scales(engine)
+
+    def params_of(preset: Preset | None) -> SamplingParams:
+        limits = {"max_tokens": answer_limit(max_tokens), "stop": stop, **scales}
+        return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
+
+    params = params_of(None)  # refuses what is mistyped before a model is fetched
+    name, text = model_and_prompt(list(words), model, prompt, file)
+    if text is None:
+        if raw or as_json or verbose:
+            raise UsageError(lacks_prompt(name))
+        talk(name, params_of, system, engine)
+        return
+    path = fetched(name)
+    with LLM(path, **engine) as llm:
+        params = params_of(llm.preset)
+        if raw:
+            stream = llm.generate(text, params, stream=True)
+        else:
+            messages = [{"role": "system", "content": system}] if system is not None else []
+            asked = {"role": "user", "content": text}
+            stream = llm.chat([*messages, asked], params, stream=True, split_reasoning=False)
+        timing = Timing.begin()
+        ended: str | None
+        if as_json:
+            for _ in stream:
+                timing.tick()
+            answer = stream.completion
+            ended = answer.finish_reason
+            facts = {"text": answer.text, "finish_reason": ended, "model": str(llm.path), "seed": answer.seed}
+            click.echo(json.dumps({**facts, **timing.facts(answer)}, indent=2))
+        else:
+            ended = show_plain(stream, timing)
+        n_answer = len(stream.completion.token_ids)
+        if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
+            tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
+        elif ended == "length" and (verbose or (sys.stderr is not None and sys.stderr.isatty())):
+            tell(f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more")
+        if verbose:
+            tell(stats_of(timing.facts(stream.completion)))

@@ -1,0 +1,88 @@
+"""`woolly serve` and `woolly-server`: the server. `serving/settings.py` is the table of its options."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from woolly.cli.parse.command import Command, command
+from woolly.cli.parse.help import boxed_help
+from woolly.cli.parse.options import complete_model
+from woolly.cli.parse.parameter import TYPED, Bundle, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.errors import RequestError
+from woolly.serving.configuration import kind_of, read_settings
+from woolly.serving.settings import Settings, groups
+
+__all__ = ["main", "serve"]
+
+# Settings whose flags may have their two parts in two words.
+_PAIRS = ("control_vector_scaled", "control_vector_layer_range")
+
+
+class _Serve(Command):
+    """Many options, in boxes. Errors name a flag only if it was typed: a file or the environment may give a setting."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        return boxed_help(self, ctx)
+
+    def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
+        return super().flagged(error, ctx) if error.field in ctx.meta.get(TYPED, {}) else error
+
+    def too_many(self, ctx: click.Context, words: str) -> UsageError:
+        return UsageError(f"woolly serve takes its model as an option: woolly serve -m {words}")
+
+
+def _option(setting: Field[Any], section: str) -> Option:
+    """The option that gives a setting."""
+    kind = kind_of(setting.name)
+    flags, shown = setting.metadata["flags"], setting.metadata["shown"]
+    if shown is None and setting.default not in (None, ()):
+        yes, _, no = flags[0].partition("/")
+        shown = (yes if setting.default else no) if kind is bool else str(setting.default)
+    complete = complete_model if setting.name == "model" else None
+    return Option(
+        " ".join(flags),
+        setting.metadata["help"],
+        kind,
+        to=setting.name,
+        shown=shown or "",
+        section=section,
+        complete=complete,
+        is_pair=setting.name in _PAIRS,
+    )
+
+
+@command(
+    Bundle(
+        "flags",
+        (
+            Option("--config", "File of settings.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
+            *(_option(setting, groups()[setting.name]) for setting in fields(Settings)),
+        ),
+    ),
+    kind=_Serve,
+)
+def serve(flags: Mapping[str, Any]) -> None:
+    """Answer over HTTP: OpenAI's API, Ole's and llama-server's, for instance: woolly serve -m smollm2."""
+    # Imported late: the other commands and --help do without a web framework.
+    from woolly.serving.lifecycle import run
+    from woolly.serving.logs import log
+
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
+    raise click.exceptions.Exit(run(read_settings(flags), end=os._exit))
+
+
+def main() -> None:
+    """Entry point of `woolly-server`: `woolly serve` under the earlier Woolly's name."""
+    from woolly.cli.app import main as woolly
+
+    sys.argv.insert(1, "serve")
+    woolly()

@@ -1,0 +1,229 @@
+"""`woolly show`: what is in a file, from its header alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, NAMED, model_argument, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.sizes import counted, size
+from woolly.errors import RequestError, StoreError, WoollyError
+from woolly.machine.busy import NOTABLE, Others
+from woolly.store import resolve
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+
+__all__ = ["show"]
+
+_LONGEST_VALUE = 100
+_BANDWIDTH_MEGABYTES = 256
+
+
+@command(
+    model_argument("A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is not fetched for this."),
+    NAMED,
+    Option("--ctx -c", "Context for the memory estimate.", int, shown="the one that `run` takes"),
+    Option("--tensors", "List every tensor.", bool, default=False),
+    Option("--identity", "Load the model and print the identity of its bits.", bool, default=False),
+    AS_JSON,
+)
+def show(model: str | None, named: str | None, ctx: int | None, tensors: bool, identity: bool, as_json: bool) -> None:
+    """Print metadata, tensors by type, parameters, whether it fits this machine and how fast it may run.
+
+    Only the header of a model that is not on this machine is fetched.
+    """
+    from woolly.cli.commands.remote import is_remote, remote_header
+    from woolly.gguf import open_gguf
+
+    if ctx is not None and ctx < 1:
+        raise UsageError(f"--ctx is {ctx}; at least 1 was expected")
+    model = one_model("show", model, named)
+    here = _here(model)
+    if here is None and is_remote(model):
+        if identity:
+            raise UsageError("--identity computes with the weights, and this model is not here: `woolly pull` it first")
+        with remote_header(model) as file:
+            facts = _facts(file, ctx, tensors)
+            facts["path"] = model
+    else:
+        with open_gguf(here or resolve(model)) as file:
+            facts = _facts(file, ctx, tensors)
+    if identity:
+        facts["identity"] = _identity(here or resolve(model))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        _print(facts)
+
+
+def _here(model: str) -> Path | None:
+    try:
+        return resolve(model)
+    except StoreError:
+        return None
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    from woolly.llm import LLM
+
+    with LLM(path, preset="none", ctx=64, kv_tokens=64) as llm:
+        found = llm.identity()
+    return {"id": found.id, **asdict(found)}
+
+
+def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
+    from woolly import _native
+    from woolly.engine import default_ctx, load_draft
+    from woolly.machine.memory import available_memory
+    from woolly.models import trace
+
+    count: Counter[str] = Counter()
+    n_bytes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        count[tensor.type.name] += 1
+        n_bytes[tensor.type.name] += tensor.n_bytes
+    weights = sum(n_bytes.values())
+    memory: dict[str, Any]
+    drafts: dict[str, str] = {}
+    try:
+        plan = trace(file)
+        ctx = default_ctx(file, plan, ctx)
+        # Packed weights are as large as the file's.
+        own = load_draft(file, plan, ctx, None)
+        parts = (plan,) if own is None else (plan, own)
+        cache = round(sum(part.context_bytes(ctx, _native.kv_value_bytes("f16")) for part in parts))
+        total, available = weights + cache, available_memory()
+        memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
+        memory["fits"] = total <= available
+        drafts = {} if own is None else {"drafts": "mtp"}
+    except RequestError:
+        raise
+    except WoollyError as error:
+        memory = {"weights": weights, "cannot_run": str(error).removeprefix(f"{file.path}: ")}
+    listed = {name: {"type": t.type.name, "shape": list(t.shape)} for name, t in file.tensors.items()}
+    return {
+        "path": str(file.path),
+        "version": file.version,
+        "file_bytes": file.n_bytes,
+        "parameters": sum(tensor.n_elements for tensor in file.tensors.values()),
+        "metadata": {_printable(key): _shorten(value) for key, value in file.metadata.items()},
+        "tensors": {name: {"count": count[name], "bytes": n_bytes[name]} for name, _ in n_bytes.most_common()},
+        "memory": memory,
+        **drafts,
+        **({"speed": _speed(file)} if "total" in memory else {}),
+        **({"tensor_list": {_printable(name): entry for name, entry in listed.items()}} if tensors else {}),
+    }
+
+
+def _speed(file: GGUFFile) -> dict[str, Any]:
+    """The speed that this machine's memory allows: every token reads the weights that compute it."""
+    from woolly._native import measure_bandwidth
+    from woolly.machine.cores import default_threads
+
+    per_token = 0.0
+    for name, tensor in file.tensors.items():
+        if name == "token_embd.weight" and "output.weight" in file.tensors:
+            continue  # one row of it is read
+        per_token += tensor.n_bytes * (_experts_used(file) if "_exps." in name else 1)
+    threads = default_threads()
+    with Others() as others:
+        bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
+    return {
+        "bytes_per_token": round(per_token),
+        "bandwidth_gbs": round(bandwidth, 1),
+        "most_tokens_per_second": round(bandwidth * 1e9 / max(per_token, 1), 1),
+        "threads": threads,
+        "others_share": others.share,
+    }
+
+
+def _experts_used(file: GGUFFile) -> float:
+    architecture = file.metadata.get("general.architecture", "")
+    used, count = (file.metadata.get(f"{architecture}.{key}") for key in ("expert_used_count", "expert_count"))
+    return used / count if isinstance(used, int) and isinstance(count, int) and count else 1.0
+
+
+def _shorten(value: Any) -> Any:
+    """Scalars as they are; of an array its length and first elements; long text cut, and said so."""
+    if isinstance(value, str):
+        value = _printable(value)
+        more = f"... ({len(value)} characters)"
+        return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - len(more)] + more
+    if isinstance(value, (bool, int, float)):
+        # JSON knows no NaN.
+        return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+    first = [_printable(str(element)) for element in list(value[:4])]
+    return f"[{len(value)}] " + ", ".join(first) + (", ..." if len(value) > 4 else "")
+
+
+def _printable(text: str) -> str:
+    """The text with control characters and bytes that are no UTF-8 written out: a file must not drive the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    console = results()
+    console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {size(facts['file_bytes'])})")
+    metadata = Table(box=None, pad_edge=False)
+    longest = max((len(key) for key in facts["metadata"]), default=0)
+    metadata.add_column("metadata", overflow="fold", no_wrap=longest < console.width * 2 // 3)
+    metadata.add_column("value", overflow="fold")
+    for key, value in facts["metadata"].items():
+        metadata.add_row(key, str(value))
+    print_table(console, metadata)
+    if facts["tensors"]:
+        tensors = Table("tensors", "count", "size", box=None, pad_edge=False)
+        for name, entry in facts["tensors"].items():
+            tensors.add_row(name, str(entry["count"]), size(entry["bytes"]))
+        console.print()
+        print_table(console, tensors)
+    if "tensor_list" in facts:
+        listed = Table("tensor", "type", "shape", box=None, pad_edge=False)
+        for name, entry in facts["tensor_list"].items():
+            listed.add_row(name, entry["type"], " x ".join(map(str, entry["shape"])))
+        console.print()
+        print_table(console, listed)
+    console.print()
+    if facts["parameters"]:
+        console.print(f"parameters  {facts['parameters']:,}")
+    if identity := facts.get("identity"):
+        console.print(
+            f"identity  {identity['id']} (arithmetic {identity['arithmetic']}, backend {identity['backend']},"
+            f" cache {identity['kv_type']}, files {identity['model'][:16]}, probe {identity['probe'][:16] or 'none'})"
+        )
+    memory = facts["memory"]
+    if "total" in memory:
+        console.print(
+            f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
+            f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])})"
+        )
+        verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"
+        console.print(f"here  {verdict}; {size(memory['available'])} are available")
+        speed = facts["speed"]
+        console.print(
+            f"speed  at most {speed['most_tokens_per_second']:.1f} tokens/s for one answer: each token reads"
+            f" {size(speed['bytes_per_token'])}, and memory gave {speed['bandwidth_gbs']:.1f} GB/s"
+            f" to {counted(speed['threads'], 'thread')} just now"
+        )
+        if speed["others_share"] is not None and speed["others_share"] >= NOTABLE:
+            console.print(
+                f"other programs took {speed['others_share']:.0%} of the processor meanwhile: a quiet machine"
+                " allows more"
+            )
+        if "drafts" in facts:
+            console.print("speculation  mtp: a block of the file guesses tokens ahead")
+    else:
+        console.print(f"cannot be run: {memory['cannot_run']}")

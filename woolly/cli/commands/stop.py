@@ -1,0 +1,46 @@
+"""`woolly stop`: a running server unloads models."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import click
+
+from woolly.cli.commands.ps import API_KEY, URL, ask, models_of, server_at
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON
+from woolly.cli.parse.parameter import Argument
+from woolly.cli.parse.usage import near
+from woolly.errors import RequestError
+
+__all__ = ["stop"]
+
+# Seconds that requests which still run may take.
+_PATIENCE = 600
+
+
+@command(
+    Argument("name", "NAME", "A model of `woolly ps`.", shown="every model that is loaded"),
+    URL,
+    API_KEY,
+    AS_JSON,
+)
+def stop(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
+    """Ask a running server to unload a model, or all of them. Answers that are being generated end first."""
+    url, key = server_at(url, api_key)
+    loaded = {str(model["name"]): model for model in models_of(url, key) if model.get("loaded")}
+    if name is not None:
+        named = [known for known, model in loaded.items() if name in (known, *model.get("aliases", ()))]
+        if not named:
+            hint = near(name, loaded) or (f"loaded are {', '.join(loaded)}" if loaded else "no model is")
+            raise RequestError(f"{name!r} is not loaded at {url}: {hint}")
+        loaded = {known: loaded[known] for known in named}
+    for known in loaded:
+        ask(f"{url}/api/v1/models/{quote(known, safe='')}/unload", key, seconds=_PATIENCE, post=True)
+        if not as_json:
+            click.echo(f"{known} is unloaded")
+    if as_json:
+        click.echo(json.dumps({"url": url, "unloaded": list(loaded)}, indent=2))
+    elif not loaded:
+        click.echo(f"no model is loaded at {url}", err=True)

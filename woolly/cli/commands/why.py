@@ -1,0 +1,206 @@
+"""`woolly why`: where a model's time goes on this machine, how near that is to its limits, and what would help most."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, KV_TYPE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.screen import results
+from woolly.cli.terminal.sizes import counted
+
+if TYPE_CHECKING:
+    from woolly.measure.diagnosis import Advice, Run
+    from woolly.measure.examination import Examination
+
+__all__ = ["why"]
+
+_COLUMNS, _NAME, _CELL = 100, 12, 29
+
+
+@command(
+    MODEL,
+    NAMED,
+    Option("--prompt -p", "Tokens of the prompt.", int, default=512),
+    Option("--batch -b", "Sequences that generate at once.", int, default=8),
+    Option("--depth -d", "Tokens that are in the cache before.", int, shown="the prompt's"),
+    THREADS,
+    KV_TYPE,
+    WEIGHT_MEMORY,
+    Option("--plot", "Write a roofline plot (SVG) to this file.", Path, metavar="FILE"),
+    AS_JSON,
+)
+def why(
+    model: str | None,
+    named: str | None,
+    prompt: int,
+    batch: int,
+    depth: int | None,
+    threads: int | None,
+    kv_type: str | None,
+    weight_memory: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Say where the time goes, how close each step comes to this machine's limit, and the one thing to change.
+
+    A step is bound by memory (its bytes at the measured read bandwidth) or by arithmetic (its products at the rate that
+    its kernels attain on weights in the cache), whichever takes longer.
+    """
+    # Imported late, so that --help answers at once.
+    from rich.console import Console
+    from rich.live import Live
+
+    from woolly.measure.examination import examine
+    from woolly.runtime import Options, parse_size
+
+    model = one_model("why", model, named)
+    for option, value, least in (("-p", prompt, 2), ("-b", batch, 1), ("-d", depth or 0, 0)):
+        if value < least:
+            raise UsageError(f"{option} is {value}, but at least {least} was expected")
+    options = Options(threads=threads, kv_type=kv_type, weight_memory=parse_size("weight_memory", weight_memory))
+    if batch > options.max_rows:
+        raise UsageError(f"-b is {batch}, but at most {options.max_rows} sequences run at once")
+    if plot is not None and not plot.parent.is_dir():
+        raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
+    chatter = Console(stderr=True)
+    # Drawn on demand: the thread of a spinner would take time from what is measured.
+    line = Live(console=chatter, auto_refresh=False, transient=True) if chatter.is_terminal else None
+    with line or nullcontext():
+        found = examine(
+            model,
+            options,
+            n_prompt=prompt,
+            n_sequences=batch,
+            depth=depth,
+            progress=lambda text: None if line is None else line.update(text, refresh=True),
+        )
+    if plot is not None:
+        plot.write_text(_plot(found), encoding="utf-8")
+    click.echo(
+        json.dumps(_as_json(found), indent=2) if as_json else "\n".join(_screen(found, min(_COLUMNS, results().width)))
+    )
+
+
+def _screen(found: Examination, width: int) -> list[str]:
+    """The report: at most 40 lines of 100 columns; more lines if three runs do not fit side by side."""
+    from woolly.measure.diagnosis import advise
+
+    s = found.situation
+    advice = advise(s)
+    head = [
+        f"{found.model}, {s.token_bytes / 1e6:.0f} MB of weights read per token, cache {s.kv_type}",
+        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
+        f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
+        f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"
+        f" ({counted(found.many, 'row')}), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",
+        f"identity    {found.identity}: equal on every machine that gives the same answers, bit for bit",
+    ]
+    lines = [part for line in head for part in _wrapped(line, width, "", " " * _NAME if line in head[2:] else "")]
+    titled = [
+        (f"prompt, {s.prompt.name}", s.prompt),
+        (f"one answer, {s.one.name}", s.one),
+        (f"{counted(s.several.n_tokens, 'answer')}, {s.several.name}", s.several),
+    ]
+    n_beside = max(1, (width - _NAME) // _CELL)
+    for i in range(0, len(titled), n_beside):
+        lines += ["", *_block(titled[i : i + n_beside])]
+    gain = f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""
+    lines += ["", *_wrapped(f"What would help most: {advice.do}{gain}", width, ""), *_wrapped(advice.why, width)]
+    if others := _others(found, advice):
+        lines += ["", "Less would bring:"]
+        for other in others:
+            lines += _wrapped(f"{other.do} ({other.gain:.2f}x): {other.why}", width)
+    return [line.rstrip() for line in lines]
+
+
+def _block(titled: list[tuple[str, Run]]) -> list[str]:
+    """Runs side by side."""
+    runs = [run for _, run in titled]
+    names = dict.fromkeys(part.name for run in runs for part in run.parts)
+    return [
+        _row("", [title for title, _ in titled]),
+        _row("", ["time  bound by   reached"] * len(runs)),
+        *(_row(name, [_cell(run, name) for run in runs]) for name in names),
+        "",
+        _row("tokens/s", [f"{run.rate:.1f}" for run in runs]),
+        _row("at best", [f"{run.best_rate:.1f}, by {run.bound}" for run in runs]),
+        _row("reached", [f"{run.limit / run.seconds:.0%}" for run in runs]),
+    ]
+
+
+def _others(found: Examination, chosen: Advice) -> list[Advice]:
+    from woolly.measure.diagnosis import candidates
+
+    return [a for a in candidates(found.situation) if a.kind != chosen.kind and a.gain >= 1.03][:2]
+
+
+def _row(name: str, cells: list[str]) -> str:
+    return f"{name:<{_NAME}}" + "".join(f"{cell:<{_CELL}}" for cell in cells)
+
+
+def _cell(run: Run, name: str) -> str:
+    part = run.part(name)
+    if part is None:
+        return ""
+    share = f"{part.seconds / run.seconds:4.0%}"
+    # More than the limit: other programs disturbed its measurement, or the weights stayed in a cache.
+    reached = f"{part.reached:.0%}" if part.reached <= 1 else ">100%"
+    return f"{share}  {part.limits.bound:<10} {reached:>6}" if part.limits.bound else share
+
+
+def _wrapped(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:
+    return textwrap.wrap(text, width - 2, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def _plot(found: Examination) -> str:
+    from woolly.measure.diagnosis import advise
+    from woolly.measure.roofline import Mark, Roof, roofline_plot
+
+    s = found.situation
+    advice = advise(s)
+    runs = (s.prompt, s.one, s.several)
+    marks = [
+        Mark(part.name, part.macs / part.n_bytes, part.macs / part.seconds / 1e9, i)
+        for i, run in enumerate(runs)
+        for part in run.parts
+        if part.macs and part.n_bytes
+    ]
+    roofs = [
+        Roof(f"{found.main_type}, {found.many} rows: {found.rate_many / 1e9:.0f}", found.rate_many / 1e9),
+        Roof(f"{found.main_type}, 1 row: {found.rate_one / 1e9:.0f}", found.rate_one / 1e9),
+        Roof(f"f32: {found.float_rate / 1e9:.0f}", found.float_rate / 1e9),
+    ]
+    notes = [
+        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level};"
+        " roofs: kernels on weights in the cache",
+        f"What would help most: {advice.do}" + (f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""),
+    ]
+    series = [f"{run.name}: {run.rate:.1f} tokens/s" for run in runs]
+    return roofline_plot(f"Why {found.model} runs as it does", notes, found.bandwidth_gbs, roofs, series, marks)
+
+
+def _as_json(found: Examination) -> dict[str, Any]:
+    from woolly.measure.diagnosis import advise
+
+    s = found.situation
+    advice = advise(s)
+    out = asdict(found)
+    for name, run in (("prompt", s.prompt), ("one", s.one), ("several", s.several)):
+        entry = out["situation"][name]
+        entry |= {"rate": run.rate, "best_rate": run.best_rate, "bound": run.bound, "seconds": run.seconds}
+        for part, values in zip(run.parts, entry["parts"], strict=True):
+            values |= {"bound": part.limits.bound or None, "reached": part.reached if part.limits.bound else None}
+        entry["best_rate"] = run.best_rate if run.limit > 0 else None
+    out["advice"] = asdict(advice)
+    out["other_advice"] = [asdict(other) for other in _others(found, advice)]
+    return out

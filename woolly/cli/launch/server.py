@@ -1,0 +1,120 @@
+"""A server for `woolly launch`: the one that runs, or one that is started and stopped again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from woolly.cli.commands.ps import ask, models_of
+from woolly.cli.parse.usage import near
+from woolly.cli.terminal.progress import tell
+from woolly.errors import RequestError
+
+__all__ = ["cannot_write", "find_model", "is_running", "serve_command", "started"]
+
+_ENDING = 40.0  # seconds that a server may take to end, its answers included
+_LOCAL = ("127.0.0.1", "localhost")
+
+
+def is_running(url: str, key: str | None) -> bool:
+    """Whether a server answers at an address; waits while it loads its model.
+
+    RequestError if it refuses the key, or is not Woolly's.
+    """
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2):
+            pass
+    except OSError:
+        if parts.hostname not in _LOCAL:
+            raise RequestError(f"no server answers at {url}, and one can be started on this machine alone") from None
+        return False
+    models_of(url, key)
+    while _health(url) == "loading":
+        time.sleep(0.2)
+    return True
+
+
+def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
+    """Returns what a server says about a model that writes: the named one, else the loaded one, else the only one."""
+    runnable = [model for model in models_of(url, key) if not model.get("unsupported")]
+    usable = [model for model in runnable if "completion" in model["capabilities"]]
+    if name is not None:
+        stem = Path(name).name.removesuffix(".gguf")
+        for model in runnable:
+            if {name, stem, f"{stem}.gguf"} & {model["name"], *model.get("aliases", ())}:
+                if model not in usable:
+                    raise cannot_write(name)
+                return model
+        known = [str(model["name"]) for model in usable]
+        hint = near(name, known) or f"it has {', '.join(known) or 'none'}"
+        raise RequestError(f"the server at {url} has no model {name!r}: {hint}; another --url starts a server for it")
+    chosen = [model for model in usable if model.get("loaded")] or usable
+    if len(chosen) != 1:
+        listed = ", ".join(str(model["name"]) for model in chosen)
+        raise RequestError(f"name a model of the server at {url} with -m: {listed or 'it has none that writes'}")
+    return chosen[0]
+
+
+def cannot_write(name: str) -> RequestError:
+    """Returns the refusal of a model that agents have no use for."""
+    return RequestError(
+        f"{name} embeds or ranks texts and writes nothing: an agent needs a chat model, such as qwen3:8b",
+        code="wrong_model",
+    )
+
+
+def serve_command(model: str, url: str, ctx: int | None) -> list[str]:
+    """Returns the command that serves a model at an address."""
+    parts = urlsplit(url)
+    command = [sys.executable, "-m", "woolly", "serve", "-m", model]
+    command += ["--host", parts.hostname or "127.0.0.1", "--port", str(parts.port or 80)]
+    return command if ctx is None else [*command, "--ctx-size", str(ctx)]
+
+
+@contextmanager
+def started(command: Sequence[str], url: str, log: Path, key: str | None) -> Iterator[None]:
+    """Runs a server while the block runs. RequestError with the last line of its log if it does not start."""
+    environment = {**os.environ, **({"WOOLLY_API_KEY": key} if key else {})}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C belongs to the agent
+        )
+    try:
+        tell(f"woolly: loading the model at {url} ...", dim=True)
+        while _health(url) != "ok":
+            if process.poll() is not None:
+                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                reason = lines[-1] if lines else f"exit code {process.returncode}"
+                raise RequestError(f"the server does not start ({shlex.join(command[1:])}): {reason}")
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _health(url: str) -> str:
+    """Returns ok, loading, draining or failed; nothing if no server answers."""
+    try:
+        return str(ask(f"{url}/api/v1/health", None, seconds=5)["status"])
+    except (RequestError, KeyError, TypeError):
+        return ""

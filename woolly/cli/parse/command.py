@@ -1,0 +1,203 @@
+"""A command: a function, its options, and errors that name what a person typed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from woolly.cli.parse.help import write_sections
+from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
+from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
+from woolly.cli.parse.usage import UsageError, given_twice, no_command, no_option, sentence
+from woolly.errors import RequestError
+
+__all__ = ["Command", "Group", "command"]
+
+
+def command(
+    *parameters: click.Parameter | Bundle, kind: type[Command] | None = None
+) -> Callable[[Callable[..., None]], Command]:
+    """Make a function the command of its file: the file's name is its name, the docstring its help."""
+
+    def declare(function: Callable[..., None]) -> Command:
+        bundles = [parameter for parameter in parameters if isinstance(parameter, Bundle)]
+
+        @functools.wraps(function)
+        def call(**given: Any) -> None:
+            for bundle in bundles:
+                bundle.collect(given)
+            function(**given)
+
+        listed = [p for one in parameters for p in (one.options if isinstance(one, Bundle) else (one,))]
+        name, text = function.__module__.rpartition(".")[2], inspect.cleandoc(function.__doc__ or "")
+        return (kind or Command)(name, params=listed, callback=call, help=text)
+
+    return declare
+
+
+class Command(click.Command):
+    """One command. Takes llama.cpp's names of its options too."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """[OPTIONS] and the arguments, as --help and errors show them."""
+        return ["[OPTIONS]", *(shown_name(p) for p in self.params if isinstance(p, click.Argument))]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments, options, and sections of options."""
+        write_sections(self, ctx, formatter)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words; a word too many is a UsageError."""
+        ctx.allow_extra_args = True  # click's sentence about them would have to be read to be reworded
+        try:
+            # The Tab key asks about lines that are not finished: they are not refused.
+            rest = super().parse_args(ctx, args if ctx.resilient_parsing else self._translated(ctx, args))
+        except click.UsageError as error:
+            raise sentence(error, ctx) from None
+        if rest and not ctx.resilient_parsing:
+            raise self.too_many(ctx, " ".join(rest))
+        return rest
+
+    def too_many(self, ctx: click.Context, words: str) -> UsageError:
+        """The error for words that the command has no use for."""
+        usage = " ".join(self.collect_usage_pieces(ctx))
+        return UsageError(f"{ctx.command_path} has no use for {words!r}: {ctx.command_path} {usage}")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error about a parameter names the flag, not the field of the library."""
+        try:
+            return super().invoke(ctx)
+        except UsageError:
+            raise
+        except RequestError as error:
+            raise self.flagged(error, ctx) from error
+
+    def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
+        """The same error with flags for names of fields: a UsageError if a field that has a flag is at fault."""
+        flags = {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
+        kind = UsageError if error.field in flags else type(error)
+        return error.retold(error.worded(flags), kind)
+
+    def _translated(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """The words with llama.cpp's flags replaced by Woolly's, left out, or refused with a UsageError."""
+        options: dict[str, click.Option] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option):
+                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
+        out: list[str] = []
+        given: dict[str, tuple[str, str]] = {}  # by parameter: its value, and how it was typed
+        typed: dict[str, str] = ctx.meta.setdefault(TYPED, {})
+        rest = deque(args)
+        while rest:
+            word = rest.popleft()
+            if word == "--":
+                return [*out, word, *rest]
+            name, equals, value = word.partition("=")
+            spelled, flag = name, None if name in options else LLAMA_FLAGS.get(name)
+            if flag is not None and flag.ours in options:
+                name = flag.ours
+            elif flag is not None and not flag.ours:
+                if flag.takes_value and not equals:
+                    value = _value_of(flag, rest)
+                if notice := flag.notice(ctx.command_path, name, value):
+                    click.echo(f"woolly: {notice}", err=True)
+                continue
+            elif name not in options and re.fullmatch(r"-[A-Za-z][A-Za-z-]+", name):
+                raise no_option(ctx.command_path, name, options)  # click would read -nope as -n with the value ope
+            out.append(name + equals + value)
+            if name not in options and name[:2] in options and not options[name[:2]].is_flag:  # -n5
+                name, spelled, value, equals = name[:2], name[:2], name[2:], "="
+            if name not in options:
+                continue
+            option = options[name]
+            if not option.is_flag and not equals:
+                words = [rest.popleft()] if rest else []
+                if words and rest and getattr(option, "is_pair", False) and not _is_pair(words[0]):
+                    words = [f"{words[0]}:{rest.popleft()}"]
+                out += words
+                value = words[0] if words else ""
+            typed[str(option.name)] = spelled
+            whole = spelled if option.is_flag else f"{spelled} {value}"
+            meant = str(name in option.opts) if option.is_flag else value
+            before = given.setdefault(str(option.name), (meant, whole))
+            if before[0] != meant and not option.multiple:
+                raise given_twice(ctx.command_path, before[1], whole)
+        return out
+
+
+def _is_pair(value: str) -> bool:
+    """Whether a value is A:B with a number B."""
+    return re.fullmatch(r".+:[-+]?[\d.]+(e[-+]?\d+)?", value) is not None
+
+
+def _value_of(flag: LlamaFlag, rest: deque[str]) -> str:
+    """Takes the value of a flag from the words behind it; a flag that may come bare takes only what can be one."""
+    if flag.bare and (not rest or rest[0].lower() not in flag.values):
+        return flag.bare
+    return rest.popleft() if rest else ""
+
+
+class Group(click.Group):
+    """All commands, each imported from its file when it is asked for. Mistakes are raised as UsageError."""
+
+    def __init__(self, briefs: Mapping[str, str], package: str, help: str, params: list[click.Parameter]) -> None:
+        super().__init__("woolly", help=help, params=params, context_settings={"help_option_names": ["-h", "--help"]})
+        self._briefs, self._package = briefs, package  # a line for each command; the package of their files
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of --help."""
+        return list(self._briefs)
+
+    def get_command(self, ctx: click.Context, name: str) -> Command | None:
+        """The command that the file of this name declares; None if there is no such file."""
+        if name not in self._briefs:
+            return None
+        declared = vars(import_module(f"{self._package}.{name}")).values()
+        return next(value for value in declared if isinstance(value, Command))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that a word means; UsageError with the nearest name if it means none."""
+        if not args[0].startswith("-") and args[0] not in self._briefs:
+            raise no_command(args[0], self._briefs)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words; without any, --help goes to standard error."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise sentence(error, ctx) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options, then the commands."""
+        write_sections(self, ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._briefs.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; Ctrl-C ends it with 130, without click's empty line."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError:  # `woolly --`
+            raise UsageError("a command was expected: `woolly --help` lists the commands") from None
+        except KeyboardInterrupt:
+            ctx.exit(130)
+
+    def main(self, args: Sequence[str] | None = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        """As click's, but the caller shows the errors."""
+        # The name also if Python was given a script, or -m.
+        result = super().main(args, standalone_mode=False, **{**extra, "prog_name": "woolly"})
+        if standalone_mode:
+            sys.exit(result if isinstance(result, int) else 0)
+        return result

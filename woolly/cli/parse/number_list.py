@@ -1,0 +1,42 @@
+"""Lists of whole numbers as llama-bench takes them: 1,2,4 or a range such as 1-8, 1-9+2 or 1-8*2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from woolly.cli.parse.usage import UsageError
+
+__all__ = ["numbers"]
+
+_RANGE = re.compile(r"(\d+)-(\d+)(?:([+*])(\d+))?")
+# A range is typed by hand: more numbers than this are a mistake.
+_MOST = 1000
+
+
+def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
+    """The numbers of an option that may be repeated, without duplicates, in the order given."""
+    found: list[int] = []
+    for text in texts:
+        for part in text.split(","):
+            try:
+                found += _one(part.strip())
+            except ValueError:
+                found.append(least - 1)
+            if len(found) > _MOST or min(found) < least:
+                kind = f"whole numbers from {least}" + (", 0 for none," if least == 0 else "")
+                raise UsageError(f"{option} is {text!r}, but {kind} were expected, such as {least + 1},8 or 1-8*2")
+    return list(dict.fromkeys(found))
+
+
+def _one(text: str) -> list[int]:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return [int(text)]
+    first, last, by, step = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
+    if first > last or step < 1 or (by == "*" and (step < 2 or first < 1)):
+        raise ValueError(text)
+    out = [first]
+    while len(out) <= _MOST and (following := out[-1] * step if by == "*" else out[-1] + step) <= last:
+        out.append(following)
+    return out

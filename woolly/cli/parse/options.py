@@ -1,0 +1,201 @@
+"""Options that several commands share, and what their values mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from woolly.cli.parse.parameter import Argument, Bundle, Completer, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.errors import RequestError, StoreError
+from woolly.store import CATALOGUE, DEFAULT_MODEL, Purpose, known_names, list_models, models_for
+
+__all__ = [
+    "AS_JSON",
+    "BACKEND",
+    "ENGINE",
+    "KV_TYPE",
+    "MAX_TOKENS",
+    "MODEL",
+    "NAMED",
+    "SYSTEM",
+    "THREADS",
+    "WEIGHT_MEMORY",
+    "adapter_scales",
+    "answer_limit",
+    "complete_model",
+    "complete_pullable",
+    "model_and_text",
+    "model_argument",
+    "one_model",
+    "read_text",
+    "structure",
+]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Returns names for the Tab key: the default model, and those on this machine."""
+    try:
+        return _completions(incomplete, [*CATALOGUE, *(model.name for model in list_models())])
+    except StoreError:
+        return []
+
+
+def complete_pullable(incomplete: str) -> list[str]:
+    """Returns names for the Tab key: those of the catalogue."""
+    return _completions(incomplete, known_names())
+
+
+def _completions(incomplete: str, names: list[str]) -> list[str]:
+    """Returns the names that begin so. A colon ends a word in bash, so names with one are left out there."""
+    left_out = set(": ") if os.environ.get("_WOOLLY_COMPLETE", "bash").startswith("bash") else set(" ")
+    return sorted({name for name in names if name.startswith(incomplete) and not set(name) & left_out})
+
+
+def model_argument(
+    help: str = "A GGUF file or a model's name.", shown: str = "", complete: Completer = complete_model
+) -> Argument:
+    """MODEL, which -m can give too."""
+    return Argument("model", "MODEL", help, shown=shown, complete=complete)
+
+
+MODEL = model_argument()
+NAMED = Option("--model -m", "In place of MODEL.", to="named", metavar="MODEL", complete=complete_model)
+AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
+THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
+KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
+WEIGHT_MEMORY = Option("--weight-memory", "Most memory for prepared weights, such as 600MB.", shown="no limit")
+BACKEND = Option("--backend", "auto, cpu or reference.", shown="auto")
+
+
+def _engine(typed: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `LLM`."""
+    if not any(name.startswith("control_vector") for name in typed):
+        return typed
+    from woolly.engine.control_vectors import layer_range, vectors_of  # imported late: --help does without NumPy
+
+    vectors = vectors_of(typed.pop("control_vector", ()), typed.pop("control_vector_scaled", ()))
+    layers = typed.pop("control_vector_layer_range", None)
+    ranged = {} if layers is None else {"control_vector_layers": layer_range(layers)}
+    return typed | {"control_vectors": vectors} | ranged
+
+
+ENGINE = Bundle(
+    "engine",
+    (
+        Option("--ctx -c", "Context in tokens.", int, shown="the model's, as memory allows"),
+        THREADS,
+        KV_TYPE,
+        WEIGHT_MEMORY,
+        BACKEND,
+        Option("--lora", "LoRA adapter for the model, in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
+        Option("--lora-scaled", "The same with how much it counts; may be repeated.", list, metavar="FILE:SCALE"),
+        Option(
+            "--control-vector",
+            "Control vector, in GGUF, added to what the layers leave; may be repeated.",
+            list,
+            metavar="FILE",
+        ),
+        Option(
+            "--control-vector-scaled",
+            "The same, times a number; may be repeated.",
+            list,
+            metavar="FILE:SCALE",
+            is_pair=True,
+        ),
+        Option(
+            "--control-vector-layer-range",
+            "First and last layer that get a control vector.",
+            metavar="START:END",
+            shown="all",
+            is_pair=True,
+        ),
+        Option(
+            "--model-draft -md",
+            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block) or none.",
+            to="speculation",
+            metavar="MODEL",
+            shown="mtp, if the file has it",
+        ),
+        Option("--draft-max --draft", "Most tokens to guess ahead.", int, to="draft_tokens", shown="8"),
+        Option("--preset", "Table of presets.toml; none: not even the model's own.", shown="that of the model's name"),
+    ),
+    _engine,
+)
+SYSTEM = Option("--system -sys", "System prompt.")
+MAX_TOKENS = Option(
+    "--max-tokens -n", "Most tokens of the answer; -1 for no limit.", int, shown="until the model stops"
+)
+
+
+def one_model(command: str, model: str | None, named: str | None, default: str | None = None) -> str:
+    """The model, given as MODEL or with -m; UsageError if both are given and differ, or neither is."""
+    if model is not None and named is not None and model != named:
+        raise UsageError(f"two models are given, {model} and -m {named}: leave one of them out")
+    found = model or named or default
+    if found is None:
+        purposes: dict[str, Purpose] = {"embed": "embed", "rerank": "rerank"}
+        example = models_for(purposes[command])[0] if command in purposes else DEFAULT_MODEL
+        raise UsageError(
+            f"a model was expected, the path of a GGUF file or a name of `woolly list`: woolly {command} {example}"
+        )
+    return found
+
+
+def model_and_text(
+    command: str, model: str | None, text: str | None, named: str | None, expected: str
+) -> tuple[str, str]:
+    """The model and the text of a command; with -m, a single word is the text. - is a text that is piped in."""
+    if named is not None and text is None and model != named:
+        model, text = None, model
+    name = one_model(command, model, named)
+    if text is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError(expected)
+    return name, "-" if text is None else text
+
+
+def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
+    """Moves the files of `--lora-scaled` to those of `--lora`; returns the field of SamplingParams with the scales."""
+    if "lora_scaled" not in engine:
+        return {}
+    from woolly.engine.adapters import scaled_file  # imported late: --help does without NumPy
+
+    whole, scaled = engine.get("adapters", ()), [scaled_file(text) for text in engine.pop("lora_scaled")]
+    engine["adapters"] = (*whole, *(file for file, _ in scaled))
+    return {"adapters": dict(enumerate([*(1.0 for _ in whole), *(scale for _, scale in scaled)]))}
+
+
+def answer_limit(max_tokens: int | None) -> int | None:
+    """`max_tokens` of SamplingParams: `-n -1` means no limit, as in llama.cpp."""
+    return None if max_tokens == -1 else max_tokens
+
+
+def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
+    """The fields of SamplingParams that `--json-schema` and `--grammar` set."""
+    if json_schema is not None and grammar is not None:
+        raise UsageError("--json-schema and --grammar each say what the answer looks like; give one of them")
+    if grammar is not None:
+        return {"grammar": grammar if "::=" in grammar else read_text("--grammar", Path(grammar))}
+    if json_schema is None:
+        return {}
+    inline = json_schema.lstrip().startswith("{") or json_schema.strip() in ("true", "false")
+    text = json_schema if inline else read_text("--json-schema", Path(json_schema))
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        where = "--json-schema" if inline else f"--json-schema: {json_schema}"
+        raise RequestError(f"{where} is no JSON ({error})") from None
+    return {"json_schema": schema}
+
+
+def read_text(option: str, path: Path) -> str:
+    """The text of a file that an option names; RequestError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{option}: {path} is not UTF-8 (byte {error.start})") from None
+    except (OSError, ValueError) as error:  # the latter: a NUL in the name
+        raise RequestError(f"{option}: {path} cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -1,0 +1,178 @@
+"""Options and arguments of commands: click's, with a default in words and a section of --help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from woolly.cli.parse.usage import UsageError
+
+__all__ = [
+    "TYPED",
+    "Argument",
+    "Bundle",
+    "Completer",
+    "Option",
+    "shown_default",
+    "shown_help",
+    "shown_name",
+    "typed_name",
+]
+
+Completer = Callable[[str], list[str]]
+
+TYPED = "woolly.typed"  # key of a context's meta: by parameter, the name under which its option was typed
+
+
+class _Number(click.ParamType):  # type: ignore[type-arg]  # generic only in late versions of click
+    """Text to an int or a float; the error names the parameter and quotes what was typed."""
+
+    def __init__(self, kind: type[int] | type[float], metavar: str, expected: str) -> None:
+        self.name, self._kind, self._expected = metavar, kind, expected
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._kind(value)
+        except ValueError:
+            raise UsageError(f"{typed_name(param, ctx)} is {value!r}; {self._expected} was expected") from None
+
+
+_TYPES: dict[Any, Any] = {
+    int: _Number(int, "N", "a whole number"),
+    float: _Number(float, "X", "a number"),
+    str: click.STRING,
+    list: click.STRING,
+    tuple: click.STRING,
+    Path: click.Path(path_type=Path),
+}
+
+
+class Option(click.Option):
+    """An option: `--model -m`, what it does, and the kind of its value.
+
+    The default may be given in words: `shown`. A `list` may be repeated. `bool` makes a switch: `--on` or `--on/--off`.
+    A pair is typed as A:B or, in llama.cpp's earlier way, as two words.
+    """
+
+    def __init__(
+        self,
+        names: str,
+        help: str,
+        kind: type = str,
+        *,
+        to: str = "",
+        default: Any = None,
+        shown: str = "",
+        section: str = "Options",
+        metavar: str | None = None,
+        complete: Completer | None = None,
+        is_pair: bool = False,
+    ) -> None:
+        self.shown, self.section, self.is_pair = shown, section, is_pair
+        super().__init__(
+            [*names.split(), *([to] if to else [])],
+            help=help,
+            type=click.BOOL if kind is bool else _TYPES[kind],
+            is_flag=kind is bool,
+            multiple=kind in (list, tuple),
+            default=default,
+            metavar=metavar,
+            shell_complete=_completing(complete),
+        )
+
+
+class Argument(click.Argument):
+    """An argument with its help."""
+
+    def __init__(
+        self,
+        name: str,
+        metavar: str,
+        help: str,
+        kind: type = str,
+        *,
+        shown: str = "",
+        required: bool = False,
+        complete: Completer | None = None,
+    ) -> None:
+        super().__init__(
+            [name],
+            metavar=metavar,
+            type=_TYPES[kind],
+            nargs=-1 if kind is list else 1,
+            required=required,
+            shell_complete=_completing(complete),
+        )
+        self.about, self.shown = help, shown  # not `help`: click 8.5 would write a section of its own
+
+
+class Bundle:
+    """Options whose values reach the command as one dict, in its parameter `name`; what was not typed is not in it.
+
+    `finish` makes the dict that the command gets of what was typed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: tuple[Option, ...],
+        finish: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    ) -> None:
+        self.name, self.options, self._finish = name, options, finish
+
+    def collect(self, given: dict[str, Any]) -> None:
+        """Replace the values of the options in `given` by the dict."""
+        typed = {option.name: given.pop(str(option.name)) for option in self.options}
+        given[self.name] = self._finish({str(n): value for n, value in typed.items() if value not in (None, ())})
+
+
+def shown_name(parameter: click.Parameter) -> str:
+    """`-m, --model MODEL` of an option; MODEL of an argument, [MODEL] if it may be left out."""
+    if isinstance(parameter, click.Option):
+        yes, _ = click.formatting.join_options(parameter.opts)
+        if parameter.secondary_opts:
+            return f"{yes} / {click.formatting.join_options(parameter.secondary_opts)[0]}"
+        return yes if parameter.is_flag else f"{yes} {parameter.metavar or parameter.type.name.upper()}"
+    name = parameter.metavar or str(parameter.name).upper()
+    return name if parameter.required or name.startswith("[") else f"[{name}]"
+
+
+def typed_name(parameter: click.Parameter | None, context: click.Context | None) -> str:
+    """The option as it was typed (--temp, not --temperature), or else its first name; the name of an argument."""
+    if not isinstance(parameter, click.Option):
+        return shown_name(parameter) if parameter else "the value"
+    typed: dict[str, str] = context.meta.get(TYPED, {}) if context else {}
+    return typed.get(str(parameter.name), parameter.opts[0])
+
+
+def shown_help(parameter: click.Parameter) -> str:
+    """What an option or an argument does."""
+    return str(getattr(parameter, "about", None) or getattr(parameter, "help", None) or "")
+
+
+def shown_default(parameter: click.Parameter) -> str:
+    """The default as people read it; nothing if there is none to tell."""
+    if shown := getattr(parameter, "shown", ""):
+        return str(shown)
+    default = parameter.default
+    if isinstance(default, bool):
+        return parameter.opts[0] if default and parameter.secondary_opts else ""
+    if isinstance(default, (list, tuple)):
+        return ",".join(map(str, default))
+    return str(default) if isinstance(default, (str, int, float)) else ""
+
+
+def _completing(complete: Completer | None) -> Any:
+    """What click asks for the Tab key: names, and files beside them."""
+    if complete is None:
+        return None
+
+    def found(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        # Files first: click's script for bash forgets what came before them, and offers them if there is no name.
+        return [CompletionItem(incomplete, type="file"), *map(CompletionItem, complete(incomplete))]
+
+    return found

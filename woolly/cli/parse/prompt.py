@@ -1,0 +1,193 @@
+"""The model and the prompt of `woolly run`: from words, options and standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from woolly.cli.parse.options import read_text
+from woolly.cli.parse.usage import UsageError
+from woolly.errors import StoreError
+from woolly.store import DEFAULT_MODEL, is_catalogued, is_model_name, near_models, resolve
+
+if sys.platform == "win32":
+    import ctypes
+    import msvcrt
+else:
+    import select
+
+__all__ = ["is_conversation", "lacks_prompt", "model_and_prompt"]
+
+# Names of well-known models, and names with a tag: an answer to one as a prompt would puzzle the person.
+_LIKE_A_MODEL = re.compile(
+    r"[\w.-]+:[\w.-]+$|(llama|mistral|mixtral|qwen|gemma|phi|deepseek|granite|codellama|tinyllama|starcoder|falcon|olmo"
+    r"|gpt-oss|command-r)([\d._-][\w.-]*)?$",
+    re.IGNORECASE,
+)
+
+# Seconds to wait for the first byte of a pipe, which may never send one: ssh, cron and CI leave pipes open.
+_TOLD_AFTER, _PATIENCE = 1.0, 10.0
+
+
+def model_and_prompt(
+    words: list[str], named: str | None, text: str | None, files: Sequence[str] = ()
+) -> tuple[str, str | None]:
+    """The model's name and the whole prompt: standard input, the files, and the prompt itself, in this order.
+
+    Standard input is joined if it is a pipe, a socket or a file, and read to its end if nothing else was given. The
+    prompt is None if a model is given and a person at a terminal could type what else there is to say.
+    """
+    name, prompt = _name_and_words(words, named, text)
+    if [prompt, *files].count("-") > 1:
+        raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
+    if name is not None and not is_catalogued(name):
+        resolve(name)  # raises before anything waits for a prompt
+    if prompt == "-" or "-" in files:
+        piped = _whole_input()
+        prompt, files = (None if prompt == "-" else prompt), [file for file in files if file != "-"]
+    elif prompt is None and not files:
+        if name is not None and is_conversation():
+            return name, None
+        piped = _needed_input(name)
+    else:
+        piped = _waiting_input()
+    read = [read_text("--file", Path(file)).removesuffix("\n") for file in files]
+    whole = "\n\n".join(part for part in (piped, *read, prompt or "") if part.strip())
+    if not whole:
+        raise UsageError("the prompt is empty" if name is None or prompt is not None or files else lacks_prompt(name))
+    return name or DEFAULT_MODEL, whole
+
+
+def is_conversation() -> bool:
+    """Whether a person types and reads: standard input and output are terminals."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _name_and_words(words: list[str], named: str | None, text: str | None) -> tuple[str | None, str | None]:
+    """The model and the prompt that words and options give, each None if they do not."""
+    if named is not None and len(words) == 2 and words[0] == named:
+        words = words[1:]
+    most = 2 - (named is not None) - (text is not None)
+    if len(words) > most:
+        if text is not None and len(words) <= most + 1:
+            raise UsageError(f"the prompt is given twice, as {words[-1]!r} and with -p: leave one of them out")
+        expected = "a prompt" if named is not None else "a prompt, or a model and a prompt,"
+        verb = "was" if named is not None else "were"
+        raise UsageError(f'{expected} {verb} expected, but {len(words)} words came; put the prompt in "quotes"')
+    if text is not None:
+        return named or (words[0] if words else None), text
+    if named is not None:
+        return named, words[0] if words else None
+    if len(words) == 2:
+        return words[0], words[1]
+    if words and _is_model(words[0]):
+        return words[0], None
+    return None, words[0] if words else None
+
+
+def _is_model(word: str) -> bool:
+    """Whether a single word is a model rather than a prompt; StoreError if it resembles one."""
+    if not word.strip() or word == "-":
+        return False
+    try:
+        if is_model_name(word) or word.lower().endswith(".gguf") or Path(word).is_file():
+            return True
+        if any(character.isspace() for character in word):
+            return False
+        looks_like_a_path = "/" in word.strip("/")
+        if near := near_models(word):
+            raise StoreError(
+                f"there is no model named {word!r}: did you mean {' or '.join(near)}? (-p {word} makes it the prompt)"
+            )
+        if _LIKE_A_MODEL.match(word):
+            raise StoreError(
+                f"there is no model named {word!r}: `woolly list` shows your models, `woolly pull hf:org/repo`"
+                f" fetches others (-p {word} makes it the prompt)"
+            )
+        if looks_like_a_path:
+            raise StoreError(
+                f"there is no file and no model named {word!r}: give the path of a GGUF file, or hf:org/repo"
+                f" (-p {word} makes it the prompt)"
+            )
+    except OSError:  # a prompt may be longer than any name
+        pass
+    return False
+
+
+def _needed_input(name: str | None) -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError(
+            'a prompt was expected, for instance: woolly run "Why is the sky blue?"'
+            if name is None
+            else lacks_prompt(name)
+        )
+    return _whole_input()
+
+
+def lacks_prompt(name: str) -> str:
+    """The sentence for a model without a prompt."""
+    return f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
+
+
+def _waiting_input() -> str:
+    """The text of a pipe or a file that comes beside a prompt. Terminals and devices (/dev/null) are not read."""
+    try:
+        if sys.stdin is None or sys.stdin.isatty():
+            return ""
+        number = sys.stdin.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError):  # closed; or replaced by an object of Python that is no file
+        return "" if sys.stdin is None or sys.stdin.closed else _whole_input()
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        if not _sends(number, _TOLD_AFTER):
+            click.echo("woolly: waiting for standard input, which goes before the prompt (</dev/null: none)", err=True)
+            if not _sends(number, _PATIENCE - _TOLD_AFTER):
+                click.echo(
+                    f"woolly: nothing came on standard input in {_PATIENCE:g} s, so the prompt is answered alone;"
+                    " -f - waits for it however long it takes",
+                    err=True,
+                )
+                return ""
+        return _whole_input()
+    return _whole_input() if stat.S_ISREG(mode) else ""
+
+
+if sys.platform == "win32":
+
+    def _sends(number: int, seconds: float) -> bool:
+        """Whether a pipe sends a byte, or ends, within `seconds`. Windows can only be polled."""
+        until = time.monotonic() + seconds
+        handle, n_bytes = ctypes.c_void_p(msvcrt.get_osfhandle(number)), ctypes.c_ulong()
+        while ctypes.windll.kernel32.PeekNamedPipe(handle, None, 0, None, ctypes.byref(n_bytes), None):
+            if n_bytes.value:
+                return True
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        return True
+
+else:
+
+    def _sends(number: int, seconds: float) -> bool:
+        """Whether a pipe or a socket sends a byte, or ends, within `seconds`."""
+        return bool(select.select([number], [], [], seconds)[0])
+
+
+def _whole_input() -> str:
+    if sys.stdin is None:
+        return ""
+    if sys.stdin.isatty():
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        click.echo(f"woolly: type the prompt, end with {end}", err=True)
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8 (byte {error.start})") from None

@@ -1,0 +1,73 @@
+"""The options of sampling, made from the rows of SamplingParams."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from woolly.cli.parse.parameter import Bundle, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams, options_of
+from woolly.store import Preset
+
+__all__ = ["SAMPLING", "sampler_options", "sampling_params"]
+
+_ROWS = options_of(SamplingParams)
+
+# How a value is typed that has another form in Python, and what --help adds about it.
+_FORMS: dict[str, tuple[Any, str]] = {
+    "names": (str, ""),
+    "json": (list, " Typed as ID+BIAS or ID-BIAS; several."),
+}
+
+
+def sampler_options(params: type) -> tuple[Option, ...]:
+    """The options of SamplingParams, or of a class derived from it, that have a flag."""
+    options = []
+    for row in options_of(params).values():
+        if not row.flags:
+            continue
+        kind, more = _FORMS.get(row.form, (list, " Several.") if row.kind == list[str] else (row.kind, ""))
+        # The default is for people to read: what is not typed is not passed on.
+        shown = row.shown or (str(row.default) if kind in (int, float) else "")
+        options.append(Option(row.flags, row.help + more, kind, to=row.name, shown=shown, section="Sampling"))
+    return tuple(options)
+
+
+SAMPLING = Bundle("sampling", sampler_options(SamplingParams))
+
+
+def sampling_params(sampling: dict[str, Any], preset: Preset | None = None, **others: Any) -> SamplingParams:
+    """SamplingParams of the options that were typed, of what else the command asks for, and of the preset."""
+    given = dict(sampling)
+    for row in _ROWS.values():
+        # The library reads a lower value as another one, as llama.cpp does; a person mistyped it.
+        if row.typed_low is not None and given.get(row.name, row.typed_low) < row.typed_low:
+            raise RequestError(
+                f"{row.name} is {given[row.name]}; a number of at least {row.typed_low:g} was expected: {row.help}",
+                field=row.name,
+            )
+    if given.get("seed") == -1:
+        del given["seed"]
+    if "samplers" in given:
+        given["samplers"] = tuple(re.split(r"[;,]\s*", given["samplers"].strip(";, ")))
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(map(_bias, given["logit_bias"]))
+    if "dry_sequence_breakers" in given:
+        breakers = given["dry_sequence_breakers"]
+        given["dry_sequence_breakers"] = () if breakers == ("none",) else breakers
+    if preset is None:
+        return SamplingParams(**given, **others)
+    from woolly.llm.presets import defaults_of  # imported late: --help does without NumPy
+
+    given |= {name: value for name, value in others.items() if value not in (None, ())}
+    return replace(defaults_of(preset, SamplingParams()), **given)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    found = re.fullmatch(r"(\d+)([+-](?:\d+\.?\d*|\.\d+|inf))", text.strip())
+    if found is None or found[2] == "+inf":
+        raise UsageError(f"--logit-bias is {text!r}; a token's id and its bias were expected, such as 504+1 or 504-inf")
+    return int(found[1]), float(found[2])

@@ -1,0 +1,81 @@
+"""Mistakes on the command line: one sentence for each, with what the person may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+from woolly.errors import RequestError
+
+__all__ = ["UsageError", "given_twice", "near", "no_command", "no_option", "sentence"]
+
+# Names of commands in other programs.
+_COMMANDS = {
+    "ask": "run",
+    "benchmark": "bench",
+    "cli": "chat",
+    "delete": "rm",
+    "detokenize": "tokenize",
+    "download": "pull",
+    "generate": "run",
+    "help": "--help",
+    "info": "show",
+    "inspect": "show",
+    "install": "pull",
+    "ls": "list",
+    "models": "list",
+    "ppl": "perplexity",
+    "profile": "why",
+    "prompt": "run",
+    "remove": "rm",
+    "server": "serve",
+    "start": "serve",
+    "version": "--version",
+}
+
+
+class UsageError(RequestError):
+    """A command line that makes no sense: exit code 2. Other errors have 1."""
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...?`, or nothing if no name is near."""
+    found = difflib.get_close_matches(word, sorted(known), n=2, cutoff=0.65)
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def no_command(word: str, known: Iterable[str]) -> UsageError:
+    """The error for a word that names no command."""
+    meant = _COMMANDS.get(word.lower())
+    hint = f"did you mean {meant}?" if meant else near(word.lower(), [*known, "--help", "--version"])
+    return UsageError(f"there is no command {word!r}: {hint or '`woolly --help` lists the commands'}")
+
+
+def no_option(path: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for an option that the command at `path` (`woolly run`) does not have."""
+    likely = [other for other in known if other.startswith("--") == name.startswith("--")]
+    return UsageError(f"{path} has no option {name}: {near(name, likely) or f'`{path} --help` lists the options'}")
+
+
+def given_twice(path: str, first: str, second: str) -> UsageError:
+    """The error for an option of one value that came with two."""
+    return UsageError(f"{path} takes one of {first} and {second}, which contradict each other: leave one of them out")
+
+
+def sentence(error: click.UsageError, context: click.Context) -> UsageError:
+    """The error that click found, in Woolly's words. Click's own are not read: its classes say what is wrong."""
+    options = [p for p in context.command.get_params(context) if isinstance(p, click.Option) and not p.hidden]
+    match error:
+        case click.NoSuchOption():
+            known = [name for option in options for name in (*option.opts, *option.secondary_opts)]
+            return no_option(context.command_path, error.option_name, known)
+        case click.BadOptionUsage():
+            is_switch = any(option.is_flag for option in options if error.option_name in option.opts)
+            return UsageError(f"{error.option_name} {'takes no' if is_switch else 'needs a'} value")
+        case click.MissingParameter(param=click.Argument() as argument):
+            usage = " ".join(context.command.collect_usage_pieces(context))
+            lacking = (argument.metavar or str(argument.name)).removesuffix("...")
+            return UsageError(f"{context.command_path} lacks {lacking}: {context.command_path} {usage}")
+    return UsageError(error.format_message())

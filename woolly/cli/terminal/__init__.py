@@ -1,0 +1,3 @@
+"""The terminal: what a person sees and types."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Files of texts and of vectors, for `woolly embed` and `woolly rerank`."""
+
+__all__: list[str] = []

@@ -1,0 +1,214 @@
+"""RequestChecks: makes a Request of checked arguments, or refuses them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import threading
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.engine.adapters import scales_of
+from woolly.engine.drafts.expected import check_resumable
+from woolly.engine.hooks import Hook
+from woolly.engine.request import Request
+from woolly.engine.step_names import find_step
+from woolly.errors import RequestError
+from woolly.runtime import Program
+from woolly.sampling.params import SamplingParams
+from woolly.sampling.sampler import Sampler
+from woolly.tokens import StreamDetokenizer, Tokenizer
+from woolly.tokens.stop import StopMatcher
+
+if TYPE_CHECKING:
+    from woolly.grammar import Constraint, GrammarCompiler
+
+__all__ = ["RequestChecks", "too_long"]
+
+
+class RequestChecks:
+    """Refuses what cannot be served before anything is computed."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        program: Program,
+        ctx: int,
+        ctx_limit: int,
+        adapters: Sequence[str],
+        salt: bytes = b"",
+    ) -> None:
+        self._adapters = adapters
+        self._salt = salt
+        self._tokenizer = tokenizer
+        self._program = program
+        self._plan = program.running_plan
+        self._ctx = ctx
+        self._ctx_limit = ctx_limit
+        self._grammars: GrammarCompiler | None = None
+        self._lock = threading.Lock()  # many threads make requests
+
+    def new_request(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        index: int,
+        beside: Request | None,
+        priority: int,
+        timeout: float | None,
+        hooks: Mapping[str | int, Hook] | None,
+        score_only: bool,
+        shown: frozenset[int],
+        salt: bytes,
+        group: int | None,
+        expected: Sequence[int],
+    ) -> Request:
+        """A request that is not queued yet."""
+        self.check_writes()
+        self.check_tokens(prompt)
+        max_tokens = 0 if score_only else self._max_tokens(len(prompt), params)
+        if score_only and len(prompt) > self._ctx:
+            raise too_long(len(prompt), self._ctx)
+        for token in params.stop_token_ids:
+            self._check_token(token, "stop_token_ids")
+        for token in expected:
+            self._check_token(token, "expected")
+        check_resumable(expected, params, max_tokens)
+        if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
+            raise RequestError(
+                f"priority is {priority!r}; a whole number was expected, the higher the sooner", field="priority"
+            )
+        ids = tuple(map(int, prompt))
+        scales = scales_of(params.adapters, self._adapters)
+        salt = self._salt + salt
+        if any(scales):
+            # K and V depend on the adapters: pages are shared among requests with the same scales only.
+            salt += array("d", scales).tobytes()
+        return Request(
+            prompt=ids,
+            params=params,
+            sampler=Sampler(params, self._tokenizer, ids, self._constraint(params, beside), index),
+            detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=shown),
+            stop=StopMatcher(params.stop),
+            stop_ids=frozenset(params.stop_token_ids)
+            | (frozenset() if params.ignore_eos else self._tokenizer.stop_ids),
+            max_tokens=max_tokens,
+            index=index,
+            priority=int(priority),
+            deadline=_deadline(timeout),
+            salt=salt,
+            adapters=scales,
+            expected=tuple(map(int, expected)),
+            turn_of=beside.group if group is None and beside is not None else group,
+            hooks=self._find_hooks(hooks or {}, params),
+        )
+
+    def check_writes(self) -> None:
+        """Refuses a model that makes no logits."""
+        result = self._plan.result
+        if result != "logits":
+            verbs = "embed" if result == "vectors" else "rerank or classify"
+            raise RequestError(
+                f"this model makes {result} of whole texts and writes nothing; ask it to {verbs}, or open a model that"
+                " writes",
+                field="model",
+                code="wrong_model",
+                names=(),
+            )
+
+    def check_tokens(self, ids: Sequence[int]) -> None:
+        """Refuses an empty prompt and ids outside the vocabulary."""
+        if len(ids) == 0:
+            raise RequestError("the prompt is empty; at least one token is needed", field="prompt", names=())
+        n_vocab = self._plan.n_tokens
+        for token in ids:
+            # Most are plain ints: only the others need the slow check.
+            if type(token) is not int or not 0 <= token < n_vocab:
+                self._check_token(token, "prompt")
+
+    def _check_token(self, token: object, field: str) -> None:
+        n_vocab = self._plan.n_tokens
+        if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < n_vocab:
+            raise RequestError(
+                f"token {token!r} is not an id of this vocabulary (0 to {n_vocab - 1})", field=field, names=()
+            )
+
+    def _max_tokens(self, n_prompt: int, params: SamplingParams) -> int | None:
+        room = self._ctx - n_prompt
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {n_prompt} tokens (a chat template's included), but the context holds {self._ctx}"
+                " and at least one must be left for the answer; shorten it"
+                + (f", or raise ctx, at most to {self._ctx_limit}" if self._ctx_limit > self._ctx else ""),
+                code="context_length",
+                limit=self._ctx,
+                given=n_prompt,
+                names=("ctx",),
+            )
+        if params.context_shift:
+            n_keep = n_prompt if params.n_keep < 0 else params.n_keep
+            if n_keep > self._ctx - 2:
+                raise RequestError(
+                    f"n_keep keeps {n_keep} tokens, but of a context of {self._ctx} a shift needs 2 others",
+                    field="n_keep",
+                    code="context_length",
+                    limit=self._ctx - 2,
+                )
+            return params.max_tokens
+        # Callers send a fixed limit, whatever the context has left: it means "at most".
+        return room if params.max_tokens is None else min(room, params.max_tokens)
+
+    def _constraint(self, params: SamplingParams, beside: Request | None) -> Constraint | None:
+        if params.structure is None:
+            return None
+        # Imported late: most requests have no grammar.
+        from woolly.grammar import GrammarCompiler
+
+        with self._lock:
+            grammars = self._grammars = self._grammars or GrammarCompiler(self._tokenizer)
+        return grammars.compile(*params.structure).start(None if beside is None else beside.sampler.constraint)
+
+    def _find_hooks(self, hooks: Mapping[str | int, Hook], params: SamplingParams) -> dict[int, tuple[Hook, ...]]:
+        if hooks and params.context_shift:
+            raise RequestError(
+                "hooks cannot follow a context that is shifted, because its positions change", field="hooks"
+            )
+        found: dict[int, tuple[Hook, ...]] = {}
+        for name, hook in hooks.items():
+            if not callable(hook):
+                raise RequestError(
+                    f"the hook at {name!r} is {hook!r}; a callable was expected", field="hooks", names=()
+                )
+            step = find_step(self._program, name)
+            if self._plan.values[self._plan.steps[step].outputs[-1]].rows != "batch":
+                raise RequestError(
+                    f"the hook at {name!r} is behind the last layer, where most tokens have no value",
+                    field="hooks",
+                    names=(),
+                )
+            found[step] = (*found.get(step, ()), hook)  # two names may mean one fused step
+        return found
+
+
+def too_long(n_tokens: int, ctx: int) -> RequestError:
+    """The error for a text that is only read and does not fit into the context."""
+    return RequestError(
+        f"{n_tokens} tokens exceed the context of {ctx}; raise ctx",
+        code="context_length",
+        limit=ctx,
+        names=("ctx",),
+    )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    sound = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+    if not sound or not math.isfinite(timeout) or timeout <= 0:
+        raise RequestError(f"timeout is {timeout!r}; seconds above 0 were expected", field="timeout")
+    return time.monotonic() + float(timeout)

@@ -1,0 +1,3 @@
+"""Speculation: proposals for the next tokens."""
+
+__all__: list[str] = []

@@ -1,0 +1,65 @@
+"""The Draft: proposes the next tokens, which the model then checks several at a time.
+
+A proposed token that the sampler chooses anyway saves a step; the first that it does not choose ends the check. The
+sampler never sees the proposals, so the text is the same with and without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from woolly.engine.request import Request
+
+__all__ = ["Draft", "DraftLength"]
+
+
+class Draft(Protocol):
+    """Proposes tokens."""
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
+        """For each (request, n): at most n tokens that may follow its context; none if there is no good guess."""
+
+    def forget(self, request: Request) -> None:
+        """Drops what was kept for a request that has ended."""
+
+
+class DraftLength:
+    """How many tokens are worth proposing, by how many of the last ones were accepted.
+
+    If a share `a` of proposals is accepted, the k-th of a draft is with probability a**k. It is worth its row while
+    that is at least `worth`, one half: a rejected token costs a row, an accepted one saves a step. If almost none is
+    accepted, one proposal every 16 tokens detects a change.
+    """
+
+    WORTH = 0.5
+    # With recurrent state a rejected token also costs the rows before it, which the next step computes again.
+    WORTH_WITH_REPLAY = 0.7
+
+    START = 0.75
+    PACE = 0.15  # weight of the latest observation in the moving average
+    RETRY = 16
+
+    def __init__(self, most: int, worth: float = WORTH) -> None:
+        self._most = most
+        self._worth = worth
+        self._share = self.START
+        self._since = 0
+
+    def next(self) -> int:
+        """The number of tokens to propose in the next step."""
+        if self._share >= 0.999:
+            return self._most
+        n = int(math.log(self._worth) / math.log(self._share)) if self._share > 0.0 else 0
+        if n == 0:
+            self._since += 1
+            if self._since >= self.RETRY:
+                self._since = 0
+                n = 1
+        return min(n, self._most)
+
+    def saw(self, n_drafted: int, n_accepted: int) -> None:
+        """Updates the share after a check; tokens after the first rejected one carry no information."""
+        for i in range(min(n_accepted + 1, n_drafted)):
+            self._share += self.PACE * ((1.0 if i < n_accepted else 0.0) - self._share)

@@ -1,0 +1,71 @@
+"""The Guesses: which requests of a step get drafts, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.engine.batching import Work
+from woolly.engine.drafts.draft import Draft, DraftLength
+from woolly.engine.drafts.mtp import MtpDraft
+from woolly.engine.request import Request
+from woolly.engine.scheduler import Scheduler
+
+__all__ = ["Guesses"]
+
+
+class Guesses:
+    """Adds drafts to the work of a step, and learns from those that came true."""
+
+    def __init__(self, draft: Draft | None, most: int, ctx: int) -> None:
+        """`most` bounds the drafts of one request in one step; without a `draft` none are made."""
+        self.draft = draft
+        self._most = most
+        self._ctx = ctx
+        self._lengths: dict[Request, DraftLength] = {}
+
+    def add_to(self, work: Sequence[Work], scheduler: Scheduler) -> None:
+        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
+        if self.draft is None:
+            return
+        left = scheduler.rows_for_drafts(work)
+        wanted: list[tuple[Work, int]] = []
+        for item in work:
+            request = item.request
+            if item.n_tokens > 1 or not item.is_complete or request.hooks or request.is_replaying:
+                continue
+            room = self._ctx - len(request.context) - 1
+            if request.max_tokens is not None:
+                room = min(room, request.max_tokens - len(request.output) - 1)
+            if (length := self._lengths.get(request)) is None:
+                has_replay = scheduler.snapshots is not None
+                worth = DraftLength.WORTH_WITH_REPLAY if has_replay else DraftLength.WORTH
+                length = self._lengths[request] = DraftLength(self._most, worth)
+            n = min(room, left, length.next())
+            if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
+                wanted.append((item, n))
+                left -= n
+        if not wanted:
+            return
+        guesses = self.draft.propose([(item.request, n) for item, n in wanted])
+        for (item, _), tokens in zip(wanted, guesses, strict=True):
+            if tokens:
+                item.drafts = tokens
+
+    def ran(self) -> None:
+        """Lets a draft read what the step computed, after its tokens are chosen."""
+        if isinstance(self.draft, MtpDraft):
+            self.draft.settled()
+
+    def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:
+        """Counts what came true of a draft."""
+        if n_drafted:
+            request.n_drafted += n_drafted
+            request.n_accepted += n_accepted
+            if request in self._lengths:
+                self._lengths[request].saw(n_drafted, n_accepted)
+
+    def forget(self, request: Request) -> None:
+        """Drops what was kept for a request that has ended."""
+        self._lengths.pop(request, None)
+        if self.draft is not None:
+            self.draft.forget(request)

@@ -1,0 +1,55 @@
+"""PromptLookup: proposes what followed the last few tokens when they occurred before. Needs no second model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.engine.request import Request
+
+__all__ = ["PromptLookup"]
+
+
+class PromptLookup:
+    """Remembers every run of a few tokens in each context."""
+
+    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
+        self._longest = longest
+        self._shortest = shortest
+        self._seen: dict[Request, _Runs] = {}
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
+        """What followed the latest earlier occurrence of the longest run that the context ends with."""
+        out = []
+        for request, n in wanted:
+            runs = self._seen.get(request)
+            if runs is None or runs.n_shifts != request.n_shifts:
+                runs = self._seen[request] = _Runs(request.n_shifts, self._longest, self._shortest)
+            at = runs.find(request.context)
+            out.append([] if at is None else request.context[at : at + n])
+        return out
+
+    def forget(self, request: Request) -> None:
+        """Drops the runs of a request that has ended."""
+        self._seen.pop(request, None)
+
+
+class _Runs:
+    """Maps every run of a few tokens of one context to the position after its latest occurrence."""
+
+    def __init__(self, n_shifts: int, longest: int, shortest: int) -> None:
+        self.n_shifts = n_shifts
+        self._lengths = range(longest, shortest - 1, -1)
+        self._ends: dict[tuple[int, ...], int] = {}
+        self._n = 0  # tokens whose runs are in the map
+
+    def find(self, context: list[int]) -> int | None:
+        """The position after an earlier occurrence of the context's end, or None."""
+        for end in range(self._n + 1, len(context)):
+            for length in self._lengths:
+                if end >= length:
+                    self._ends[tuple(context[end - length : end])] = end
+        self._n = max(self._n, len(context) - 1)
+        for length in self._lengths:
+            if len(context) > length and (at := self._ends.get(tuple(context[-length:]))) is not None:
+                return at
+        return None

@@ -1,0 +1,178 @@
+"""The MtpDraft: the block of a model's own file that predicts the token after the next one proposes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.batching import Work
+from woolly.engine.request import Request
+from woolly.plan import Step
+from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
+
+__all__ = ["MtpDraft"]
+
+Float32 = npt.NDArray[np.float32]
+Pages = Sequence[int] | npt.NDArray[np.int32]
+Rows = tuple[Sequence[int], int, Pages, Float32]  # tokens, first position, pages, hidden states
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Rows of a request in the step under way."""
+
+    request: Request
+    n_shifts: int
+    first: int  # position of the first row
+    rows: slice  # of the batch
+    n_known: int  # leading rows whose next token the context has already
+    pages: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Hidden states that the block has not read: of the last token of a context, and of drafts after it."""
+
+    n_shifts: int
+    n_preemptions: int
+    first: int
+    hidden: Float32
+
+
+class MtpDraft:
+    """Proposes the most likely token each time, from the hidden states that the model computes anyway.
+
+    A row of the block is the hidden state of a position and the token after it. It keeps K and V in pages of the same
+    numbers as the model's: requests that find a prefix find the block's part of it, too. Rows of a prompt only store K
+    and V. The first proposal reads the model's hidden state, later ones that of the block itself; rows of proposals are
+    overwritten when the model has checked them.
+
+    At the end of a shared prefix one row is as another request left it, whose next token may differ: that may cost a
+    proposal, and never changes a text.
+    """
+
+    def __init__(self, program: Program) -> None:
+        assert program.draft is not None
+        self._draft: DraftProgram = program.draft
+        self._max_rows = program.max_rows
+        self.step = _picked(program.running_plan.steps)  # of the model's running plan, whose value is read
+        steps = self._draft.running_plan.steps
+        self._n_hidden = _picked(steps) + 1  # steps until the hidden state
+        self._n_stored = 1 + max(i for i, step in enumerate(steps) if step.kind.writes)
+        width = program.running_plan.values[program.running_plan.steps[self.step].outputs[-1]].width
+        self._hidden: Float32 = np.empty((self._max_rows, width), np.float32)
+        self._kept: list[_Kept] = []
+        self._waiting: dict[Request, _Waiting] = {}
+        self._state: State | None = None
+
+    def attach(self, n_pages: int) -> None:
+        """Makes the pages: as many as the model's state has."""
+        self._state = self._draft.new_state(n_pages)
+
+    def keep(self, work: Sequence[Work], batch: Batch, hidden: Float32) -> None:
+        """Copies the hidden states of a step before the program overwrites them."""
+        self._hidden[: len(hidden)] = hidden
+        self._kept.clear()
+        for item, begin, pages in zip(work, batch.offsets.tolist(), batch.pages, strict=False):
+            request = item.request
+            n_known = item.n_rows - len(item.drafts) - item.is_complete
+            rows = slice(begin, begin + item.n_rows)
+            self._kept.append(_Kept(request, request.n_shifts, item.first, rows, n_known, pages))
+
+    def settled(self) -> None:
+        """Reads the rows of the step whose next tokens were known, and those before them that no proposal needed."""
+        unread: list[Rows] = []
+        for kept in self._kept:
+            request, first = kept.request, kept.first
+            before = self._take(request)
+            if request.n_shifts != kept.n_shifts:
+                continue
+            hidden = self._hidden[kept.rows]
+            waiting, known = hidden[kept.n_known :], hidden[: kept.n_known]
+            if before is not None and before.first < first <= before.first + len(before.hidden):
+                known = np.concatenate([before.hidden[: first - before.first], known])
+                first = before.first
+            if len(known):
+                unread.append((request.context[first + 1 : first + 1 + len(known)], first, kept.pages, known))
+            if len(waiting) and request.finish_reason is None:
+                at = kept.first + kept.n_known
+                self._waiting[request] = _Waiting(request.n_shifts, request.n_preemptions, at, waiting.copy())
+        self._kept.clear()
+        self._store(unread)
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
+        """Reads what waits, then proposes one token after another for all requests at once."""
+        guesses: list[list[int]] = [[] for _ in wanted]
+        rows: list[tuple[int, Rows]] = []
+        left = self._max_rows
+        for i, (request, _) in enumerate(wanted):
+            waiting = self._waiting.get(request)
+            n = 0 if waiting is None else len(request.context) - 1 - waiting.first
+            if n > left or (waiting := self._take(request)) is None or not 0 < n <= len(waiting.hidden):
+                continue
+            left -= n
+            after = request.context[waiting.first + 1 :]
+            rows.append((i, (after, waiting.first, request.pages, waiting.hidden[:n])))
+        is_own = False
+        try:
+            while rows:
+                batch = _batch([one for _, one in rows], is_own)
+                hidden = self._run(batch, 0, self._n_hidden)[batch.output_rows].copy()
+                chosen = np.argmax(self._run(batch, self._n_hidden, None), axis=1).tolist()
+                following: list[tuple[int, Rows]] = []
+                for (i, (tokens, first, pages, _)), token, row in zip(rows, chosen, hidden, strict=True):
+                    guesses[i].append(token)
+                    if len(guesses[i]) < wanted[i][1]:
+                        following.append((i, ([token], first + len(tokens), pages, row[None])))
+                rows, is_own = following, True
+        except CancelledRun:
+            pass  # what is proposed so far is as good as any
+        return guesses
+
+    def forget(self, request: Request) -> None:
+        """Drops the hidden states of a request that has ended."""
+        self._waiting.pop(request, None)
+
+    def _take(self, request: Request) -> _Waiting | None:
+        """The hidden states that wait, unless the request lost its pages or a part of its context since."""
+        found = self._waiting.pop(request, None)
+        same = found is not None and (found.n_shifts, found.n_preemptions) == (request.n_shifts, request.n_preemptions)
+        return found if same else None
+
+    def _store(self, unread: list[Rows]) -> None:
+        """Stores K and V of rows, as many at a time as a batch holds."""
+        batch: list[Rows] = []
+        left = self._max_rows
+        try:
+            for tokens, first, pages, hidden in unread:
+                at = 0
+                while at < len(tokens):
+                    n = min(left, len(tokens) - at)
+                    batch.append((tokens[at : at + n], first + at, pages, hidden[at : at + n]))
+                    at, left = at + n, left - n
+                    if left == 0:
+                        self._run(_batch(batch, False), 0, self._n_stored)
+                        batch, left = [], self._max_rows
+            if batch:
+                self._run(_batch(batch, False), 0, self._n_stored)
+        except CancelledRun:
+            pass  # later proposals are worse, and no text differs
+
+    def _run(self, batch: Batch, first: int, last: int | None) -> Float32:
+        assert self._state is not None
+        return self._draft.run(batch, self._state, first, last)
+
+
+def _batch(rows: Sequence[Rows], is_own: bool) -> Batch:
+    batch = Batch.of([(tokens, first, pages) for tokens, first, pages, _ in rows])
+    hidden = np.ascontiguousarray(np.concatenate([hidden for *_, hidden in rows]))
+    return replace(batch, hidden=hidden, is_hidden_normed=is_own)
+
+
+def _picked(steps: Sequence[Step]) -> int:
+    """The index of the step that makes the value of which `output_rows` picks rows."""
+    (value,) = (step.inputs[0] for step in steps if step.op == "output_rows")
+    return next(i for i, step in enumerate(steps) if step.outputs[-1] == value)

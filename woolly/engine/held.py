@@ -1,0 +1,56 @@
+"""HeldRows: rows whose tokens are chosen in a later step, because slow grammars used up the time of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.request import Request
+
+__all__ = ["HeldRows"]
+
+Float32 = npt.NDArray[np.float32]
+
+# Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
+GRAMMAR_SECONDS = 0.1
+
+
+class HeldRows:
+    """Rows and drafts by request, first come, first served."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Request, tuple[Float32, Sequence[int]]] = {}
+        self._seconds = 0.0  # that grammars took in this step
+
+    def begin_step(self) -> None:
+        """Gives grammars the time of one step."""
+        self._seconds = 0.0
+
+    def spend(self, request: Request, seconds: float) -> None:
+        """Counts the time of a request's choice."""
+        if request.params.structure is not None:
+            self._seconds += seconds
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether the choice for a request would delay the others, or is not wanted any more."""
+        if request.params.structure is None:
+            return False
+        return request.is_unwanted or self._seconds > GRAMMAR_SECONDS
+
+    def hold(self, request: Request, rows: Float32, drafts: Sequence[int]) -> None:
+        """Keeps a copy of the rows for the next step."""
+        self._rows[request] = rows.copy(), drafts
+
+    def forget(self, request: Request) -> None:
+        """Drops the rows of a request that has ended."""
+        self._rows.pop(request, None)
+
+    def take(self) -> Iterator[tuple[Request, Float32, Sequence[int]]]:
+        """The rows that need not wait any longer; the caller chooses their tokens one by one."""
+        for request in tuple(self._rows):
+            if request.n_missing:
+                del self._rows[request]  # preempted: they are computed again
+            elif not self.must_wait(request):
+                yield request, *self._rows.pop(request)

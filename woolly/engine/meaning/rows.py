@@ -1,0 +1,56 @@
+"""TextRows: where in a program the rows of a text come from, and how they become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.plan import Pooling
+
+__all__ = ["TextRows", "add_rows"]
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """The last step to run, and the pooling of its rows; "none" keeps them all."""
+
+    pooling: Pooling
+    width: int
+    kind: Literal["vectors", "scores"] = "vectors"
+    last: int | None = None  # steps of the running plan before this one run; None: all of them
+    finish: Callable[[Float32], Float32] | None = None  # what a row still needs, such as a norm that was fused away
+    is_whole: bool = False  # every row sees all others: a text is computed in one batch, never in parts
+
+    def wanted(self, first: int, n: int, is_end: bool) -> Sequence[int]:
+        """Returns which of n rows from position `first` on are needed; `is_end` if the text ends with them."""
+        if self.pooling in ("mean", "none"):
+            return range(n)
+        if self.pooling == "cls":
+            return (0,) if first == 0 else ()
+        return (n - 1,) if is_end else ()
+
+    def finished(self, rows: Float32) -> Float32:
+        """Returns the rows as the model's last norm leaves them."""
+        return rows if self.finish is None else self.finish(rows)
+
+    def pooled(self, sums: Float64, n_tokens: int) -> Float32:
+        """Returns the row of a text from the sum of its wanted rows."""
+        out: Float32 = (sums / n_tokens if self.pooling == "mean" else sums).astype(np.float32)
+        return out
+
+
+def add_rows(sums: Float64 | None, rows: Float32) -> Float64:
+    """Returns the sum with further rows added one by one, so that parts of a text give the bits of the whole."""
+    wide = rows.astype(np.float64)
+    if sums is not None:
+        wide = np.concatenate([sums[None], wide])
+    # Along the first axis NumPy adds row after row; only along the last one does it add pairwise.
+    total: Float64 = np.add.reduce(wide, axis=0)
+    return total

@@ -1,0 +1,72 @@
+"""Names of steps: how hooks and `LLM.hidden` address the values inside a model."""
+
+from __future__ import annotations
+
+import difflib
+
+from woolly.errors import RequestError
+from woolly.plan import Plan, Step
+from woolly.runtime import Program
+
+__all__ = ["find_norm", "find_step"]
+
+
+def find_step(program: Program, name: str | int) -> int:
+    """Returns the index in the running plan of a step, by number, weight ("blk.3.ffn_norm") or layer ("blk.3").
+
+    A number is that of the running plan. A weight means the value that the model's own step makes of it, and a layer
+    its last value, on every backend: RequestError if this backend fused that value away.
+    """
+    running = program.running_plan
+    if isinstance(name, int) and not isinstance(name, bool):
+        if not 0 <= name < len(running.steps):
+            raise RequestError(f"step {name} does not exist; this plan has steps 0 to {len(running.steps) - 1}")
+        if len(running.steps[name].outputs) != 1:
+            raise _fused(running, name, f"step {name}")
+        return name
+    value = program.plan.steps[_index(program.plan, name)].output
+    for index, step in enumerate(running.steps):
+        if step.outputs == (value,):
+            return index
+    weight = f"{str(name).removesuffix('.weight')}.weight"
+    index = next(i for i, step in enumerate(running.steps) if weight in (one.name for one in step.weights))
+    raise _fused(running, index, repr(name))
+
+
+def find_norm(program: Program, name: str | int) -> tuple[int, Step] | None:
+    """Returns the step that makes the input of a norm that the running plan fused away, and the norm; else None."""
+    if isinstance(name, int):
+        return None
+    norm = program.plan.steps[_index(program.plan, name)]
+    steps = program.running_plan.steps
+    if norm.op != "rms_norm" or any(step.outputs == norm.outputs for step in steps):
+        return None
+    return next(((i, norm) for i, step in enumerate(steps) if step.outputs == norm.inputs), None)
+
+
+def _index(plan: Plan, name: object) -> int:
+    """Returns the index of a step of the model's own plan."""
+    if not isinstance(name, str):
+        raise RequestError(f"a step is named by {name!r}; a number, a weight or a layer such as 'blk.3' was expected")
+    names: dict[str, int] = {}
+    for index, layer in enumerate(plan.layers):
+        if layer:
+            names[layer] = index
+    for index, step in enumerate(plan.steps):
+        for weight in step.weights:
+            names.setdefault(weight.name.removesuffix(".weight"), index)
+    found = names.get(name.removesuffix(".weight"))
+    if found is None:
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.4) or list(names)[:5]
+        raise RequestError(f"no step is named {name!r}; near it are {', '.join(near)} (`woolly plan` prints all)")
+    return found
+
+
+def _fused(plan: Plan, index: int, what: str) -> RequestError:
+    step = plan.steps[index]
+    makes = f"makes {len(step.outputs)} values at once" if len(step.outputs) > 1 else "makes only the value after it"
+    weights = " ".join(weight.name for weight in step.weights)
+    return RequestError(
+        f"{what} cannot be read alone here: step {index} ({step.op} {weights}) {makes}; name a layer, or use"
+        " backend='reference', where each value has a step of its own"
+    )

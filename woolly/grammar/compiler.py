@@ -1,0 +1,159 @@
+"""The GrammarCompiler: sources of grammars to Grammars, for one vocabulary."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from woolly.errors import RequestError
+from woolly.grammar.constraint import Allowance, Constraint
+from woolly.grammar.source import KINDS, explain, read_source
+from woolly.grammar.trial import is_plain, try_grammar
+from woolly.grammar.vocabulary import make_vocabulary
+from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+__all__ = ["Grammar", "GrammarCompiler"]
+
+MAX_CACHED = 32
+STACK = 256 << 20  # virtual; only a hostile grammar touches much of it
+LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2_000,
+    "initial_lexer_fuel": 1_000_000,  # 20 ms of building
+    "step_lexer_fuel": 200_000,  # 15 ms of one mask
+    "step_max_items": 10_000,  # 200 ms of one mask; a schema of 450 optional properties needs less than 5,000
+    "max_lexer_states": 50_000,  # 1 to 2 KiB each
+    "max_grammar_size": 500_000,
+}
+
+_stack_lock = threading.Lock()
+
+Result = TypeVar("Result")
+
+
+class Grammar:
+    """A compiled grammar, which any number of sequences share."""
+
+    def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int) -> None:
+        self._matcher = matcher
+        self._n_words = n_words
+        self._n_vocab = n_vocab
+        self._lock = threading.Lock()
+
+    def start(self, beside: Constraint | None = None) -> Constraint:
+        """Returns a constraint at the start of an answer, which shares its time with that of another answer.
+
+        Requests do not share theirs: the texts of one client must not make the grammar too slow for another.
+        """
+        allowance = Allowance() if beside is None else beside.allowance
+        with self._lock:
+            return Constraint(self._matcher.deep_copy(), self._n_words, self._n_vocab, allowance)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary, each once, and keeps the latest ones. Thread-safe and lazy."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary: LLTokenizer | None = None
+        self._vocabulary_lock = threading.Lock()
+        self._cache: OrderedDict[tuple[str, str], Future[Grammar]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, kind: str, source: str) -> Grammar:
+        """The grammar of a source; RequestError if it is wrong, not supported or too large.
+
+        `kind` is json_schema, json_object (`source` is not read), regex, choice (a JSON array of strings), lark or
+        grammar (GBNF).
+        """
+        if kind not in KINDS:
+            raise RequestError(f"{kind!r} is not a kind of grammar; there are {', '.join(KINDS)}")
+        while True:
+            mine: Future[Grammar] = Future()
+            with self._lock:
+                found = self._cache.setdefault((kind, source), mine)
+                self._cache.move_to_end((kind, source))
+                if len(self._cache) > MAX_CACHED:
+                    self._cache.popitem(last=False)
+            # Outside the lock: a slow grammar delays only the callers that want the same one.
+            if found is mine:
+                return self._build_into(mine, kind, source)
+            try:
+                return found.result()
+            except CancelledError:
+                pass  # the thread that was building it was interrupted: try again
+
+    def _build_into(self, future: Future[Grammar], kind: str, source: str) -> Grammar:
+        try:
+            grammar = self._build(kind, source)
+        except BaseException as error:
+            if isinstance(error, RequestError):
+                error.field, error.code = kind, "grammar"
+            with self._lock:
+                if self._cache.get((kind, source)) is future:
+                    del self._cache[kind, source]
+            if isinstance(error, Exception):
+                future.set_exception(error)
+            else:
+                future.cancel()
+            raise
+        future.set_result(grammar)
+        return grammar
+
+    def _build(self, kind: str, source: str) -> Grammar:
+        from llguidance import LLMatcher, LLParserLimits
+
+        serialized = read_source(kind, source)
+        with self._vocabulary_lock:
+            vocabulary = self._vocabulary = self._vocabulary or make_vocabulary(self._tokenizer)
+
+        if not is_plain(kind, serialized):
+            try_grammar(serialized, LIMITS, STACK)
+        limits = LLParserLimits(verbose_errors=False, **LIMITS)
+
+        def build() -> LLMatcher:
+            matcher = LLMatcher(vocabulary, serialized, log_level=0, limits=limits)
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # a grammar that cannot even begin fails here
+            return matcher
+
+        matcher = _on_large_stack(build)
+        if matcher.is_error():
+            raise RequestError(f"{KINDS[kind]} cannot be used: {explain(matcher.get_error())}")
+        if warnings := matcher.get_grammar_warnings():
+            raise RequestError(f"{KINDS[kind]} cannot be kept to the letter: {explain(warnings[0])}")
+        return Grammar(matcher, (vocabulary.vocab_size + 31) // 32, self._tokenizer.n_vocab)
+
+
+def _on_large_stack(work: Callable[[], Result]) -> Result:
+    """Runs the work on a thread with a large stack: llguidance follows references by recursion, without a limit."""
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # a panic is not an Exception
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="woolly-grammar", daemon=True)
+    try:
+        with _stack_lock:
+            before = threading.stack_size(STACK)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+    except (RuntimeError, ValueError) as error:
+        raise RequestError(
+            f"the grammar cannot be compiled, because no thread with a large stack can start: {error}"
+        ) from None
+    thread.join()
+    if failed:
+        raise RequestError(f"the grammar cannot be compiled: {explain(str(failed[0]))}") from failed[0]
+    return done[0]

@@ -1,0 +1,85 @@
+"""The Constraint: the tokens that a grammar allows next in one sequence."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.errors import RequestError
+from woolly.grammar.source import explain
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+__all__ = ["Allowance", "Constraint"]
+
+# Processor time of the engine's thread that a grammar may take for each token, and how far it may run ahead of that.
+# Sound grammars take less than 0.1 ms, literals of 10,000 characters 2 ms, and ambiguous grammars more with each token.
+SECONDS_PER_TOKEN = 0.003
+SECONDS_AHEAD = 0.25
+
+
+class Allowance:
+    """The time that the constraints of one request may take, those of its n answers together."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0  # seconds taken beyond those of the tokens so far
+
+    def spend(self, seconds: float, n_tokens: int = 0) -> None:
+        """RequestError if the grammar takes too much of the thread that serves all requests."""
+        self._ahead += seconds
+        if self._ahead > SECONDS_AHEAD:
+            raise RequestError(
+                "the grammar takes too long to find the tokens that may come next; make it less ambiguous, or its"
+                " literals shorter",
+                code="grammar_too_slow",
+            )
+        self._ahead = max(0.0, self._ahead - SECONDS_PER_TOKEN * n_tokens)
+
+
+class Constraint:
+    """The state of one sequence within a grammar; used by one thread at a time."""
+
+    def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int, allowance: Allowance) -> None:
+        self._matcher = matcher
+        self.allowance = allowance
+        self._n_vocab = n_vocab
+        self._words = np.zeros(n_words, np.uint32)  # bit i of word j: token 32 j + i
+        self._pointer = self._words.ctypes.data
+        self._has_words = False
+
+    def words(self) -> NDArray[np.uint32]:
+        """The tokens that may come next, 32 to a word, lowest bit first; `accept` invalidates the buffer.
+
+        The stop tokens are among them if the grammar may end here.
+        """
+        if not self._has_words:
+            # A matcher that failed returns a mask of stop tokens, so its error is checked each time.
+            begin = time.thread_time()
+            self._matcher.unsafe_compute_mask_ptr(self._pointer, self._words.nbytes)
+            self._check()
+            self.allowance.spend(time.thread_time() - begin)
+            self._has_words = True
+        return self._words
+
+    def accept(self, token: int) -> None:
+        """Advances by a token; RequestError if it is not an allowed one."""
+        if not 0 <= token < self._n_vocab:
+            raise RequestError(f"token {token} is not an id of this vocabulary (0 to {self._n_vocab - 1})")
+        if self._matcher.is_stopped():
+            # Nothing but a stop token may follow, and that changes nothing.
+            if self.words()[token >> 5] >> np.uint32(token & 31) & np.uint32(1) == 0:
+                raise RequestError(f"token {token} comes after the end of the grammar")
+            return
+        self._has_words = False
+        begin = time.thread_time()
+        if not self._matcher.consume_token(token):
+            raise RequestError(f"the grammar cannot take token {token}: {explain(self._matcher.get_error())}")
+        self.allowance.spend(time.thread_time() - begin, n_tokens=1)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestError(f"the grammar cannot go on: {explain(self._matcher.get_error())}")

@@ -1,0 +1,226 @@
+"""JSON schemas for llguidance; refuses what llguidance would ignore, misread or fail on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, unquote
+
+from woolly.errors import RequestError
+from woolly.grammar.conjunction import Conjunctions
+
+__all__ = ["prepare_schema", "prepare_schema_value"]
+
+MAX_SOURCE = 1 << 20
+# A chain of references costs up to 8 KiB of stack per schema while it is compiled, and the stack is 256 MiB.
+MAX_SCHEMAS = 20_000
+# Compile time grows with the square of an object's properties (0.2 µs per pair) and patterns (up to 10 ms per pair).
+MAX_PROPERTY_PAIRS = 10_000_000
+MAX_PATTERN_PAIRS = 500
+MAX_PATTERNS = 2_000
+# A mask takes time that grows with the literal under way: 30 ms for 10 KB, 1.5 s for 500 KB.
+MAX_LITERAL = 10_000
+
+# Keywords that constrain a value, in any draft or common dialect, and that no grammar is made of.
+_UNSUPPORTED = {
+    "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "contains", "minContains",
+    "maxContains", "propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef",
+    "$recursiveRef", "extends", "disallow", "divisibleBy", "formatMinimum", "formatMaximum",
+    "formatExclusiveMinimum", "formatExclusiveMaximum", "x-guidance",
+}  # fmt: skip
+_ONE = ("items", "additionalItems", "additionalProperties")
+_MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties")
+_DEFINITIONS = ("$defs", "definitions")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "enum")
+
+# Without \uXXXX each string is written in one way. With it, "\u0061" would be a name that is not "a", and a
+# declared property would slip past its schema.
+_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+_WHITESPACE: dict[str, dict[str, Any]] = {
+    # At most one space, behind a comma or a colon: small models that may begin a new line often never end it.
+    "compact": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
+    # One space, or at most two new lines and an indentation.
+    "indented": {"whitespace_pattern": r"\x20|\r?\n{1,2}[\x20\t]{0,40}"},
+}
+
+
+def prepare_schema(source: str) -> str:
+    """The schema as JSON in the form that llguidance reads; RequestError if it cannot be enforced exactly."""
+    if len(source) > MAX_SOURCE:
+        raise RequestError(f"the JSON schema has {len(source)} characters; at most {MAX_SOURCE} are accepted")
+    try:
+        schema = json.loads(source, parse_constant=_no_constant)
+    except RecursionError:
+        raise RequestError("the JSON schema is nested too deeply; at most 128 levels are accepted") from None
+    except ValueError as error:
+        raise RequestError(f"the JSON schema is not valid JSON: {error}") from None
+    return json.dumps(prepare_schema_value(schema))
+
+
+def prepare_schema_value(schema: Any) -> dict[str, Any]:
+    """The same for a schema that is parsed already, which is changed in place."""
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise RequestError(f"a JSON schema must be an object, not {json.dumps(schema)[:40]}")
+    whitespace = schema.pop("x-whitespace", "compact")
+    if not isinstance(whitespace, str) or whitespace not in _WHITESPACE:
+        raise RequestError(
+            f"the JSON schema has x-whitespace {json.dumps(whitespace)[:40]}; compact or indented is right"
+        )
+    _Walk(schema).run()
+    schema["x-guidance"] = _WHITESPACE[whitespace] | _ESCAPES
+    return schema
+
+
+class _Walk:
+    """Visits every schema that can be reached from the root and makes it plain draft 2020-12, or refuses it.
+
+    llguidance ignores the keywords that a schema's own draft does not know; without `$schema` it reads all as the
+    latest draft, knows the keywords of all and refuses those that it cannot keep.
+    """
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._seen: dict[int, dict[str, Any]] = {}
+        self._conjunctions = Conjunctions(self._target)
+        self._waiting: list[tuple[Any, str]] = [(root, "#")]
+        self._property_pairs = self._pattern_pairs = self._patterns = 0
+        draft = root.get("$schema")
+        self._old_ids = isinstance(draft, str) and "draft-04" in draft
+        if isinstance(draft, str) and "json-schema.org/draft-03" in draft:
+            raise RequestError("the JSON schema is of draft 3; drafts 4, 6, 7, 2019-09 and 2020-12 are supported")
+
+    def run(self) -> None:
+        while self._waiting:
+            schema, pointer = self._waiting.pop()
+            if not isinstance(schema, dict) or id(schema) in self._seen:
+                continue
+            self._seen[id(schema)] = schema
+            if len(self._seen) > MAX_SCHEMAS:
+                raise RequestError(f"the JSON schema consists of more than {MAX_SCHEMAS} schemas, which is the limit")
+            self._modernize(schema)
+            self._check(schema, pointer)
+            self._measure(schema, pointer)
+            self._conjunctions.check(schema, pointer)
+            self._waiting.extend(reversed(list(self._inner(schema, pointer))))
+        self._conjunctions.close(list(self._seen.values()))
+
+    def _modernize(self, schema: dict[str, Any]) -> None:
+        for annotation in ("$schema", "$dynamicAnchor", "$recursiveAnchor"):
+            schema.pop(annotation, None)
+        if schema.get("uniqueItems") is False:
+            del schema["uniqueItems"]
+        if self._old_ids and isinstance(schema.get("id"), str):
+            schema.setdefault("$id", schema.pop("id"))
+        if isinstance(reference := schema.get("$ref"), str):
+            schema["$ref"] = quote(reference, safe="#%/:?&=~@!$'()*+,;")  # generators leave < and | as they are
+        identity = schema.get("$id")
+        if isinstance(identity, str) and identity.startswith("#"):
+            schema["$anchor"] = schema.pop("$id")[1:]
+
+    def _check(self, schema: dict[str, Any], pointer: str) -> None:
+        for keyword in schema:
+            if keyword in _UNSUPPORTED:
+                raise RequestError(
+                    f"the JSON schema uses {keyword!r} at {pointer}, which no grammar can keep; remove it or say it"
+                    " with the keywords that are supported"
+                )
+        least, required = schema.get("minProperties", 0), schema.get("required", ())
+        names = len(required) if isinstance(required, list) else 0
+        if isinstance(least, int) and least > max(1, names):
+            raise RequestError(
+                f"the JSON schema wants minProperties {least} at {pointer}, but names may repeat if they are free;"
+                " name the properties that must be there in 'required'"
+            )
+        for keyword in _NUMBERS:
+            if keyword in schema and (number := _inexact(schema[keyword])) is not None:
+                raise RequestError(
+                    f"the JSON schema has {str(number)[:40]} in {keyword!r} at {pointer}, which a 64-bit float cannot"
+                    " hold exactly; only numbers that it can hold are supported"
+                )
+
+        for keyword, literals in (("const", [schema.get("const")]), ("enum", schema.get("enum"))):
+            for literal in literals if isinstance(literals, list) else ():
+                _check_literal(len(json.dumps(literal)), f"a value of {keyword!r} at {pointer}")
+        for keyword in _NAMED:
+            for name in schema[keyword] if isinstance(schema.get(keyword), dict) else ():
+                _check_literal(len(name), f"a name of {keyword!r} at {pointer}")
+
+    def _measure(self, schema: dict[str, Any], pointer: str) -> None:
+        names, patterns = schema.get("properties"), schema.get("patternProperties")
+        n_names = len(names) if isinstance(names, dict) else 0
+        n_patterns = len(patterns) if isinstance(patterns, dict) else 0
+        self._property_pairs += n_names * n_names
+        self._pattern_pairs += n_patterns * (n_patterns - 1) // 2
+        self._patterns += n_patterns + ("pattern" in schema)
+        if self._property_pairs > MAX_PROPERTY_PAIRS:
+            raise RequestError(f"the JSON schema has too many properties, {n_names} of them in one object at {pointer}")
+        if self._pattern_pairs > MAX_PATTERN_PAIRS:
+            raise RequestError(
+                f"the JSON schema has too many patternProperties, {n_patterns} of them in one object at {pointer}"
+            )
+        if self._patterns > MAX_PATTERNS:
+            raise RequestError(f"the JSON schema has more than {MAX_PATTERNS} patterns, which is the limit")
+
+    def _inner(self, schema: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
+        for keyword, value in schema.items():
+            if keyword in _ONE and isinstance(value, dict):
+                yield value, f"{pointer}/{keyword}"
+            elif keyword in (*_MANY, "items") and isinstance(value, list):
+                yield from ((item, f"{pointer}/{keyword}/{i}") for i, item in enumerate(value))
+            elif keyword in _NAMED and isinstance(value, dict):
+                yield from ((item, f"{pointer}/{keyword}/{name}") for name, item in value.items())
+            elif keyword == "$ref" and isinstance(value, str):
+                yield from self._referenced(value)
+
+    def _referenced(self, reference: str) -> Iterator[tuple[Any, str]]:
+        """The schema that a reference points to; all definitions if only llguidance can resolve it."""
+        target = self._target(reference)
+        if isinstance(target, (dict, bool)):
+            yield target, reference
+            return
+        for keyword in _DEFINITIONS:
+            definitions = self._root.get(keyword)
+            if isinstance(definitions, dict):
+                yield from ((value, f"#/{keyword}/{name}") for name, value in definitions.items())
+
+    def _target(self, reference: str) -> Any:
+        """What a reference within the root points to; None if only llguidance can resolve it."""
+        target: Any = self._root if reference in ("#", "#/") or reference.startswith("#/") else None
+        for part in reference.split("/")[1:] if target is not None and reference not in ("#", "#/") else ():
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(target, dict):
+                target = target.get(name)
+            elif isinstance(target, list) and name.isdecimal():
+                target = target[int(name)] if int(name) < len(target) else None
+            else:
+                target = None
+        return target
+
+
+def _check_literal(length: int, what: str) -> None:
+    if length > MAX_LITERAL:
+        raise RequestError(f"the JSON schema has {length} characters in {what}; at most {MAX_LITERAL} can be kept")
+
+
+def _inexact(value: Any) -> int | float | None:
+    """The first whole number in `value` that a float does not hold exactly, or one that is not finite."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, (dict, list)):
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                return item
+        elif isinstance(item, int) and (abs(item) > 1 << 1000 or int(float(item)) != item):
+            return item
+    return None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")

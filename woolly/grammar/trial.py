@@ -1,0 +1,74 @@
+"""Trials: a grammar that could be costly is first compiled in a child process with limits.
+
+llguidance counts no fuel while it lowers a JSON schema, and Rust aborts the process if an allocation fails. No thread
+can stop or survive that, so the child goes first: 30 ms for each grammar that is not in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from woolly.errors import RequestError
+
+__all__ = ["is_plain", "try_grammar"]
+
+MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
+SECONDS = 5  # of processor time
+PATIENCE = 20.0  # seconds on the clock of a loaded machine
+PLAIN_SIZE = 64 << 10
+
+# What makes automata whose size is not bounded by the length of the schema.
+_COSTLY = ("pattern", "patternProperties", "multipleOf", "allOf")
+
+_slots = threading.BoundedSemaphore(2)  # so that many hostile requests do not start as many children
+
+
+def is_plain(kind: str, grammar: str) -> bool:
+    """Whether the cost of a grammar is bounded by its length, so that it needs no trial."""
+    if kind in ("json_object", "choice"):
+        return True
+    return kind == "json_schema" and len(grammar) < PLAIN_SIZE and not any(f'"{name}"' in grammar for name in _COSTLY)
+
+
+def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
+    """RequestError if a child process cannot compile the grammar within MEMORY and SECONDS."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        return  # there is no interpreter to start; the bounds on sources remain
+    import llguidance._lib as library
+
+    order = {
+        "grammar": grammar,
+        "limits": dict(limits),
+        "library": library.__file__,
+        "memory": MEMORY,
+        "seconds": SECONDS,
+        "stack": stack,
+    }
+    with _slots:
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("trial_child.py"))],
+                input=json.dumps(order).encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise _too_costly() from None
+        except OSError as error:
+            raise RequestError(f"the grammar cannot be tried, because no process can start: {error.strerror}") from None
+    if ended.returncode != 0:
+        raise _too_costly()
+
+
+def _too_costly() -> RequestError:
+    return RequestError(
+        f"the grammar is too costly to compile: {SECONDS} s and {MEMORY >> 30} GB are the limits; make its patterns,"
+        " formats, lengths and multipleOf fewer or simpler"
+    )

@@ -1,0 +1,291 @@
+"""AsyncLLM: the same model for asyncio. One thread runs the engine; the event loop never waits for a step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+from woolly.chat import Layout
+from woolly.engine import Chunk, Completion, Driver, Request, Score
+from woolly.engine.mailbox import LoopBell, LoopMailbox
+from woolly.engine.meaning import Reading
+from woolly.engine.meaning.waiting import wait_for_reading
+from woolly.errors import KeywordError, RequestError
+from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader
+from woolly.llm.llm import LLM
+from woolly.llm.options import ChatOptions, GenerateOptions
+from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
+from woolly.llm.requests import Params, Prompt, Prompts
+from woolly.llm.texts import Classification, Float32, Text, listed
+from woolly.plan import Pooling
+from woolly.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AsyncChatStream", "AsyncLLM", "AsyncStream"]
+
+
+class AsyncLLM:
+    """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
+
+    >>> async with AsyncLLM("smollm2") as llm:
+    ...     async for chunk in llm.stream_chat("Why is the sky blue?", max_tokens=50):
+    ...         print(chunk.text, end="")
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
+        """Opens the model as `LLM(model, **options)` does, and blocks the event loop until it is loaded; see `open`."""
+        self.llm = LLM(model, **options)
+
+    @classmethod
+    async def open(cls, model: str | os.PathLike[str], **options: Any) -> AsyncLLM:
+        """Opens the model on another thread: `async with await AsyncLLM.open("smollm2") as llm`."""
+        loading = asyncio.ensure_future(asyncio.to_thread(cls, model, **options))
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: what it loads is freed as soon as it is there.
+            loading.add_done_callback(_free)
+            raise
+
+    @overload
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion: ...
+
+    @overload
+    async def generate(
+        self,
+        prompt: Prompts,
+        params: Params | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    async def generate(
+        self,
+        prompt: Prompt | Prompts,
+        params: Params | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion | list[Completion]:
+        """As `LLM.generate`, without streaming."""
+        _check_options(options, "stream")
+        groups = await asyncio.to_thread(self.llm.prepare, prompt, params, **options)
+        completions = await self._complete(groups)
+        return completions if is_list_of_prompts(prompt) else completions[0].checked()
+
+    @overload
+    async def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> ChatCompletion: ...
+
+    @overload
+    async def chat(
+        self, messages: Chats, params: Params | None = None, **options: Unpack[ChatOptions]
+    ) -> list[ChatCompletion]: ...
+
+    async def chat(
+        self,
+        messages: Messages | Chats,
+        params: Params | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> ChatCompletion | list[ChatCompletion]:
+        """As `LLM.chat`, without streaming."""
+        _check_options(options, "stream_chat")
+        chats = await asyncio.to_thread(self.llm.prepare_chats, messages, params, **options)
+        completions = await self._complete([requests for _, requests in chats])
+        if not (many := is_list_of_chats(messages)):
+            completions[0].checked()
+        answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        return answers if many else answers[0]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncStream:
+        """As `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
+
+        The first read raises the error of a request that cannot be served; `timeout` counts from it.
+        """
+        if is_list_of_prompts(prompt):
+            raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+
+        def prepare() -> Sequence[Request]:
+            return self.llm.prepare(prompt, params, **options)[0]
+
+        return AsyncStream(self.llm.driver, prepare)
+
+    def stream_chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> AsyncChatStream:
+        """As `LLM.chat` with `stream`; refused as by `stream`."""
+        return AsyncChatStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
+
+    async def score(self, prompt: Prompt) -> Score:
+        """As `LLM.score`."""
+        request = await asyncio.to_thread(self.llm.prepare_score, prompt)
+        await self._run([request])
+        return Score.of(request)
+
+    async def embed(
+        self,
+        texts: Text | Sequence[Text],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        pooling: Pooling | None = None,
+        truncate: bool = False,
+    ) -> Float32:
+        """As `LLM.embed`; cancelling the task ends the reading."""
+        prepare = partial(self.llm.prepare_embedding, dimensions=dimensions, pooling=pooling, truncate=truncate)
+        reading = await self.read(prepare, listed(texts))
+        return self.llm.vectors(reading, normalize=normalize, dimensions=dimensions)
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        raw: bool = False,
+        truncate: bool = False,
+        document_tokens: int | None = None,
+    ) -> Float32:
+        """As `LLM.rerank`."""
+        prepare = partial(self.llm.prepare_ranking, truncate=truncate, document_tokens=document_tokens)
+        reading = await self.read(prepare, query, documents)
+        return self.llm.ranks(reading, raw=raw)
+
+    async def classify(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Classification]:
+        """As `LLM.classify`."""
+        prepare = partial(self.llm.prepare_classification, truncate=truncate)
+        return self.llm.classes(await self.read(prepare, listed(texts)))
+
+    async def read(self, prepare: Callable[..., Reading], *args: Any) -> Reading:
+        """Returns the reading that `prepare` makes off the event loop, when it is over."""
+        reading = await asyncio.to_thread(prepare, *args)
+        await wait_for_reading(self.llm.driver, reading)
+        return reading
+
+    async def close(self) -> None:
+        """Ends the thread and frees everything; open requests end cancelled."""
+        await asyncio.to_thread(self.llm.close)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"Async{self.llm!r}"
+
+    async def _complete(self, groups: Sequence[Sequence[Request]]) -> list[Completion]:
+        await self._run([request for group in groups for request in group])
+        return [Completion.of(group) for group in groups]
+
+    async def _run(self, requests: Sequence[Request]) -> None:
+        """Runs requests to their ends; cancelling the task cancels them."""
+        async with AsyncStream(self.llm.driver, requests, raises=False) as stream:
+            async for _ in stream:
+                pass
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """Chunks of one answer, or of several in turn. The request starts at the first one; closing or dropping ends it."""
+
+    def __init__(
+        self, driver: Driver, requests: Sequence[Request] | Callable[[], Sequence[Request]], *, raises: bool = True
+    ) -> None:
+        """A callable prepares its requests off the event loop, which a long prompt would block."""
+        self._driver = driver
+        self._prepare = requests if callable(requests) else None
+        self._requests: tuple[Request, ...] = () if callable(requests) else tuple(requests)
+        self._raises = raises
+        self._mail: LoopMailbox | None = None  # once the request has started
+        self._closed = False
+
+    async def __anext__(self) -> Chunk:
+        try:
+            if self._mail is None and not self._closed:
+                self._mail = await self._start()
+            if self._mail is None or self._closed or (chunk := await self._mail.read()) is None:
+                raise StopAsyncIteration
+        except BaseException:
+            self._end()
+            raise
+        if chunk.error is not None and self._raises:
+            self._end()
+            raise chunk.error
+        return chunk
+
+    async def aclose(self) -> None:
+        """Cancels what has not finished."""
+        self._end()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    async def _start(self) -> LoopMailbox | None:
+        if self._prepare is not None:
+            self._requests = tuple(await asyncio.to_thread(self._prepare))
+            self._prepare = None
+        if self._closed:
+            return None
+        mail = LoopMailbox(len(self._requests), LoopBell())
+        self._driver.add(self._requests, mail.post)
+        return mail
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._mail is not None and self._mail.n_open:
+                self._driver.cancel(self._requests)
+
+
+class AsyncChatStream(AsyncStream):
+    """An AsyncStream of ChatChunks."""
+
+    def __init__(self, driver: Driver, prepare: Callable[[], tuple[Layout, Sequence[Request]]]) -> None:
+        self._reader: ChatReader | None = None
+
+        def requests() -> Sequence[Request]:
+            layout, requests = prepare()
+            self._reader = ChatReader(layout, requests)
+            return requests
+
+        super().__init__(driver, requests)
+
+    async def __anext__(self) -> ChatChunk:
+        chunk = await super().__anext__()
+        assert self._reader is not None  # made before the first chunk
+        return self._reader.read(chunk)
+
+
+def _free(loading: asyncio.Future[AsyncLLM]) -> None:
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().llm.close()
+
+
+def _check_options(options: Mapping[str, Any], stream: str) -> None:
+    for name in ("stream", "progress"):
+        if name in options:
+            raise KeywordError(f"AsyncLLM takes no {name!r}; its method {stream} streams", field=name)

@@ -1,0 +1,83 @@
+"""Opens the folder in which the cache of a model keeps pages on disk."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from woolly.cache.disk import PageFolder
+from woolly.cache.tier import DiskStats, DiskTier
+from woolly.engine import Engine, LoadedModel
+from woolly.errors import RequestError
+from woolly.llm.identity import Identified, Identity, compute_rate, identity_of
+from woolly.runtime import Program, parse_size
+from woolly.store import models_folder
+
+__all__ = ["DiskCache", "OnDisk", "open_disk", "pages_folder", "pages_name"]
+
+
+@dataclass(frozen=True)
+class DiskCache:
+    """A folder for pages of one identity, and how fast the model computes what it would spare."""
+
+    identity: Identity
+    folder: PageFolder
+    compute_rate: float
+
+
+class OnDisk(Identified):
+    """The part of LLM that knows what is on disk."""
+
+    _tier: DiskTier | None = None
+
+    def disk_stats(self) -> DiskStats | None:
+        """Returns what the disk tier of the cache did so far; None without `cache_disk`."""
+        return self.driver.call(Engine.disk_stats)
+
+    @property
+    def known_disk_stats(self) -> DiskStats | None:
+        """Returns the counts without waiting for the step under way; they may be of different moments."""
+        return None if self._tier is None else self._tier.stats()
+
+    def _use_disk(self, disk: DiskCache | None, engine: Engine) -> None:
+        if disk is None:
+            return
+        self._identity = disk.identity
+        self._tier = engine.scheduler.tier
+        if not engine.has_disk:
+            warnings.warn(
+                "cache_disk is not used: this model's layers with a window keep pages of their own, or the backend's"
+                " cache cannot be copied",
+                stacklevel=3,
+            )
+
+
+def pages_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Returns the folder of pages of all models: the given one, or `$WOOLLY_HOME/pages`."""
+    return models_folder().parent / "pages" if folder is None else Path(folder)
+
+
+def pages_name(program: Program, identity: Identity) -> str:
+    """Returns the folder's name for pages of an identity: plans with further layers have larger pages."""
+    state = program.new_state(1, 1 if program.plan.slots else 0)
+    return f"{identity.id}-{state.page_bytes}-{state.slot_bytes}"
+
+
+def open_disk(
+    loaded: LoadedModel, size: int | str | None, folder: str | os.PathLike[str] | None = None
+) -> DiskCache | None:
+    """Returns the folder for pages of a model, None without a size. No run may use the program meanwhile."""
+    most = parse_size("cache_disk", size)
+    if not most:
+        return None
+    place = pages_folder(folder)
+    identity = identity_of(loaded.program, loaded.file, [adapter.file for adapter in loaded.adapters])
+    rate = compute_rate(loaded.program)
+    try:
+        return DiskCache(identity, PageFolder(place, pages_name(loaded.program, identity), most), rate)
+    except OSError as error:
+        raise RequestError(
+            f"cache_disk: {error.filename or place} cannot be used ({error.strerror})", field="cache_disk"
+        ) from None

@@ -1,0 +1,154 @@
+"""The Identity of bits: two programs with one identity give one answer, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine import Driver, LoadedModel
+from woolly.errors import ModelError
+from woolly.gguf import GGUFFile
+from woolly.runtime import Batch, PortableState, Program, pages_for
+from woolly.sampling import SamplingParams
+from woolly.sampling.sampler import Sampler
+from woolly.store.digest import digest_of
+
+__all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "identity_of"]
+
+# Raised when a change of the code changes a bit of any logit or of any choice: what was computed before is then not
+# taken for what is computed now.
+ARITHMETIC = 2
+
+# Tokens of the probe: more than a page, so that the second page and the first are read together. Pages of zeros before
+# them make the past long enough that attention splits it and merges what the splits found.
+_N_TOKENS = 40
+_N_PAST = 288
+_N_ROWS = 8  # at the end, whose logits are hashed and sampled from
+
+# One chain for each function whose bits could depend on the machine: powers, logarithms, exponentials.
+_CHAINS = (
+    SamplingParams(seed=1, temperature=0.8),
+    SamplingParams(seed=2, temperature=1.0, typical_p=0.9, top_k=0),
+    SamplingParams(seed=3, mirostat=1),
+    SamplingParams(seed=4, mirostat=2),
+    SamplingParams(seed=5, temperature=1.0, dynatemp_range=0.5),
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What decides the bits of an answer, and a probe that proves it.
+
+    The kernel level, threads, chunks and other requests are not in it: they do not change a bit. A level that does,
+    such as `scalar`, whose sums round twice where others fuse, differs in its probe.
+    """
+
+    arithmetic: int  # ARITHMETIC of the code
+    model: str  # SHA-256 over its files, and over those of its adapters
+    backend: str
+    kv_type: str
+    probe: str  # digest of logits and of tokens that were sampled from them; empty for a model that writes nothing
+
+    @property
+    def id(self) -> str:
+        """Returns a short name, equal for equal identities."""
+        facts = (str(self.arithmetic), self.model, self.backend, self.kv_type, self.probe)
+        return f"w{self.arithmetic}-{hashlib.blake2b(chr(0).join(facts).encode(), digest_size=12).hexdigest()}"
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Identified:
+    """The part of LLM that knows its identity; any thread may ask for it."""
+
+    driver: Driver
+    _loaded: list[LoadedModel]
+    _identity: Identity | None = None
+    _identifying: threading.Lock
+
+    def identity(self) -> Identity:
+        """Returns what decides the bits of the answers; the first call runs a probe between two steps.
+
+        Processes with one identity give one answer to one request, byte for byte.
+        """
+        with self._identifying:
+            if self._identity is None:
+                loaded = self._loaded[0]
+                files = [loaded.file, *(adapter.file for adapter in loaded.adapters)]
+                digest = digest_of([path for one in files for path in one.paths])  # while the engine goes on
+                self._identity = self.driver.call(lambda engine: _proved(engine.program, digest))
+            return self._identity
+
+    @property
+    def known_identity(self) -> Identity | None:
+        """Returns the identity if it was asked for before."""
+        return self._identity
+
+
+def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] = ()) -> Identity:
+    """Returns the identity of a program, after a run of 40 tokens. The files are read once, and later only if changed.
+
+    No other run may use the program meanwhile.
+    """
+    return _proved(program, digest_of([path for one in (file, *adapters) for path in one.paths]))
+
+
+def _proved(program: Program, digest: str) -> Identity:
+    about = program.about
+    return Identity(ARITHMETIC, digest, about.backend, about.kv_type, _probe(program))
+
+
+def compute_rate(program: Program) -> float:
+    """Returns the tokens per second at which a program computes a short prompt; 0 for one that writes nothing.
+
+    A run before it, as `identity_of` makes one, has packed the weights.
+    """
+    if program.plan.result != "logits":
+        return 0.0
+    start = time.perf_counter()
+    tokens, _ = _run(program)
+    return len(tokens) / max(1e-9, time.perf_counter() - start)
+
+
+def _run(program: Program) -> tuple[list[int], npt.NDArray[np.float32]]:
+    """Runs the tokens of the probe and returns them with the logits of the last rows."""
+    plan = program.plan
+    n_tokens = min(_N_TOKENS, program.max_rows)
+    tokens = [(i * 7919 + 13) % plan.n_tokens for i in range(n_tokens)]
+    n_pages, has_slots = pages_for(_N_PAST + n_tokens), bool(plan.slots)
+    state = program.new_state(n_pages, 2 if has_slots else 0)
+    n_past, slots = 0, [(-1, 0)]
+    if isinstance(state, PortableState):
+        n_past, slots = _N_PAST, [(0, 1)]
+        for page in range(pages_for(n_past)):
+            state.write_page(page, np.zeros(state.page_bytes, np.uint8))
+        if has_slots:
+            state.write_slot(0, np.zeros(state.slot_bytes, np.uint8))
+    batch = Batch.of(
+        [(tokens, n_past, range(n_pages))],
+        range(max(0, n_tokens - _N_ROWS), n_tokens),
+        slots=slots if has_slots else None,
+    )
+    return tokens, program.run(batch, state).copy()
+
+
+def _probe(program: Program) -> str:
+    if program.plan.result != "logits":
+        return ""
+    tokens, logits = _run(program)
+    digest = hashlib.blake2b(logits.tobytes(), digest_size=16)
+    for params in _CHAINS:
+        sampler = Sampler(params, None, tokens)
+        with suppress(
+            ModelError
+        ):  # logits that are not finite: a request gets that error, the identity does not need it
+            digest.update(np.array([sampler.next(row).token for row in logits], np.int32).tobytes())
+    return digest.hexdigest()

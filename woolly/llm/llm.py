@@ -1,0 +1,400 @@
+"""LLM: load, generate, chat, embed, rerank, score, logits, tokenize. The library's face."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.cache import PrefixStats
+from woolly.engine import (
+    Chunk,
+    Completion,
+    Driver,
+    Engine,
+    LoadedModel,
+    Request,
+    Score,
+    Stream,
+    context_limit,
+    default_ctx,
+    default_kv_tokens,
+    default_snapshots,
+    load_model,
+)
+from woolly.engine.adapters import named_adapters
+from woolly.engine.control_vectors import scaled_files
+from woolly.engine.step_names import find_norm
+from woolly.errors import RequestError
+from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
+from woolly.llm.disk import OnDisk, open_disk
+from woolly.llm.options import ChatOptions, GenerateOptions
+from woolly.llm.presets import defaults_of
+from woolly.llm.progress import progress_bar
+from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
+from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
+from woolly.llm.speculation import open_draft, own_draft
+from woolly.llm.texts import TextReader
+from woolly.plan import Plan
+from woolly.runtime import Options, parse_size
+from woolly.sampling import SamplingParams
+from woolly.sampling.keywords import with_near_names
+from woolly.store import find_preset
+from woolly.templates import ChatTemplate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
+
+
+@with_near_names
+class LLM(RequestMaker, TextReader, OnDisk):
+    """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
+
+    `path`, `tokenizer`, `template` and `ctx` tell what was opened.
+
+    >>> with LLM("smollm2") as llm:
+    ...     print(llm.chat("Why is the sky blue?", max_tokens=50))
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        backend: str = "auto",
+        threads: int | None = None,
+        ctx: int | None = None,
+        kv_tokens: int | None = None,
+        weight_memory: int | str | None = None,
+        kv_type: str | None = None,
+        max_running: int = 16,
+        chunk: int | None = None,
+        speculation: str | os.PathLike[str] | LLM | None = "auto",
+        draft_tokens: int = 8,
+        adapters: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]] | None = None,
+        control_vectors: Mapping[str, float] | Sequence[str | os.PathLike[str]] | None = None,
+        control_vector_layers: tuple[int, int] | None = None,
+        chat_template: str | None = None,
+        preset: str | None = None,
+        cache_disk: int | str | None = None,
+        cache_disk_folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Opens a GGUF file, by path or by the name under which it was pulled.
+
+        `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as
+        a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
+        `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
+        where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
+        requests run at once, others wait; a step computes at most `chunk` tokens for all of them. `threads` None takes
+        all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as text such as "600MB".
+        `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values. `speculation` guesses up to `draft_tokens`
+        tokens ahead, which changes no text: by "prompt_lookup" in the text so far, with "mtp" by the block for that in
+        the model's own file (multi-token prediction), or with a smaller model of the same vocabulary, given as a file,
+        a name or an open LLM, whose file is then opened once more. "auto" is "mtp" if the file has such a block; None
+        or "none" guesses nothing.
+        `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
+        each as its own `adapters` says.
+        `control_vectors` are GGUF files of directions that are added to what layers leave, for all requests: a list, or
+        a mapping of files to scales; `control_vector_layers` are the first and the last layer that get theirs.
+        `chat_template` lays out conversations in place of the file's own. `preset` names a table of presets.toml, whose
+        system prompt, context and sampling hold where a call gives none; by default the one of the model's name, if
+        there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
+        "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
+        """
+        counts = {"max_running": max_running, "draft_tokens": draft_tokens, "chunk": 1 if chunk is None else chunk}
+        for name, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
+        if chat_template is not None and not (isinstance(chat_template, str) and chat_template.strip()):
+            raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
+        options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
+        named = named_adapters(adapters)
+        guesses: str | os.PathLike[str] | None
+        if isinstance(speculation, LLM):
+            _ = speculation.engine  # raises if it was closed
+            # Not its program: the logits of a run are a view that a run for the other engine would overwrite.
+            guesses = speculation.path
+        else:
+            guesses = speculation
+        loaded = load_model(
+            model,
+            backend,
+            options,
+            adapters=named,
+            ctx=ctx,
+            draft=own_draft(guesses),
+            control_vectors=scaled_files(control_vectors),
+            control_vector_layers=control_vector_layers,
+        )
+        self.path: Path = loaded.path
+        self.tokenizer = loaded.tokenizer
+        self._loaded: list[LoadedModel] = [loaded]
+        self._identifying = threading.Lock()
+        try:
+            ends = (self.tokenizer.bos_id, self.tokenizer.eos_id)
+            bos, eos = ("" if token is None else self.tokenizer.token_text(token) for token in ends)
+            metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
+            self.template = ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
+            self.preset = find_preset(loaded.path, preset)
+            self.defaults = defaults_of(self.preset, SamplingParams())
+            if ctx is None and self.preset is not None:
+                ctx = self.preset.ctx
+            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, kv_type)
+            kv_tokens = default_kv_tokens(loaded.program, self.ctx, kv_tokens)
+            disk = open_disk(loaded, cache_disk, cache_disk_folder)
+            engine = Engine(
+                loaded.program,
+                self.tokenizer,
+                ctx=self.ctx,
+                ctx_limit=context_limit(loaded.file, loaded.program.plan),
+                kv_tokens=kv_tokens,
+                chunk=chunk,
+                max_running=max_running,
+                n_snapshots=default_snapshots(loaded.program.plan),
+                draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, max_running, backend, options),
+                draft_tokens=draft_tokens,
+                check_file=loaded.check,
+                adapters=[adapter.name for adapter in loaded.adapters],
+                disk=None if disk is None else disk.folder,
+                compute_rate=0.0 if disk is None else disk.compute_rate,
+                salt=loaded.salt,
+            )
+            self._use_disk(disk, engine)
+            self.driver = Driver(engine)
+        except BaseException:
+            self._unload()
+            raise
+
+    @property
+    def plan(self) -> Plan:
+        """The steps that make up the model."""
+        return self.engine.program.plan
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the requests."""
+        return self.driver.engine
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.driver.is_closed
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters that were opened with the model, in the order of their numbers."""
+        _ = self.driver.engine  # raises if this was closed
+        return tuple(adapter.name for adapter in self._loaded[0].adapters)
+
+    @property
+    def n_vocab(self) -> int:
+        """Width of a row of logits."""
+        return self.plan.n_tokens
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Text -> ids; `add_special` adds BOS and EOS as the file says, `parse_special` knows control tokens."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Ids -> text."""
+        return self.tokenizer.decode(ids)
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits after each of the ids, float32 [len(ids), n_vocab]."""
+        return self.driver.call(lambda engine: engine.logits(ids))
+
+    def hidden(self, ids: Sequence[int], step: str | int) -> npt.NDArray[np.float32]:
+        """Returns what a step makes of each of the ids, float32 [len(ids), width], the same on every backend.
+
+        "blk.3" is what layer 3 leaves, "output_norm" the final state, normed, of which the logits are made,
+        "blk.3.ffn_norm" the value of the model's step with that weight (`woolly plan`), a number the step that
+        `woolly plan --fused` prints with it. RequestError if the backend never makes that value by itself.
+        """
+        if (found := find_norm(self.engine.program, step)) is None:
+            return self.driver.call(lambda engine: engine.hidden(ids, step))
+        # The backend norms while it reads its input: that input is read, and normed here.
+        before, norm = found
+        weight = self._loaded[0].file.tensors[norm.weights[0].name].dequantize()
+        values = self.driver.call(lambda engine: engine.hidden(ids, before))
+        mean_square = np.mean(values.astype(np.float64) ** 2, axis=-1, keepdims=True)
+        normed: npt.NDArray[np.float32] = values * (1.0 / np.sqrt(mean_square + norm.number("eps"))).astype(np.float32)
+        return normed * weight
+
+    def score(self, prompt: Prompt) -> Score:
+        """Log-probability of each token of a text, given those before it."""
+        request = self.prepare_score(prompt)
+        self.driver.complete([[request]])
+        return Score.of(request)
+
+    def prefix_stats(self) -> PrefixStats:
+        """How much of the prompts so far was found in the cache, and why the rest was not."""
+        return self.driver.call(Engine.prefix_stats)
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompts,
+        params: Params | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[True],
+        **options: Unpack[GenerateOptions],
+    ) -> Stream: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        params: Params | None = None,
+        *,
+        stream: bool = False,
+        progress: bool = False,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion | list[Completion] | Stream:
+        """Continues a prompt (text, or token ids taken as they are), or each of a list of prompts, all at once.
+
+        A list takes one `params` for all or a list of them, and gives a list in the same order; `progress` shows a
+        bar on standard error meanwhile. With `stream`, one prompt is continued chunk by chunk.
+
+        Each field of SamplingParams is an option too, which replaces that of `params`: `generate("hi", max_tokens=5)`.
+        After `timeout` seconds a request ends with what it has, as cancelled. A higher `priority` goes first.
+        `hooks` are called with (positions, values) of the named steps (see `hidden`) for each token that is computed.
+
+        A request that fails, as by a callback of its own, raises; in a list its Completion carries the error.
+        """
+        many = is_list_of_prompts(prompt)
+        _check_progress(stream, progress)
+        groups = self.prepare(prompt, params, **options)
+        if stream:
+            if many:
+                raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+            return Stream(self.driver, groups[0])
+        completions = self._complete(groups, progress)
+        return completions if many else completions[0].checked()
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> ChatCompletion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Chats,
+        params: Params | None = None,
+        *,
+        stream: Literal[False] = False,
+        progress: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> list[ChatCompletion]: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        stream: Literal[True],
+        **options: Unpack[ChatOptions],
+    ) -> ChatStream: ...
+
+    def chat(
+        self,
+        messages: Messages | Chats,
+        params: Params | None = None,
+        *,
+        stream: bool = False,
+        progress: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> ChatCompletion | list[ChatCompletion] | ChatStream:
+        """Answers a conversation, laid out by the file's own chat template, or each of a list of them, all at once.
+
+        A text is one message of the user. The answer's `text` is without its `reasoning` and its `tool_calls`.
+        Lists, `stream`, `progress`, sampling options, `timeout` and `priority` are as in `generate`.
+
+        `schema` is a JSON schema or a pydantic class that the answer follows. `tools` are functions that the model may
+        call, in OpenAI's shape; `tool_choice` is none, auto, required or the name of one of them, and without
+        `parallel_tool_calls` at most one call comes. `reasoning_effort` sets how much a model thinks whose template has
+        such a switch; without `split_reasoning` its thoughts stay in the text. With `continue_final` the answer
+        continues the last message, which must be the assistant's. `documents` and `variables` (switches such as
+        enable_thinking) go to the template.
+
+        Control tokens that are written out in a message's content are control tokens, as in other engines: check
+        content that you do not trust.
+        """
+        _check_progress(stream, progress)
+        if stream:
+            return ChatStream(self.driver, *self.prepare_chat(messages, params, **options))
+        chats = self.prepare_chats(messages, params, **options)
+        completions = self._complete([requests for _, requests in chats], progress)
+        if not (many := is_list_of_chats(messages)):
+            completions[0].checked()
+        answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        return answers if many else answers[0]
+
+    def close(self) -> None:
+        """Frees weights, cache, threads and file; open requests end cancelled, further calls are refused."""
+        self.driver.close()
+        if not self.driver.is_foreign:  # a forked child leaves it to its parent
+            self._unload()
+
+    def __enter__(self) -> LLM:
+        _ = self.engine  # raises if this was closed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"ctx={self.ctx}" if self._loaded else "closed"
+        return f"LLM({str(self.path)!r}, {state})"
+
+    def _complete(self, groups: Sequence[Sequence[Request]], progress: bool) -> list[Completion]:
+        if not progress:
+            return self.driver.complete(groups)
+        with progress_bar(sum(map(len, groups))) as ended:
+            return self.driver.complete(groups, ended)
+
+    def _unload(self) -> None:
+        while self._loaded:
+            self._loaded.pop().close()
+
+
+def _check_progress(stream: bool, progress: bool) -> None:
+    if stream and progress:
+        raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")

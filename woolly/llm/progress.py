@@ -1,0 +1,47 @@
+"""Progress: a bar on standard error while many requests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from woolly.engine.request import Request
+
+__all__ = ["progress_bar", "texts_bar"]
+
+
+@contextmanager
+def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
+    """Yields a function to be called with each request that has ended."""
+    # Imported late: most calls show none.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:.0f} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("requests", total=n_requests, rate=0.0)
+        n_tokens = 0
+
+        def ended(request: Request) -> None:
+            nonlocal n_tokens
+            n_tokens += len(request.output)
+            elapsed = bar.tasks[0].elapsed
+            bar.update(task, advance=1, rate=n_tokens / elapsed if elapsed else 0.0)
+
+        yield ended
+
+
+@contextmanager
+def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function to be called with the number of texts that are done, from any thread."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("texts", total=n_texts)
+        yield lambda n_done: bar.update(task, completed=n_done)

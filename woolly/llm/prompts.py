@@ -1,0 +1,94 @@
+"""Prompts and conversations as callers give them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from woolly.chat import ChatRequest, ReasoningOptions, Tool, ToolChoice
+from woolly.chat.message import read_messages
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams, options_of
+from woolly.sampling.keywords import check_keywords
+from woolly.sampling.schema import read_schema
+
+__all__ = [
+    "Chats",
+    "Messages",
+    "is_list_of_chats",
+    "is_list_of_prompts",
+    "params_of_each",
+    "read_chat",
+    "split_options",
+]
+
+Messages = str | Sequence[Mapping[str, Any]]  # a text is one message of the user
+Chats = list[str] | Sequence[Sequence[Mapping[str, Any]]]
+
+_NOT_VARIABLES = ("messages", "tools", "documents")  # have arguments of their own
+
+
+def is_list_of_prompts(prompt: object) -> bool:
+    """Whether these are several prompts: a list that begins with a text or with a list of ids, or an empty list."""
+    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence):
+        return False
+    return isinstance(prompt[0], Sequence) if prompt else isinstance(prompt, list)
+
+
+def is_list_of_chats(messages: object) -> bool:
+    """Whether these are several conversations: a list that begins with a text or with a list of messages."""
+    return isinstance(messages, (list, tuple)) and isinstance(next(iter(messages), None), (str, list, tuple))
+
+
+def split_options(
+    call: str, options: Mapping[str, Any], known: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the sampling options and the others; KeywordError for one that is not known."""
+    check_keywords(call, options, known)
+    rows = options_of(SamplingParams)
+    sampling = {name: value for name, value in options.items() if name in rows}
+    return sampling, {name: value for name, value in options.items() if name not in rows}
+
+
+def params_of_each(params: Any, n: int, sampling: Mapping[str, Any], defaults: SamplingParams) -> list[SamplingParams]:
+    """Returns the parameters of each of n prompts, of one for all or one for each, with `sampling` in their place."""
+    given = list(params) if isinstance(params, (list, tuple)) else [defaults if params is None else params] * n
+    if len(given) != n:
+        raise RequestError(f"{len(given)} params were given for {n} prompts; one for all, or one for each")
+    for one in given:
+        if not isinstance(one, SamplingParams):
+            raise RequestError(f"params is of type {type(one).__name__}; SamplingParams(...) was expected")
+    return [replace(one, **sampling) for one in given] if sampling else given
+
+
+def read_chat(
+    messages: Messages,
+    params: SamplingParams,
+    *,
+    schema: Mapping[str, Any] | type | None = None,
+    tools: Sequence[Tool | Mapping[str, Any]] | None = None,
+    tool_choice: str | None = None,
+    parallel_tool_calls: bool = True,
+    reasoning_effort: str | None = None,
+    split_reasoning: bool = True,
+    continue_final: bool = False,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> ChatRequest:
+    """Returns the request of a conversation; the keywords are those of ChatOptions."""
+    for name in _NOT_VARIABLES:
+        if name in (variables or {}):
+            raise RequestError(
+                f"variables holds {name!r}, which is not a switch of the template; give it as {name}=..."
+            )
+    return ChatRequest(
+        read_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages),
+        params,
+        ToolChoice.of(tools or (), tool_choice, parallel_tool_calls),
+        read_schema(schema),
+        ReasoningOptions(reasoning_effort, split_reasoning),
+        None if documents is None else tuple(documents),
+        variables or {},
+        continue_final,
+    )

@@ -1,0 +1,268 @@
+"""TextReader: the part of LLM that turns texts into vectors, ranks and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine import Driver, LoadedModel
+from woolly.engine.meaning import Reading, TextRows
+from woolly.engine.meaning.source import find_rows
+from woolly.errors import RequestError
+from woolly.llm.progress import texts_bar
+from woolly.llm.text_ids import TextIds
+from woolly.llm.vectors import check_dimensions, cut_vectors, sigmoid, softmax
+from woolly.plan import Pooling
+from woolly.store import Purpose, models_for
+from woolly.tokens import Tokenizer
+
+__all__ = ["Classification", "Float32", "Text", "TextReader", "listed"]
+
+Float32 = npt.NDArray[np.float32]
+Text = str | Sequence[int]  # ids are taken as they are
+
+
+@dataclass(frozen=True)
+class Classification:
+    """How likely each label of a classifier is for one text. `str(classification)` is the likeliest label."""
+
+    label: str  # the likeliest
+    scores: Mapping[str, float]  # of 0 to 1 by label, in the model's order
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class TextReader:
+    """Prepares texts (any thread may), reads them beside the answers, and finishes what the model makes of them."""
+
+    tokenizer: Tokenizer
+    driver: Driver
+    ctx: int
+    _loaded: list[LoadedModel]
+
+    def embed(
+        self,
+        texts: Text | Sequence[Text],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        pooling: Pooling | None = None,
+        truncate: bool = False,
+        progress: bool = False,
+    ) -> Float32:
+        """Returns a vector for each text (text, or token ids taken as they are), float32 [n, width].
+
+        Vectors have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, which only
+        models that were trained for it (Matryoshka) bear. `pooling` says how a text's rows become one: mean, cls or
+        last; by default as the file says, and a model whose file says nothing is refused. A text of more tokens than
+        the model takes is refused, or cut with `truncate`. `progress` shows a bar on standard error.
+        """
+        reading = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
+        return self.vectors(self._read(reading, progress), normalize=normalize, dimensions=dimensions)
+
+    def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
+        """Returns a vector for each token of each text, float32 [n tokens, width], as the model leaves them.
+
+        For models whose file names no pooling; one that pools is refused.
+        """
+        reading = self.prepare_token_embedding(listed(texts), truncate=truncate)
+        return self._read(reading, False).all_rows()
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        raw: bool = False,
+        truncate: bool = False,
+        document_tokens: int | None = None,
+        progress: bool = False,
+    ) -> Float32:
+        """Returns how well each document answers the query, float32 [n], from 0 to 1; `raw` as the model scores it.
+
+        The order of the scores is that of the documents. `truncate` cuts documents that are too long for the model,
+        `document_tokens` those that have more tokens than that.
+        """
+        reading = self.prepare_ranking(query, documents, truncate=truncate, document_tokens=document_tokens)
+        return self.ranks(self._read(reading, progress), raw=raw)
+
+    def classify(
+        self, texts: Text | Sequence[Text], *, truncate: bool = False, progress: bool = False
+    ) -> list[Classification]:
+        """Returns how likely each of the model's labels is for each text."""
+        reading = self.prepare_classification(listed(texts), truncate=truncate)
+        return self.classes(self._read(reading, progress))
+
+    def prepare_embedding(
+        self,
+        texts: Sequence[Text],
+        *,
+        dimensions: int | None = None,
+        pooling: Pooling | None = None,
+        truncate: bool = False,
+    ) -> Reading:
+        """Returns a reading for `vectors`. RequestError if the model makes none, or for a text that is too long."""
+        if pooling == "none":
+            message = "pooling is 'none', which gives no vector of a text; mean, cls or last was expected"
+            raise RequestError(message, field="pooling")
+        rows = self._rows(pooling)
+        if rows is None or rows.kind != "vectors":
+            raise self._cannot("embed", "make vectors of texts", rows)
+        check_dimensions(dimensions, rows.width)
+        return self._reading(self._ids_of(texts), rows, truncate, "text")
+
+    def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
+        """Returns a reading for `Reading.all_rows`; refused as by `prepare_embedding`."""
+        rows = self._rows("none")
+        assert rows is not None
+        return self._reading(self._ids_of(texts), rows, truncate, "text")
+
+    def prepare_ranking(
+        self, query: str, documents: Sequence[str], *, truncate: bool = False, document_tokens: int | None = None
+    ) -> Reading:
+        """Returns a reading for `ranks`; refused as by `prepare_embedding`."""
+        pairs = [(query, document) for document in documents]
+        return self.prepare_pairs(pairs, truncate=truncate, document_tokens=document_tokens)
+
+    def prepare_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, document_tokens: int | None = None
+    ) -> Reading:
+        """Returns a reading for `ranks` of queries that have a document each."""
+        if document_tokens is not None and document_tokens < 1:
+            raise RequestError(
+                f"document_tokens is {document_tokens}; at least 1 was expected", names=("document_tokens",)
+            )
+        rows = self._rows(None)
+        if rows is None or rows.kind != "scores":
+            raise self._cannot("rerank", "rank documents", rows)
+        if rows.width != 1 and _yes(self._labels) is None:
+            raise RequestError(
+                f"{self._name} scores {rows.width} labels of one text ({', '.join(self._labels)}), it does not rank;"
+                " ask it to classify"
+            )
+        metadata = self._loaded[0].file.metadata
+        ids = _each(pairs, "document", lambda pair: TextIds.of_pair(pair[0], pair[1], self.tokenizer, metadata))
+        return self._reading(ids, rows, truncate, "document", document_tokens)
+
+    def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
+        """Returns a reading for `classes`; refused as by `prepare_embedding`."""
+        rows = self._rows(None)
+        if rows is None or rows.kind != "scores":
+            raise self._cannot("rerank", "classify texts", rows)
+        return self._reading(self._ids_of(texts), rows, truncate, "text")
+
+    def vectors(self, reading: Reading, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
+        """Returns the vectors of a reading that is over, or raises its error."""
+        return cut_vectors(reading.result(), dimensions, normalize)
+
+    def ranks(self, reading: Reading, *, raw: bool = False) -> Float32:
+        """Returns the scores of a reading that is over, or raises its error."""
+        rows = reading.result()
+        yes = _yes(self._labels) if rows.shape[1] > 1 else None
+        if raw:
+            return np.ascontiguousarray(rows[:, yes or 0])
+        return sigmoid(rows[:, 0]) if yes is None else np.ascontiguousarray(softmax(rows)[:, yes])
+
+    def classes(self, reading: Reading) -> list[Classification]:
+        """Returns the labels of a reading that is over, or raises its error."""
+        rows = reading.result()
+        scores = sigmoid(rows) if rows.shape[1] == 1 else softmax(rows)
+        labels = self._labels or tuple(f"LABEL_{i}" for i in range(rows.shape[1]))
+        return [
+            Classification(labels[int(row.argmax())], dict(zip(labels, row.tolist(), strict=True))) for row in scores
+        ]
+
+    @property
+    def _name(self) -> str:
+        return self._loaded[0].path.stem
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self._loaded[0].program.plan.labels
+
+    def _read(self, reading: Reading, progress: bool) -> Reading:
+        bar = texts_bar(len(reading.texts)) if progress else nullcontext(None)
+        with bar as report:
+            reading.on_progress = report
+            self.driver.read(reading)
+        return reading
+
+    def _rows(self, pooling: Pooling | None) -> TextRows | None:
+        _ = self.driver.engine  # raises if this was closed
+        loaded = self._loaded[0]
+        return find_rows(loaded.program, loaded.file.tensors, pooling)
+
+    def _cannot(self, purpose: Purpose, verb: str, rows: TextRows | None) -> RequestError:
+        """The refusal of a model that was made for something else, with the names of models that can."""
+        if rows is None:
+            why = "its file does not say how to pool its rows, as those of chat models"
+        else:
+            why = "it scores texts" if rows.kind == "scores" else "its file has no head that scores texts"
+        choice = ", or set pooling to mean or last"
+        return RequestError(
+            f"{self._name} cannot {verb}: {why}; take a model that can, such as {' or '.join(models_for(purpose)[:2])}"
+            f"{choice if rows is None and purpose == 'embed' else ''}",
+            code="wrong_model",
+            field="model",
+            names=("pooling",),
+        )
+
+    def _ids_of(self, texts: Sequence[Text]) -> list[TextIds]:
+        return _each(texts, "text", lambda text: TextIds.of(text, self.tokenizer))
+
+    def _reading(
+        self, texts: Sequence[TextIds], rows: TextRows, truncate: bool, what: str, inner: int | None = None
+    ) -> Reading:
+        """Returns a reading of texts that are cut or refused if the model cannot take them whole.
+
+        With `inner`, each is cut to that number of tokens between its head and its tail.
+        """
+        most = min(self.ctx, self.driver.engine.program.max_rows) if rows.is_whole else self.ctx
+        kept, n_cut = [], []
+        for index, text in enumerate(texts):
+            n = len(text.ids)
+            if n == 0:
+                raise RequestError(f"{what} {index} is empty; at least one token is needed", names=())
+            wanted = text if inner is None else text.cut(text.n_head + inner + text.n_tail) or text
+            short = wanted.cut(most) if truncate or len(wanted.ids) <= most else None
+            if short is None:
+                raise RequestError(
+                    f"{what} {index} has {n} tokens, but this model takes {most} at once; shorten it"
+                    + ("" if truncate else ", or let truncate cut it"),
+                    code="context_length",
+                    limit=most,
+                    given=n,
+                    names=("truncate",),
+                )
+            kept.append(short.ids)
+            n_cut.append(n - len(short.ids))
+        return Reading(kept, rows, n_cut=n_cut)
+
+
+def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> list[TextIds]:
+    """Returns the ids of each text; an error names the text."""
+    out = []
+    for index, text in enumerate(texts):
+        try:
+            out.append(make(text))
+        except RequestError as error:
+            raise error.retold(f"{what} {index}: {error}", RequestError) from error
+    return out
+
+
+def listed(texts: Any) -> Sequence[Any]:
+    """Returns several texts as they are, and one text, or the ids of one, as a list of it."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        return [texts]
+    return [texts] if len(texts) and isinstance(texts[0], (int, np.integer)) else texts
+
+
+def _yes(labels: Sequence[str]) -> int | None:
+    """Returns the label that says that a document answers the query, as those of rerankers made of chat models."""
+    return next((i for i, label in enumerate(labels) if label.lower() == "yes"), None)

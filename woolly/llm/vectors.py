@@ -1,0 +1,48 @@
+"""Vectors and scores: lengths, dimensions and probabilities of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import RequestError
+
+__all__ = ["check_dimensions", "cut_vectors", "sigmoid", "softmax"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+def check_dimensions(dimensions: int | None, width: int) -> None:
+    """RequestError if vectors of `width` numbers cannot be cut to `dimensions`."""
+    if dimensions is None:
+        return
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= width:
+        raise RequestError(
+            f"dimensions is {dimensions!r}; this model's vectors take a whole number from 1 to {width}",
+            field="dimensions",
+            limit=width,
+        )
+
+
+def cut_vectors(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
+    """Returns the first numbers of each row, of length 1 if `normalize`; a row of zeros stays as it is."""
+    rows = rows[:, :dimensions]
+    if not normalize:
+        return np.ascontiguousarray(rows)
+    lengths = np.sqrt(np.sum(rows.astype(np.float64) ** 2, axis=-1, keepdims=True))
+    out: Float32 = (rows / np.where(lengths == 0, 1.0, lengths)).astype(np.float32)
+    return out
+
+
+def sigmoid(rows: Float32) -> Float32:
+    """Returns scores of any size as numbers from 0 to 1."""
+    wide = rows.astype(np.float64)
+    out: Float32 = (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)  # exp would overflow
+    return out
+
+
+def softmax(rows: Float32) -> Float32:
+    """Returns the scores of each row as numbers that sum to 1."""
+    wide = np.exp(rows.astype(np.float64) - rows.max(axis=-1, keepdims=True))
+    out: Float32 = (wide / wide.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return out

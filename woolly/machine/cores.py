@@ -1,0 +1,31 @@
+"""How many threads a computation should use by default."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["default_threads"]
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use: affinity and cgroup quota respected, hyper-threads counted once."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {_siblings(cpu) for cpu in allowed}
+    return max(1, min(len(cores), _quota()))
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _quota() -> int:
+    """Whole CPUs that the cgroup grants; a large number if it grants all."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, round(int(quota) / int(period)))
+    except (OSError, ValueError):
+        return 1 << 20

@@ -1,0 +1,33 @@
+"""The name of this machine's processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+__all__ = ["cpu_name"]
+
+
+def cpu_name() -> str:
+    """The processor's model name, or the name of its instruction set if the system reports no more."""
+    for command in (["lscpu"], ["sysctl", "machdep.cpu.brand_string"]):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=10, env={**os.environ, "LC_ALL": "C"}
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if name := _model_name(done.stdout):
+            return name
+    listing = Path("/proc/cpuinfo")
+    return _model_name(listing.read_text() if listing.exists() else "") or platform.processor() or platform.machine()
+
+
+def _model_name(listing: str) -> str:
+    for line in listing.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().lower() in ("model name", "machdep.cpu.brand_string") and value.strip() not in ("", "-"):
+            return value.strip()
+    return ""

@@ -1,0 +1,81 @@
+"""Memory of this machine and of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from woolly.machine.windows import free_bytes, peak_bytes
+
+__all__ = ["available_memory", "peak_mib", "reset_peak"]
+
+
+def available_memory() -> int:
+    """Bytes that this process could still take: the machine's, or its cgroup's or its own limit if that is less."""
+    if sys.platform == "win32":
+        return free_bytes()
+    return int(min(_machine_memory(), _own_memory()))
+
+
+def _own_memory() -> float:
+    """Bytes that `ulimit -v` leaves this process; infinite without such a limit."""
+    import resource
+
+    limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _status_mib("VmSize")
+    return math.inf if limit == resource.RLIM_INFINITY or used is None else max(0, limit - int(used * (1 << 20)))
+
+
+def _machine_memory() -> int:
+    """Bytes that the machine or the cgroup has left."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        return available if limit == "max" else max(0, min(available, int(limit) - used))
+    except (OSError, ValueError):
+        return available
+
+
+def peak_mib() -> float:
+    """The most memory that this process held at once, mapped files included, in MiB."""
+    # Not by getrusage on Linux: it also counts the parent from which the process was forked.
+    if (peak := _status_mib("VmHWM")) is not None:
+        return peak
+    if sys.platform == "win32":
+        return peak_bytes() / (1 << 20)
+    import resource
+
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def reset_peak() -> bool:
+    """Free unused memory and let the peak begin anew from there; False if the system cannot."""
+    gc.collect()
+    with suppress(AttributeError, OSError, TypeError):  # if the C library has no such function
+        # Memory that was freed is not always given back: it would count for the next measurement.
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    peak, held = _status_mib("VmHWM"), _status_mib("VmRSS")
+    # A system may take the request and do nothing. Both are counted per thread and summed up now and then.
+    return peak is not None and held is not None and peak < held + 4
+
+
+def _status_mib(name: str) -> float | None:
+    """A size of this process, as Linux reports it."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), None)

@@ -1,0 +1,17 @@
+"""TOOLS OF OTHER PROGRAMS: servers of the Model Context Protocol, whose tools a model may call."""
+
+from woolly.mcp.approval import POLICIES, Approvals
+from woolly.mcp.config import Config, ServerSpec, read_config
+from woolly.mcp.result import ToolResult
+from woolly.mcp.toolbox import OfferedTool, Toolbox
+
+__all__ = [
+    "POLICIES",
+    "Approvals",
+    "Config",
+    "OfferedTool",
+    "ServerSpec",
+    "ToolResult",
+    "Toolbox",
+    "read_config",
+]

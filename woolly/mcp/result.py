@@ -1,0 +1,48 @@
+"""ToolResult: what a tool gave back, as the text that a model reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+
+__all__ = ["MAX_CHARACTERS", "ToolResult"]
+
+MAX_CHARACTERS = 20_000  # about 5,000 tokens: a longer result would crowd the conversation out of the context
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The text of a result. `is_error`: the tool says that it failed, which the model reads too."""
+
+    text: str
+    is_error: bool = False
+
+    @classmethod
+    def of(cls, given: CallToolResult) -> ToolResult:
+        """Reads the parts of a result; a part that is not text becomes a note in its place."""
+        texts = [_text_of(part) for part in given.content]
+        if not texts and given.structured_content is not None:
+            texts = [json.dumps(given.structured_content, ensure_ascii=False)]
+        return cls(_cut("\n".join(texts)), bool(given.is_error))
+
+
+def _text_of(part: Any) -> str:
+    kind = part.type
+    if kind == "text":
+        return str(part.text)
+    if kind == "resource":
+        text = getattr(part.resource, "text", None)
+        return f"[{part.resource.uri}: not shown, it is not text]" if text is None else str(text)
+    if kind == "resource_link":
+        return f"[{part.name}: {part.uri}]"
+    return f"[{kind}: not shown, the model reads text only]"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return f"{text[:MAX_CHARACTERS]}\n[cut: the first {MAX_CHARACTERS:,} of {len(text):,} characters are shown]"

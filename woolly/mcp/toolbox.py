@@ -1,0 +1,144 @@
+"""Toolbox: the tools of all servers, under names of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from woolly.chat import Tool, ToolCall
+from woolly.errors import RequestError, ToolError
+from woolly.mcp.config import ServerSpec
+from woolly.mcp.connection import Connection
+from woolly.mcp.result import ToolResult
+
+__all__ = ["OfferedTool", "Toolbox"]
+
+_MAX_NAME = 64  # characters; OpenAI's limit, which models were trained with
+_ODD = re.compile(r"[^A-Za-z0-9_-]+")
+_CLOSING = 15.0  # seconds that all servers together may take to end
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OfferedTool:
+    """A tool as a model is shown it, and where it runs."""
+
+    tool: Tool
+    server: str
+    inner_name: str  # as its server calls it
+    is_read_only: bool = False  # by the server's own word
+
+    @property
+    def name(self) -> str:
+        """The name that a model calls."""
+        return self.tool.name
+
+
+class Toolbox:
+    """Runs servers on an event loop in a thread of its own, so that plain code and other event loops can use them.
+
+    The mcp package is imported when the first server starts. Any thread may call the methods.
+    """
+
+    def __init__(self, servers: Sequence[ServerSpec]) -> None:
+        """RequestError if the package `mcp` is not installed."""
+        if find_spec("mcp") is None:
+            raise RequestError("MCP needs the package mcp: pip install 'woolly[mcp]'", field="mcp")
+        self.tools: tuple[OfferedTool, ...] = ()
+        self._loop = asyncio.new_event_loop()
+        self._connections = {server.name: Connection(server) for server in servers}
+        self._thread = threading.Thread(target=self._loop.run_forever, name="woolly-mcp", daemon=True)
+        self._thread.start()
+
+    def open(self) -> list[ToolError]:
+        """Starts all servers at once and lists their tools. Returns the errors of those that cannot be used."""
+        return self._submit(self._open()).result()
+
+    def find(self, name: str) -> OfferedTool:
+        """Returns the tool of a name. ToolError if there is none, with the names that there are."""
+        for tool in self.tools:
+            if tool.name == name:
+                return tool
+        names = ", ".join(tool.name for tool in self.tools)
+        raise ToolError(f"there is no tool {name[:80]!r}; there are: {names or 'none'}")
+
+    def begin(self, call: ToolCall) -> Future[ToolResult]:
+        """Begins a call; cancelling the future ends it. ToolError, at once or as the outcome, if it cannot be made."""
+        tool = self.find(call.name)
+        arguments = _arguments(call)
+        return self._submit(self._connections[tool.server].call(tool.inner_name, arguments))
+
+    def call(self, call: ToolCall) -> ToolResult:
+        """Returns the result of a call. Ctrl-C ends it."""
+        running = self.begin(call)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            running.cancel()
+            raise
+
+    def close(self) -> None:
+        """Ends all servers, and the thread."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._submit(self._close()).result(_CLOSING)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _open(self) -> list[ToolError]:
+        opening = [connection.tools() for connection in self._connections.values()]
+        listed = await asyncio.gather(*opening, return_exceptions=True)
+        offered: list[OfferedTool] = []
+        errors: list[ToolError] = []
+        for server, tools in zip(self._connections, listed, strict=True):
+            if isinstance(tools, ToolError):
+                errors.append(tools)
+            elif isinstance(tools, BaseException):
+                raise tools
+            else:
+                for tool in tools:
+                    name = _name_of(server, tool.name, {one.name for one in offered})
+                    shown = Tool(name, tool.description, tool.input_schema)
+                    hints = tool.annotations
+                    is_read_only = hints is not None and hints.read_only_hint is True
+                    offered.append(OfferedTool(shown, server, tool.name, is_read_only))
+        self.tools = tuple(offered)
+        return errors
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+
+def _name_of(server: str, tool: str, taken: set[str]) -> str:
+    """Returns `server_tool` in the characters that a name may have, with a number if it is taken."""
+    whole = _ODD.sub("_", f"{server}_{tool}")[:_MAX_NAME]
+    name, n = whole, 1
+    while name in taken:
+        n += 1
+        end = f"_{n}"
+        name = whole[: _MAX_NAME - len(end)] + end
+    return name
+
+
+def _arguments(call: ToolCall) -> dict[str, Any]:
+    try:
+        value = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"the arguments of {call.name} are not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ToolError(f"the arguments of {call.name} are {call.arguments[:80]}; a JSON object was expected")
+    return value

@@ -1,0 +1,3 @@
+"""HOW FAST, HOW GOOD: benchmarks, bounds, diagnosis, perplexity."""
+
+__all__: list[str] = []

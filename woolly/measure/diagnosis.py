@@ -1,0 +1,332 @@
+"""The Diagnosis: how close a model comes to the limits of its machine, and the one change that would help most.
+
+This file only computes over measurements (examination.py takes them), so advice can be tested without a machine. A
+part of a run is bound by memory or by arithmetic, whichever takes longer. The gain of a change is estimated by scaling:
+a part that takes 1.3 times its limit will take 1.3 times the limit after the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Advice", "Kind", "Limits", "Part", "Run", "Situation", "advise", "candidates"]
+
+Kind = Literal["busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"]
+
+# A smaller gain is not worth a person's time, and may be noise.
+WORTHWHILE = 1.1
+# Length of an answer relative to its prompt: 128 tokens after 512.
+_ANSWER = 0.25
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least time that a part can take."""
+
+    memory: float  # seconds to read its bytes at the machine's bandwidth
+    arithmetic: float  # seconds to compute at the rate that its kernels attain on weights in the cache
+
+    @property
+    def seconds(self) -> float:
+        """The longer of both: memory and arithmetic work at the same time."""
+        return max(self.memory, self.arithmetic)
+
+    @property
+    def bound(self) -> Literal["memory", "arithmetic", ""]:
+        """Memory or arithmetic, whichever takes longer; empty if there is no limit."""
+        if self.seconds <= 0:
+            return ""
+        return "memory" if self.memory >= self.arithmetic else "arithmetic"
+
+
+@dataclass(frozen=True)
+class Part:
+    """All steps of one kind, in one run."""
+
+    name: str
+    seconds: float
+    limits: Limits
+    n_bytes: int = 0
+    macs: int = 0
+    after: Mapping[str, Limits] = field(default_factory=dict)  # kind of change -> limits after it
+
+    @property
+    def reached(self) -> float:
+        """Share of the limit; 0 if there is none."""
+        return self.limits.seconds / self.seconds if self.seconds > 0 else 0.0
+
+    def seconds_after(self, change: str) -> float:
+        """Expected seconds after a change."""
+        if change not in self.after or self.limits.seconds <= 0:
+            return self.seconds
+        return self.seconds * self.after[change].seconds / self.limits.seconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prompt, or one token of one or several sequences."""
+
+    name: str
+    n_tokens: int
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all parts."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.n_tokens / self.seconds
+
+    @property
+    def limit(self) -> float:
+        """Seconds if every part reaches its limit."""
+        return sum(part.limits.seconds for part in self.parts)
+
+    @property
+    def best_rate(self) -> float:
+        """Tokens per second if every part reaches its limit."""
+        return self.n_tokens / self.limit if self.limit > 0 else float("inf")
+
+    @property
+    def bound(self) -> str:
+        """The bound of most of the limit's time."""
+        by_memory = sum(part.limits.seconds for part in self.parts if part.limits.bound == "memory")
+        return "memory" if 2 * by_memory >= self.limit else "arithmetic"
+
+    def part(self, name: str) -> Part | None:
+        """The part of that name, if there is one."""
+        return next((part for part in self.parts if part.name == name), None)
+
+    def seconds_after(self, change: str) -> float:
+        """Expected seconds after a change."""
+        return sum(part.seconds_after(change) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A model on a machine, as measured."""
+
+    prompt: Run
+    one: Run  # a token of one sequence
+    several: Run  # a token of each of several sequences
+    threads: int
+    cores: int
+    cores_seconds: tuple[float, float] | None  # of prompt and token with `cores` threads; None if not measured
+    level: str
+    best_level: str
+    bits: float  # per weight
+    target_bits: float  # per weight of the smaller quantization that the limits after it are of
+    target_type: str
+    kv_type: str
+    kv_seconds: Mapping[str, float]  # attention of one token by type of cache; empty if not measured
+    depth: int  # tokens in the cache
+    weight_bytes: int  # of all weights
+    kept_bytes: int  # of prepared weights
+    packing_seconds: float  # per token, to pack the weights that are not kept
+    available_bytes: int  # of memory, with the model loaded
+    busy: float  # share of the threads' time that other programs took
+    disk_bytes: float  # read from the disk per token
+    used_share: float = 1.0  # of the weights' bytes that one token needs: less than 1 with experts
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of weights that one token reads."""
+        return self.weight_bytes * self.used_share
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change and its expected gain."""
+
+    kind: Kind
+    gain: float  # of a whole request, or of tokens per second of all sequences for `batch`
+    do: str  # what to do
+    why: str  # the arithmetic
+    prompt_gain: float = 1.0
+    token_gain: float = 1.0
+
+
+def advise(situation: Situation) -> Advice:
+    """The change that would help most."""
+    best = candidates(situation)
+    if best and best[0].gain >= WORTHWHILE:
+        return best[0]
+    return _batch(situation) or _nothing(situation)
+
+
+def candidates(situation: Situation) -> list[Advice]:
+    """Every change that would make a request faster, the largest gain first."""
+    makers = (_busy, _threads, _kernels, _quantization, _memory, _kv_type, _context)
+    found = [advice for make in makers if (advice := make(situation)) is not None and advice.gain > 1.0]
+    return sorted(found, key=lambda advice: advice.gain, reverse=True)
+
+
+def _changed(s: Situation, kind: Kind, prompt: float, token: float, do: str, why: str) -> Advice:
+    """A change, from the seconds of prompt and token after it."""
+    n = s.prompt.n_tokens * _ANSWER
+    gain = (s.prompt.seconds + n * s.one.seconds) / max(prompt + n * token, 1e-12)
+    return Advice(kind, gain, do, why, s.prompt.seconds / max(prompt, 1e-12), s.one.seconds / max(token, 1e-12))
+
+
+def _by_limits(s: Situation, kind: Kind, do: str, why: str) -> Advice:
+    return _changed(s, kind, s.prompt.seconds_after(kind), s.one.seconds_after(kind), do, why)
+
+
+def _busy(s: Situation) -> Advice | None:
+    if s.busy < 0.05:
+        return None
+    left = 1 - s.busy
+    return _changed(
+        s,
+        "busy",
+        s.prompt.seconds * left,
+        s.one.seconds * left,
+        "end what else runs on this machine",
+        f"other programs took {s.busy:.0%} of the time of {_threads_text(s.threads)}, so all figures here are too low",
+    )
+
+
+def _threads(s: Situation) -> Advice | None:
+    if s.threads == s.cores:
+        return None
+    number = "more" if s.threads < s.cores else "fewer"
+    do = f"use {number} threads: --threads {s.cores}"
+    why = f"{_threads_text(s.threads)} on {s.cores} {'core' if s.cores == 1 else 'cores'}; with {s.cores}, "
+    if s.cores_seconds is None:
+        return _by_limits(s, "threads", do, f"{why}bandwidth and arithmetic measured here allow {_gains(s, 'threads')}")
+    prompt, token = s.cores_seconds
+    gains = f"prompts {s.prompt.seconds / prompt:.2f}x, generation {s.one.seconds / token:.2f}x"
+    return _changed(s, "threads", prompt, token, do, f"{why}measured here: {gains}")
+
+
+def _kernels(s: Situation) -> Advice | None:
+    if s.level == s.best_level:
+        return None
+    return _by_limits(
+        s,
+        "kernels",
+        "unset WOOLLY_ISA",
+        f"it asks for {s.level} kernels, and this processor has {s.best_level}: {_gains(s, 'kernels')}",
+    )
+
+
+def _quantization(s: Situation) -> Advice | None:
+    if s.bits <= s.target_bits:
+        return None
+    smaller = s.target_bits / s.bits
+    return _by_limits(
+        s,
+        "quantization",
+        f"use a {s.target_type} file of this model",
+        f"{s.bits:.1f} to {s.target_bits:.1f} bits per weight: {s.token_bytes / 1e9:.2f} GB become"
+        f" {s.token_bytes * smaller / 1e9:.2f} GB to read per token; {_gains(s, 'quantization')}",
+    )
+
+
+def _memory(s: Situation) -> Advice | None:
+    missing = s.weight_bytes - s.kept_bytes
+    if s.disk_bytes > 0.01 * s.token_bytes:
+        return _changed(
+            s,
+            "memory",
+            s.prompt.seconds,
+            _without(s.one, s.one.seconds),
+            "use a machine with more memory, or a smaller quantization",
+            f"the weights take {s.weight_bytes / 1e9:.1f} GB and {s.available_bytes / 1e9:.1f} GB are left:"
+            f" every token reads {s.disk_bytes / 1e6:.0f} MB from the disk",
+        )
+    if missing <= 0.01 * s.weight_bytes:
+        return None
+    # Together, the tokens of a prompt go to all experts.
+    prompt, token = _without(s.prompt, s.packing_seconds / s.used_share), _without(s.one, s.packing_seconds)
+    return _changed(
+        s,
+        "memory",
+        prompt,
+        token,
+        "keep all weights prepared: leave out --weight-memory",
+        f"{missing / 1e9:.2f} of {s.weight_bytes / 1e9:.2f} GB of weights are prepared anew whenever they are used,"
+        f" which takes {(s.one.seconds - token) * 1e3:.0f} of the {s.one.seconds * 1e3:.0f} ms of a token;"
+        f" {s.available_bytes / 1e9:.1f} GB of memory are free",
+    )
+
+
+def _without(run: Run, seconds: float) -> float:
+    """Seconds of a run less `seconds` that were measured separately, but not below its limit."""
+    return max(min(run.limit, run.seconds), run.seconds - seconds)
+
+
+def _kv_type(s: Situation) -> Advice | None:
+    attention = s.one.part("attention")
+    others = {name: seconds for name, seconds in s.kv_seconds.items() if name != s.kv_type}
+    if attention is None or not others or s.kv_type not in s.kv_seconds:
+        return None
+    name = min(others, key=lambda other: others[other])
+    ratio = others[name] / s.kv_seconds[s.kv_type]
+    price = "twice the memory" if name == "f32" else "half the memory" if s.kv_type == "f32" else "a little less exact"
+    return _changed(
+        s,
+        "kv_type",
+        s.prompt.seconds,
+        s.one.seconds - attention.seconds * (1 - ratio),
+        f"keep the cache as {name}: --kv-type {name}",
+        f"attention over {s.depth} tokens takes {attention.seconds / s.one.seconds:.0%} of a token's time, and measured"
+        f" with {name} ({price}) {ratio:.0%} of that",
+    )
+
+
+def _context(s: Situation) -> Advice | None:
+    attention, prompt_attention = s.one.part("attention"), s.prompt.part("attention")
+    if attention is None or s.depth < 2 * s.prompt.n_tokens or attention.seconds < 0.2 * s.one.seconds:
+        return None
+    in_prompt = prompt_attention.seconds if prompt_attention is not None else 0.0
+    # Attention grows with the tokens that it reads: the cached ones and, on average, half of the prompt.
+    own = s.prompt.n_tokens / 2
+    return _changed(
+        s,
+        "context",
+        s.prompt.seconds - in_prompt * (s.depth / 2) / (s.depth + own),
+        s.one.seconds - attention.seconds / 2,
+        f"keep the context shorter: {s.depth // 2} tokens instead of {s.depth}",
+        f"attention takes {attention.seconds / s.one.seconds:.0%} of a token's time, and half of that with half of the"
+        " context",
+    )
+
+
+def _batch(s: Situation) -> Advice | None:
+    gain = s.several.rate / s.one.rate
+    if gain < 1.3:
+        return None
+    return Advice(
+        "batch",
+        gain,
+        f"serve {s.several.n_tokens} requests at once",
+        f"for a single one {_headroom(s)}; {s.several.n_tokens} at once read each weight once for all:"
+        f" {s.several.rate:.1f} instead of {s.one.rate:.1f} tokens/s, measured",
+    )
+
+
+def _nothing(s: Situation) -> Advice:
+    return Advice("nothing", 1.0, "nothing: no setting would help", f"for a single request {_headroom(s)}")
+
+
+def _headroom(s: Situation) -> str:
+    reached = s.one.limit / s.one.seconds
+    if reached >= 0.8:
+        return f"this is as fast as this machine can ({reached:.0%} of what its {s.one.bound} allows)"
+    return f"no setting helps ({reached:.0%} of what the machine's {s.one.bound} allows, the rest is Woolly's to gain)"
+
+
+def _gains(s: Situation, change: str) -> str:
+    prompt = s.prompt.seconds / max(s.prompt.seconds_after(change), 1e-12)
+    token = s.one.seconds / max(s.one.seconds_after(change), 1e-12)
+    return f"prompts {prompt:.2f}x, generation {token:.2f}x"
+
+
+def _threads_text(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"

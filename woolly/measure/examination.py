@@ -1,0 +1,331 @@
+"""The Examination: measures a model and its machine, for a diagnosis."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from woolly._native import measure_bandwidth
+from woolly.engine.load import context_limit
+from woolly.errors import RequestError
+from woolly.gguf import GGUFFile, open_gguf
+from woolly.llm.identity import identity_of
+from woolly.machine.busy import disk_bytes, waited_seconds
+from woolly.machine.cores import default_threads
+from woolly.machine.cpu import cpu_name
+from woolly.machine.memory import available_memory
+from woolly.measure.bench import Bench, StepCost, Workload
+from woolly.measure.bounds import PARTS, TARGET, Bounds, target_bits
+from woolly.measure.diagnosis import Part, Run, Situation
+from woolly.measure.probe import Probe
+from woolly.models import trace
+from woolly.quant import GGMLType
+from woolly.quantize.describe import describe_model, mean_bits
+from woolly.runtime import KV_TYPES, Options, Program, choose
+from woolly.store import resolve
+
+__all__ = ["Examination", "examine"]
+
+_MOST_MEGABYTES = 1024  # of the buffer whose reading is timed
+_MOST_AGAIN = 2 * 10**9  # most bytes of weights that are packed a second time to measure another number of threads
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was measured, with the names of the model and the machine."""
+
+    model: str
+    cpu: str
+    bandwidth_gbs: float
+    bandwidth_megabytes: int  # size of the buffer: the model's, or 1 GB
+    main_type: str  # of most weights
+    rate_one: float  # multiply-adds per second of that type in the cache, for one row
+    rate_many: float  # and for many
+    many: int
+    float_rate: float  # of f32, for as many tokens
+    situation: Situation
+    identity: str = ""  # of the model's bits (llm/identity.py)
+
+
+def examine(
+    model: str | os.PathLike[str],
+    options: Options,
+    *,
+    n_prompt: int = 512,
+    n_sequences: int = 8,
+    depth: int | None = None,
+    seconds: float = 10.0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Examination:
+    """Runs a prompt, one sequence and several, and probes the machine. Each workload is cut to about `seconds`."""
+    with open_gguf(resolve(model)) as file:
+        plan = trace(file)
+        limit = context_limit(file, plan)
+        wanted = (depth or 0) + n_prompt + 64
+        if wanted > limit:
+            raise RequestError(
+                f"{wanted} tokens are needed (cached, prompt and 64 more), but this model's context holds {limit}",
+                field="prompt",
+                code="context_length",
+                limit=limit,
+                names=(),
+            )
+        progress("loading")
+        program = choose().compile(plan, file.tensors, options)
+        try:
+            return _Examiner(file, program, options, n_prompt, n_sequences, depth, seconds, progress).run()
+        finally:
+            program.close()
+
+
+class _Examiner:
+    """One examination under way."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        program: Program,
+        options: Options,
+        n_prompt: int,
+        n_sequences: int,
+        depth: int | None,
+        seconds: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
+        self.about, self.best_level = program.about, choose(program.about.backend).levels[0]
+        self.level = program.about.level or self.best_level
+        self.n_prompt, self.n_sequences = n_prompt, n_sequences
+        self.prompt_depth = depth or 0
+        self.depth = n_prompt if depth is None else depth  # the answer follows its prompt
+        self.kv_type = options.kv_type or "f16"
+        self.cores = default_threads()
+        self.waited = 0.0  # share of the threads' time that they waited for a core
+        self.disk_bytes = 0.0
+        self.cores_seconds: tuple[float, float] | None = None
+        self.options = options
+
+    def run(self) -> Examination:
+        works = self._works()
+        bench = Bench(self.program, works, quick_fill=True)
+        costs = []
+        for work in works:
+            self.progress(f"running {work.name}")
+            costs.append(self._costs(bench, work))
+        available = available_memory()
+        self.progress("measuring the machine")
+        limits = Bounds(self._bandwidth(self.about.threads), self._probe(self.about.threads, self.level))
+        changes = self._changes(limits, works)
+        runs = [self._run(work, seconds, steps, limits, changes) for work, (seconds, steps) in zip(works, costs)]  # noqa: B905
+        found = self._examination(runs, limits, available)
+        return replace(found, identity=identity_of(self.program, self.file).id)
+
+    def _works(self) -> list[Workload]:
+        """A prompt, tokens of one sequence, tokens of several; fewer tokens if the model is slow."""
+        trial = Bench(self.program, [Workload("prompt", 32)], quick_fill=True)
+        trial.first_token()
+        token, row = trial.run(Workload("generation", 1)), trial.run(Workload("prompt", 32)) / 32
+        n_prompt = self.n_prompt
+        while n_prompt > 64 and n_prompt * row > self.seconds:
+            n_prompt //= 2
+        self.n_prompt = n_prompt
+        n = max(4, min(32, int(self.seconds / 4 / token)))
+        n_several = max(2, min(n, int(self.seconds / 4 / (token + row * self.n_sequences))))
+        return [
+            Workload("prompt", n_prompt, 1, self.prompt_depth),
+            Workload("generation", n, 1, self.depth),
+            Workload("generation", n_several, self.n_sequences, self.depth),
+        ]
+
+    def _costs(self, bench: Bench, work: Workload) -> tuple[float, list[StepCost]]:
+        """Costs of the median of three repetitions; of a single one if it takes half of the time."""
+        bench.run(Workload(work.kind, 2, work.n_sequences, work.depth))
+        disk, waited, start = disk_bytes(), waited_seconds(), time.perf_counter()
+        tried = [bench.costs(work)]
+        repetitions = 1 if tried[0][0] > self.seconds / 2 else 3
+        tried += [bench.costs(work) for _ in range(repetitions - 1)]
+        taken = time.perf_counter() - start
+        if work.kind == "generation" and work.n_sequences == 1:
+            self.disk_bytes = (disk_bytes() - disk) / (len(tried) * work.n_tokens)
+            if self.about.threads <= self.cores:
+                self.waited = min(0.9, (waited_seconds() - waited) / (taken * self.about.threads))
+        tried.sort(key=lambda one: one[0])
+        return tried[len(tried) // 2]
+
+    def _bandwidth(self, threads: int) -> float:
+        """Bytes per second, over a buffer of the weights' size: a small model may stay in the caches."""
+        return statistics.median(measure_bandwidth(threads, self._megabytes) for _ in range(3)) * 1e9
+
+    @property
+    def _megabytes(self) -> int:
+        return max(1, min(_MOST_MEGABYTES, round(self._weight_bytes / 1e6)))
+
+    @property
+    def _weight_bytes(self) -> int:
+        """Bytes of all matrices, each counted once."""
+        return sum({m.name: m.n_bytes for m in self._matrices()}.values())
+
+    @property
+    def _used_share(self) -> float:
+        """Bytes of matrices that one token needs: of experts, only those that it goes to."""
+        used = {m.name: m.n_bytes * m.used_share for m in self._matrices()}
+        return sum(used.values()) / max(1, self._weight_bytes)
+
+    def _matrices(self) -> list[_Matrix]:
+        return [
+            _Matrix(w.name, w.type, math.prod(w.shape[:-1]), w.shape[-1], step.used_share(w))
+            for step in self.program.running_plan.steps
+            for w in step.matrices
+        ]
+
+    def _probe(self, threads: int, level: str) -> Probe:
+        return Probe(threads, level, self.kv_type)
+
+    def _changes(self, present: Bounds, works: Sequence[Workload]) -> dict[str, Bounds]:
+        """The bounds after each possible change."""
+        changes = {}
+        if self.about.threads != self.cores:
+            self.progress(f"measuring {self.cores} threads")
+            probe = self._probe(self.cores, self.level)
+            changes["threads"] = Bounds(self._bandwidth(self.cores), probe)
+            self.cores_seconds = self._seconds_with_cores(works)
+        if self.level != self.best_level:
+            probe = self._probe(self.about.threads, self.best_level)
+            changes["kernels"] = Bounds(present.bandwidth, probe)
+        if target_bits(self.file) < mean_bits(self.file):
+            changes["quantization"] = Bounds(present.bandwidth, present.probe, smaller=True)
+        return changes
+
+    def _seconds_with_cores(self, works: Sequence[Workload]) -> tuple[float, float] | None:
+        """Seconds of prompt and token with a thread per core; None if memory cannot hold the weights twice."""
+        if self._weight_bytes > min(_MOST_AGAIN, available_memory() / 2):
+            return None
+        options = replace(self.options, threads=self.cores)
+        program = choose().compile(self.program.plan, self.file.tensors, options)
+        try:
+            bench = Bench(program, works[:2], quick_fill=True)
+            bench.warm_up()
+            prompt, one = (statistics.median(bench.run(work) for _ in range(3)) for work in works[:2])
+        finally:
+            program.close()
+        return prompt, one / works[1].n_tokens
+
+    def _run(
+        self,
+        work: Workload,
+        seconds: float,
+        costs: Sequence[StepCost],
+        machine: Bounds,
+        changes: Mapping[str, Bounds],
+    ) -> Run:
+        """Seconds per run: of a whole prompt, or of one token of every sequence."""
+        n_runs = 1 if work.kind == "prompt" else work.n_tokens
+        n_tokens = min(work.n_tokens, self.program.max_rows) if work.kind == "prompt" else 1
+        rows = n_tokens * work.n_sequences
+        grouped: dict[str, list[StepCost]] = {name: [] for name in PARTS}
+        for cost in costs:
+            grouped[cost.step.part].append(cost)
+        parts = []
+        for name, same in grouped.items():
+            taken = sum(cost.seconds for cost in same)
+            if name == "other":  # and the time outside of all steps
+                taken = max(0.0, seconds - sum(cost.seconds for cost in costs)) + taken
+            if taken <= 0:
+                continue
+            parts.append(
+                Part(
+                    name,
+                    taken / n_runs,
+                    machine.limits(same, rows, n_runs, n_tokens),
+                    sum(cost.n_bytes for cost in same) // n_runs,
+                    sum(cost.macs for cost in same) // n_runs,
+                    {change: other.limits(same, rows, n_runs, n_tokens) for change, other in changes.items()},
+                )
+            )
+        return Run(work.name, work.n_tokens if work.kind == "prompt" else work.n_sequences, tuple(parts))
+
+    def _examination(self, runs: Sequence[Run], machine: Bounds, available: int) -> Examination:
+        prompt, one, several = runs
+        sizes: dict[tuple[GGMLType, int], int] = {}
+        for m in self._matrices():
+            sizes[m.type, m.columns] = sizes.get((m.type, m.columns), 0) + m.rows * m.columns
+        type, columns = max(sizes, key=lambda key: sizes[key])
+        many = min(self.n_prompt, self.program.max_rows)
+        weight_bytes, kept = self._weight_bytes, self.program.weight_stats().n_bytes
+        missing = max(0, weight_bytes - kept) * self._used_share  # of what one token needs
+        situation = Situation(
+            prompt=prompt,
+            one=one,
+            several=several,
+            threads=self.about.threads,
+            cores=self.cores,
+            cores_seconds=self.cores_seconds,
+            level=self.level,
+            best_level=self.best_level,
+            bits=mean_bits(self.file),
+            target_bits=target_bits(self.file),
+            target_type=TARGET,
+            kv_type=self.kv_type,
+            kv_seconds=self._kv_seconds(one),
+            depth=self.depth,
+            weight_bytes=weight_bytes,
+            kept_bytes=kept,
+            packing_seconds=machine.probe.packing_seconds(type, columns) * missing if missing else 0.0,
+            available_bytes=available,
+            busy=self.waited,
+            disk_bytes=self.disk_bytes,
+            used_share=self._used_share,
+        )
+        return Examination(
+            model=describe_model(self.file),
+            cpu=cpu_name(),
+            bandwidth_gbs=machine.bandwidth / 1e9,
+            bandwidth_megabytes=self._megabytes,
+            main_type=type.name,
+            rate_one=machine.probe.linear_rate(type, columns, 1),
+            rate_many=machine.probe.linear_rate(type, columns, many),
+            many=many,
+            float_rate=machine.float_rate(many),
+            situation=situation,
+        )
+
+    def _kv_seconds(self, one: Run) -> dict[str, float]:
+        """Seconds of attention by type of cache; empty if attention takes little of a token's time."""
+        attention = one.part("attention")
+        if attention is None or attention.seconds < 0.1 * one.seconds:
+            return {}
+        steps = [step for step in self.program.running_plan.steps if step.kind.reads]
+        widths = {self.program.running_plan.values[step.inputs[0]].width for step in steps}
+        layers = list(self.program.plan.paged.values())
+        dims = {layer.k_dim for layer in layers}
+        if (
+            len(widths) != 1
+            or dims != {layer.v_dim for layer in layers}
+            or any(step.integer("window") for step in steps)
+        ):
+            return {}
+        found = {}
+        for kv_type in KV_TYPES:
+            if kv_type == "q8_0" and min(dims) % 32:
+                continue
+            self.progress(f"measuring attention with {kv_type}")
+            probe = Probe(self.about.threads, self.level, kv_type)
+            found[kv_type] = probe.attention_seconds(layers, min(widths) // min(dims), self.depth)
+        return found
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    name: str
+    type: GGMLType
+    rows: int
+    columns: int
+    used_share: float
+
+    @property
+    def n_bytes(self) -> int:
+        return self.rows * self.type.row_bytes(self.columns)

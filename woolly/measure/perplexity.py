@@ -1,0 +1,135 @@
+"""Perplexity: how well a model predicts a text.
+
+The text is cut into windows of `ctx` tokens, each computed on its own. Only the second half of a window is scored, so
+every scored token has at least half a window before it. If the vocabulary asks for a BOS token, it replaces the first
+token of each window. These are the rules of llama.cpp's tool of the same name, so figures can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.load import LoadedModel, context_limit, load_model
+from woolly.errors import RequestError
+from woolly.machine.cores import default_threads
+from woolly.measure.slots import SlotTurns
+from woolly.runtime import Batch, Options, pages_for
+
+__all__ = ["Estimate", "Scorer", "log_total", "mean_and_error", "windows_of"]
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its standard error."""
+
+    mean: float
+    error: float
+
+
+def mean_and_error(values: Float64) -> Estimate:
+    """The estimate from independent values; with fewer than two, the error is NaN."""
+    n = len(values)
+    return Estimate(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 1 else math.nan)
+
+
+class Scorer:
+    """A model that scores given tokens, window by window."""
+
+    def __init__(self, model: str, ctx: int, *, threads: int | None, kv_type: str | None, backend: str) -> None:
+        options = Options(threads=threads, kv_type=kv_type)
+        self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
+        try:
+            limit = context_limit(self.loaded.file, self.loaded.program.plan)
+            if not 4 <= ctx <= limit:
+                raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")
+            self.ctx = ctx
+            self.tokenizer = self.loaded.tokenizer
+            self._pages = range(pages_for(ctx))
+            self._slots = SlotTurns(self.loaded.program.plan)
+            self._state = self.loaded.program.new_state(len(self._pages), self._slots.n_slots)
+            self._n_workers = threads or default_threads()
+            self._pool = ThreadPoolExecutor(self._n_workers)
+        except BaseException:
+            self.loaded.close()
+            raise
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+        self.loaded.close()
+
+    def tokens_of(self, text: str) -> list[int]:
+        """Tokens of a text, with BOS and EOS if the vocabulary adds them; control tokens are plain text."""
+        return self.tokenizer.encode(text, add_special=True, parse_special=False)
+
+    def logits(self, window: Sequence[int]) -> Iterator[tuple[int, Float32]]:
+        """Yields (position of the first row, rows of logits) of the second half; a yield invalidates earlier rows."""
+        tokens = list(window)
+        if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
+            tokens[0] = self.tokenizer.bos_id
+        program = self.loaded.program
+        first_scored = self.ctx // 2
+        for first in range(0, self.ctx, program.max_rows):
+            part = tokens[first : first + program.max_rows]
+            # The last token of the window predicts nothing that is scored.
+            wanted = range(max(0, first_scored - first), min(len(part), self.ctx - 1 - first))
+            rows_wanted = list(wanted) or [len(part) - 1]
+            batch = Batch.of([(part, first, self._pages)], rows_wanted, slots=self._slots.next([0], first))
+            rows = program.run(batch, self._state)
+            if len(wanted):
+                yield first + wanted.start, rows
+
+    def surprise(self, window: Sequence[int]) -> Float64:
+        """Negative log-probability of each scored token of a window, in nats."""
+        parts = []
+        for first, rows in self.logits(window):
+            following = np.asarray(window[first + 1 : first + 1 + len(rows)])
+            parts.append(np.concatenate(self.spread(len(rows), lambda part: _surprise(rows[part], following[part]))))  # noqa: B023
+        return np.concatenate(parts)
+
+    def spread(self, n_rows: int, job: Callable[[slice], Any]) -> list[Any]:
+        """Runs a job on parts of the rows, on all threads; returns results in order."""
+        step = max(1, -(-n_rows // (4 * self._n_workers)))
+        return list(self._pool.map(job, [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]))
+
+
+def windows_of(tokens: Sequence[int], ctx: int, chunks: int | None) -> list[Sequence[int]]:
+    """Whole windows of a text, at most `chunks`; RequestError if there are fewer than two."""
+    if chunks is not None and chunks < 1:
+        raise RequestError(f"chunks is {chunks}; at least 1 was expected", field="chunks")
+    if len(tokens) < 2 * ctx:
+        raise RequestError(
+            f"the text has {len(tokens)} tokens, but a context of {ctx} needs at least {2 * ctx}: give a longer text"
+            + (f", or a ctx of at most {len(tokens) // 2}" if len(tokens) > 3 else ""),
+            names=("ctx",),
+        )
+    n = len(tokens) // ctx
+    return [tokens[i * ctx : (i + 1) * ctx] for i in range(n if chunks is None else min(n, chunks))]
+
+
+def log_total(rows: Float32) -> Float64:
+    """Logarithm of the sum of exponentials of each row."""
+    top = rows.max(axis=1, keepdims=True)
+    total: Float64 = np.exp(rows - top).sum(axis=1, dtype=np.float64)
+    out: Float64 = np.log(total) + top[:, 0].astype(np.float64)
+    return out
+
+
+def _surprise(rows: Float32, following: npt.NDArray[np.int64]) -> Float64:
+    out: Float64 = log_total(rows) - rows[np.arange(len(rows)), following].astype(np.float64)
+    return out

@@ -1,0 +1,28 @@
+"""SlotTurns: the slots of sequences that a measurement runs by itself, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from woolly.plan import Plan
+
+__all__ = ["SlotTurns"]
+
+
+class SlotTurns:
+    """Two slots for each sequence, which take turns: a run writes no slot that it reads."""
+
+    def __init__(self, plan: Plan, n_sequences: int = 1) -> None:
+        self.n_slots = 2 * n_sequences if plan.slots else 0
+        self._latest = [0] * n_sequences  # which of its two slots a sequence wrote last
+
+    def next(self, sequences: Iterable[int], first: int) -> list[tuple[int, int]] | None:
+        """Returns (in, out) of sequences for rows from position `first` on; None if the plan has no slots."""
+        if not self.n_slots:
+            return None
+        out = []
+        for s in sequences:
+            before = self._latest[s]
+            self._latest[s] = 1 - before
+            out.append((2 * s + before if first else -1, 2 * s + 1 - before))
+        return out

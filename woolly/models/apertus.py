@@ -1,0 +1,51 @@
+"""Apertus: q and k normed per head; xIELU without a gate, with numbers of its own in each layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["ApertusParams", "build", "read"]
+
+
+@dataclass(frozen=True)
+class ApertusParams:
+    """The common parameters, and xIELU's four numbers of each layer."""
+
+    common: TransformerParams
+    xielu: tuple[tuple[float, ...], ...]
+
+
+def read(keys: Keys) -> ApertusParams:
+    """Parameters of the file, which holds both alphas before their softplus."""
+    hp = read_transformer(keys, "halves")
+    names = ("alpha_p", "alpha_n", "beta", "eps")
+    columns = [keys.shared_numbers(f"xielu.{name}", hp.n_layers) for name in names]
+    rows = [
+        (_softplus(alpha_p), beta + _softplus(alpha_n), beta, eps)
+        for alpha_p, alpha_n, beta, eps in zip(*columns, strict=True)
+    ]
+    return ApertusParams(hp, tuple(rows))
+
+
+def _softplus(x: float) -> float:
+    return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
+
+
+def build(p: Tracer, hp: ApertusParams) -> None:
+    """The whole model."""
+    common = hp.common
+    x = p.embed("token_embd", width=common.width)
+    for i, (alpha_p, alpha_n, beta, eps) in enumerate(hp.xielu):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=common.eps)
+            x = x + parts.self_attention(p, h, common, i, qk_norm=True)
+            up = p.linear(p.rms_norm(x, "ffn_norm", eps=common.eps), "ffn_up", width=common.layers[i].ffn)
+            f = p.xielu(up, alpha_p=alpha_p, alpha_n=alpha_n, beta=beta, eps=eps)
+            x = x + p.linear(f, "ffn_down", width=common.width)
+    parts.read_out(p, x, common)

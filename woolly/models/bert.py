@@ -1,0 +1,38 @@
+"""BERT, RoBERTa and XLM-R: MiniLM, bge, e5, mxbai, arctic. Norms come after sums, positions are looked up in a table.
+
+Converters cut off the rows of RoBERTa's table before its first position, so that every table begins at position 0.
+Jina's third version is XLM-R with rotary positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("bert", "jina-bert-v3")
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", norm="layer", causal=False)
+    hp = replace(hp, separator=keys.token("seperator_token_id", 102))
+    return hp.without_ropes() if keys.architecture == "bert" else hp
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = parts.typed(p, p.embed("token_embd", width=hp.width), hp)
+    if hp.layers[0].rope is None:
+        x = p.embed_position(x, "position_embd")
+    x = p.layer_norm(x, "token_embd_norm", eps=hp.eps)
+    parts.vectors(p, parts.post_norm_layers(p, x, hp, _feed_forward))
+
+
+def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
+    return parts.plain_feed_forward(p, h, hp, layer, act="gelu_erf")

@@ -1,0 +1,71 @@
+"""DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral 4: attention over a latent, experts after dense layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["ARCHITECTURES", "DeepseekParams", "build", "build_draft", "read"]
+
+ARCHITECTURES = ("deepseek2", "mistral4")
+_KNOWN = ("attention.kv_lora_rank", "attention.temperature_scale", "attention.temperature_length")
+
+
+@dataclass(frozen=True)
+class DeepseekParams:
+    """The common parameters and the widths of the latent."""
+
+    common: TransformerParams
+    latent: parts.Latent
+
+
+def read(keys: Keys) -> DeepseekParams:
+    """Parameters of the file. YaRN scales the scores instead of the turned part alone, unless the file says nothing."""
+    yarn = "rope.scaling.yarn_log_multiplier"
+    hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_KNOWN, yarn, "nextn_predict_layers"))
+    latent = parts.read_latent(keys, hp.layers[0])
+    rope, scale = hp.layers[0].rope, latent.k_dim**-0.5
+    assert rope is not None
+    rope = replace(rope, head_dim=latent.n_rot)
+    if rope.log_multiplier and rope.factor > 1.0:
+        multiplier = rope.log_multiplier / 0.1  # converters multiply this family's by 0.1
+        scale *= (1.0 + 0.1 * multiplier * math.log(rope.factor)) ** 2
+        # What other models' magnitude is divided by is here both: the published pairs are equal.
+        rope = replace(rope, log_multiplier=1.0)
+    # GLM-4.7-Flash has sigmoids that its first files do not name; only its size tells.
+    is_glm = hp.n_layers in (47, 48) and keys.integer("vocab_size", 0) == 154880
+    experts = read_experts(keys, normalize=False, scoring="sigmoid" if is_glm else "softmax")
+    if experts is not None and experts.scoring == "softmax" and keys.architecture == "deepseek2":
+        experts = replace(experts, group_top=1)  # V2 chooses groups by their best expert, V3 and Mistral 4 by two
+    length = keys.positive("attention.temperature_length", max(1, rope.original_context))
+    layers = tuple(replace(layer, rope=rope, scale=scale) for layer in hp.layers)
+    temper = keys.number("attention.temperature_scale", 0.0)
+    hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, LONGEST))
+    return DeepseekParams(hp, latent)
+
+
+def build(p: Tracer, hp: DeepseekParams) -> None:
+    """The whole model."""
+    common = hp.common
+    p.skip(*common.drafts)
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = _layer(p, x, hp, i)
+    p.output(parts.logits(p, x, common))
+
+
+def build_draft(p: Tracer, hp: DeepseekParams) -> None:
+    """The block that guesses: one more layer."""
+    parts.next_token(p, hp.common, lambda x: _layer(p, x, hp, hp.common.n_layers - 1))
+
+
+def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int) -> Handle:
+    common = hp.common
+    x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, i, hp.latent)
+    return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)

@@ -1,0 +1,17 @@
+"""dots.llm1: Qwen 3 with experts chosen by biased scores after some dense layers, and some for all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.models.qwen3 import build
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    return replace(hp, experts=read_experts(keys, normalize=False))

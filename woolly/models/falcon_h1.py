@@ -1,0 +1,30 @@
+"""Falcon H1: attention and Mamba 2 side by side in every layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_recurrence, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("falcon-h1",)
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file; converters fold its many factors into the weights."""
+    return replace(read_transformer(keys, "halves", knows=("ssm.state_size",)), recurrence=read_recurrence(keys))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=hp.eps)
+            x = x + parts.self_attention(p, h, hp, i) + parts.mamba2(p, h, hp)
+            x = x + parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    p.output(parts.logits(p, x, hp))

@@ -1,0 +1,39 @@
+"""Gemma 2: norms before and after each part, windows in every other layer, softcaps of scores and logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(
+        keys, "halves", knows=("attn_logit_softcapping", "final_logit_softcapping"), period=2, window=4096
+    )
+    # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
+    if hp.n_layers == 46:
+        hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))
+    return replace(
+        hp,
+        softcap=keys.number("attn_logit_softcapping", 50.0),
+        logit_softcap=keys.number("final_logit_softcapping", 30.0),
+    )
+
+
+def build(p: Tracer, hp: TransformerParams, *, qk_norm: bool = False) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width) * hp.width**0.5
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=qk_norm)
+            x = x + p.rms_norm(a, "post_attention_norm", eps=hp.eps)
+            f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i, act="gelu")
+            x = x + p.rms_norm(f, "post_ffw_norm", eps=hp.eps)
+    parts.read_out(p, x, hp)

@@ -1,0 +1,26 @@
+"""Gemma 3: Gemma 2 with q and k normed per head, five layers with a window for each without, a rope for either kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.gemma2 import build as build_gemma2
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=("final_logit_softcapping",), period=6, local_base=10000.0)
+    # Only the number of layers tells the 27B model, whose scores are scaled by its width and not by its heads.
+    if hp.n_layers == 62:
+        hp = replace(hp, layers=tuple(replace(x, scale=(hp.width / x.heads) ** -0.5) for x in hp.layers))
+    return replace(hp, logit_softcap=keys.number("final_logit_softcapping", 0.0))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    build_gemma2(p, hp, qk_norm=True)

@@ -1,0 +1,93 @@
+"""Gemma 3n: four streams of which layers compute one, layer inputs, low-rank detours, and K and V that layers share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from woolly.errors import UnsupportedError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["Gemma3nParams", "build", "read"]
+
+# Layers with K and V of their own, and gates that are open in the first layers, of files whose keys do not say.
+_OWN, _SPARSE, _DEVIATIONS = 20, 10, 1.6448536269514722
+_KNOWN = ("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping")
+_STREAMS, _LEAST = 4, 1e-5
+
+
+@dataclass(frozen=True)
+class Gemma3nParams:
+    """The common parameters, and by how many deviations gates of each layer must be above their mean."""
+
+    common: TransformerParams
+    peaks: tuple[float, ...]  # minus infinity: all gates count
+
+
+def read(keys: Keys) -> Gemma3nParams:
+    """Parameters of the file. Scores are not scaled."""
+    hp = read_transformer(keys, "halves", knows=_KNOWN, period=5, local_base=10000.0)
+    if keys.integer("altup.num_inputs", _STREAMS) != _STREAMS or keys.integer("altup.active_idx", 0) != 0:
+        raise UnsupportedError(f"gemma3n models of other streams than {_STREAMS}, the first active, are not supported")
+    n = hp.n_layers
+    usual = [_DEVIATIONS if i < _SPARSE else -math.inf for i in range(n)]
+    peaks = keys.numbers("activation_sparsity_scale", n) if keys.has("activation_sparsity_scale") else usual
+    layers = tuple(replace(x, scale=1.0, divisors=None) for x in hp.layers)
+    hp = replace(hp, layers=layers, logit_softcap=keys.number("final_logit_softcapping", 30.0))
+    return Gemma3nParams(hp.sharing(keys.integer("attention.shared_kv_layers", max(0, n - _OWN))), tuple(peaks))
+
+
+def build(p: Tracer, params: Gemma3nParams) -> None:
+    """The whole model."""
+    hp = params.common
+    width, eps = hp.width, hp.eps
+    x = p.embed("token_embd", width=width) * width**0.5
+    inputs = parts.layer_inputs(p, x, hp, p.rows("per_layer_model_proj") // hp.n_layers)
+    three = p.join(p.join(x, x), x)
+    x = p.join(x, p.match(p.per_head_linear(three, "altup_proj", heads=3, width=width), x, least=_LEAST))
+    kept: dict[bool, Handle] = {}
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            coefs = p.linear(_modalities(p, _stream(p, x), eps), "altup_predict_coef", width=_STREAMS**2)
+            x = x + p.mix(x, coefs, streams=_STREAMS)
+            active = _stream(p, x)
+            h = p.rms_norm(active, "attn_norm", eps=eps)
+            a = p.linear(parts.shared_attention(p, h, hp, i, kept), "attn_output", width=width)
+            y = (p.rms_norm(a, "post_attention_norm", eps=eps) + active + _laurel(p, h, eps)) * 0.5**0.5
+            f = _feed_forward(p, p.rms_norm(y, "ffn_norm", eps=eps), hp.layers[i].ffn, params.peaks[i])
+            y = y + p.rms_norm(f, "post_ffw_norm", eps=eps)
+            coefs = p.linear(_modalities(p, y, eps), "altup_correct_coef", width=_STREAMS)
+            x = x + p.mix(y + active * -1.0, coefs, streams=1, plus=1.0)
+            first = parts.gated_input(p, p.gain(_stream(p, x), "altup_correct_scale"), inputs, hp, i)
+            rest = p.columns(x, first=width, width=3 * width) + p.join(p.join(first, first), first)
+            x = p.join(_stream(p, x), rest)
+    rest = p.per_head_linear(p.columns(x, first=width, width=3 * width), "altup_unembd_proj", heads=3, width=width)
+    rest = p.match(rest, _stream(p, x), least=_LEAST)
+    last = _stream(p, x)
+    for j in range(3):
+        last = last + p.columns(rest, first=j * width, width=width)
+    p.output(parts.logits(p, last * (1 / _STREAMS), hp))
+
+
+def _stream(p: Tracer, x: Handle) -> Handle:
+    """The stream that layers compute."""
+    return p.columns(x, first=0, width=x.width // _STREAMS)
+
+
+def _modalities(p: Tracer, x: Handle, eps: float) -> Handle:
+    h = p.rms_norm(x, "altup_router_norm", eps=eps) * (1 / x.width)
+    return p.act(p.linear(h, "altup_router", width=_STREAMS), "tanh")
+
+
+def _laurel(p: Tracer, h: Handle, eps: float) -> Handle:
+    low = p.linear(h, "laurel_l", width=p.rows("laurel_l"))
+    return h + p.rms_norm(p.linear(low, "laurel_r", width=h.width), "laurel_post_norm", eps=eps)
+
+
+def _feed_forward(p: Tracer, h: Handle, ffn: int, deviations: float) -> Handle:
+    gate, up = p.linear(h, "ffn_gate", width=ffn), p.linear(h, "ffn_up", width=ffn)
+    gate = p.peaks(gate, deviations=deviations) if math.isfinite(deviations) else gate
+    return p.linear(p.glu(gate, up, "gelu"), "ffn_down", width=h.width)

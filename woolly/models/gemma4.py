@@ -1,0 +1,62 @@
+"""Gemma 4: other heads in layers with a window, V normed or K itself, experts beside the network, layer inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["Gemma4Params", "build", "read"]
+
+_KNOWN = ("final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input")
+
+
+@dataclass(frozen=True)
+class Gemma4Params:
+    """The common parameters and the width of each layer's own input."""
+
+    common: TransformerParams
+    extra: int  # 0: none
+
+
+def read(keys: Keys) -> Gemma4Params:
+    """Parameters of the file. Scores are not scaled; only layers without a window divide their frequencies."""
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, *_KNOWN), period=6, local_base=10000.0)
+    layers = tuple(replace(x, scale=1.0, divisors=None if x.window else "") for x in hp.layers)
+    softcap = keys.number("final_logit_softcapping", 30.0)
+    common = replace(hp, layers=layers, logit_softcap=softcap, experts=read_experts(keys, normalize=True))
+    extra = keys.integer("embedding_length_per_layer_input", 0)
+    if extra < 0:
+        raise ModelError(f"each layer's own input is {extra} wide; a width cannot be negative")
+    return Gemma4Params(common.sharing(keys.integer("attention.shared_kv_layers", 0)), extra)
+
+
+def build(p: Tracer, hp: Gemma4Params) -> None:
+    """The whole model."""
+    common, eps = hp.common, hp.common.eps
+    x = p.embed("token_embd", width=common.width) * common.width**0.5
+    inputs = parts.layer_inputs(p, x, common, hp.extra) if hp.extra else None
+    kept: dict[bool, Handle] = {}
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            a = parts.shared_attention(p, p.rms_norm(x, "attn_norm", eps=eps), common, i, kept)
+            a = p.linear(a, "attn_output", width=common.width)
+            x = x + p.rms_norm(a, "post_attention_norm", eps=eps)
+            f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=eps), common, i, act="gelu")
+            if common.experts is not None and p.has("ffn_gate_inp"):
+                m = p.rms_norm(_experts(p, x, common.experts, eps), "post_ffw_norm_2", eps=eps)
+                f = p.rms_norm(f, "post_ffw_norm_1", eps=eps) + m
+            x = x + p.rms_norm(f, "post_ffw_norm", eps=eps)
+            x = x + parts.gated_input(p, x, inputs, common, i) if inputs is not None else x
+            x = p.gain(x, "layer_output_scale") if p.has("layer_output_scale") else x
+    parts.read_out(p, x, common)
+
+
+def _experts(p: Tracer, x: Handle, mixture: Experts, eps: float) -> Handle:
+    """The router has a norm of its own."""
+    router_x = p.rms_norm(x, "ffn_gate_inp.scale", eps=eps) * x.width**-0.5
+    return parts.experts(p, p.rms_norm(x, "pre_ffw_norm_2", eps=eps), mixture, act="gelu", router_x=router_x)

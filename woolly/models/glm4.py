@@ -1,0 +1,29 @@
+"""GLM-4: Llama with norms before and after each part; half of each head turns; gate and up in one matrix."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+from woolly.plan.rope import RopeStyle
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. The text halves of VL models, which have sections of positions, turn in halves."""
+    style: RopeStyle = "halves" if keys.is_set("rope.dimension_sections") else "adjacent"
+    return read_transformer(keys, style, knows=("rope.dimension_sections",))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + p.rms_norm(a, "post_attention_norm", eps=hp.eps)
+            f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+            x = x + p.rms_norm(f, "post_ffw_norm", eps=hp.eps)
+    parts.read_out(p, x, hp)

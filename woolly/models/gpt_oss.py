@@ -1,0 +1,36 @@
+"""gpt-oss: sinks, windows in every other layer, biases everywhere, experts with a clamped gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("gpt-oss",)
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. YaRN's range of blended pairs is not rounded, which no key tells."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=2)
+    layers = tuple(replace(x, rope=x.rope and replace(x.rope, truncate=False)) for x in hp.layers)
+    # The softmax of the chosen logits is that of all of them, normalized.
+    return replace(hp, layers=layers, experts=read_experts(keys, normalize=True))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    if hp.experts is None:
+        raise ModelError("a gpt-oss file without experts is not complete")
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            h = p.rms_norm(x, "post_attention_norm", eps=hp.eps)
+            x = x + parts.experts(p, h, hp.experts, act="clamped")
+    parts.read_out(p, x, hp)

@@ -1,0 +1,42 @@
+"""Hunyuan dense and MoE: q and k are normed per head after they turned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe")
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. Its alpha stretches the base of the rope."""
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "rope.scaling.alpha"))
+    if alpha := keys.number("rope.scaling.alpha", 0.0):
+        d = hp.layers[0].head_dim
+        if alpha < 0 or d <= 2:
+            raise ModelError(
+                f"the rope's alpha is {alpha:g} for heads of {d}; a positive one and longer heads are needed"
+            )
+        ropes = [x.rope and replace(x.rope, base=x.rope.base * alpha ** (d / (d - 2))) for x in hp.layers]
+        hp = replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))
+    return replace(hp, experts=read_experts(keys, normalize=True))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp.layers[i])
+            q, k = (parts.turned(p, y, hp.layers[i]) for y in (q, k))
+            q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+            x = x + p.linear(parts.attend(p, q, k, v, hp, i), "attn_output", width=hp.width)
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    parts.read_out(p, x, hp)

@@ -1,0 +1,34 @@
+"""Jina's second embedding models: BERT without positions, whose scores fall with distance, and a GELU gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("jina-bert-v2",)
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
+    hp = read_transformer(keys, "halves", norm="layer", causal=False, knows=("attention.max_alibi_bias",))
+    alibi = keys.number("attention.max_alibi_bias", 8.0)
+    return replace(hp.without_ropes(), alibi=alibi, separator=keys.token("seperator_token_id", 102))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.layer_norm(parts.typed(p, p.embed("token_embd", width=hp.width), hp), "token_embd_norm", eps=hp.eps)
+    parts.vectors(p, parts.post_norm_layers(p, x, hp, _feed_forward))
+
+
+def _feed_forward(p: Tracer, h: Handle, hp: TransformerParams, layer: int) -> Handle:
+    """Gated, in two matrices or in one, or without a gate."""
+    if p.has("ffn_gate") or p.rows("ffn_up") != hp.layers[layer].ffn:
+        return parts.feed_forward(p, h, hp, layer, act="gelu_erf")
+    return parts.plain_feed_forward(p, h, hp, layer, act="gelu_erf")

@@ -1,0 +1,72 @@
+"""Kimi Linear: delta nets that fade by channel, attention over a latent without positions in between, experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import (
+    EXPERT_KEYS,
+    Recurrence,
+    TransformerParams,
+    check_causal,
+    read_experts,
+    read_transformer,
+)
+from woolly.plan import Handle, Tracer
+
+__all__ = ["ARCHITECTURES", "KimiLinearParams", "build", "read"]
+
+ARCHITECTURES = ("kimi-linear",)
+
+
+@dataclass(frozen=True)
+class KimiLinearParams:
+    """The common parameters and the widths of the latent."""
+
+    common: TransformerParams
+    latent: parts.Latent
+
+
+def read(keys: Keys) -> KimiLinearParams:
+    """Parameters of the file. Layers without heads of K and V are delta nets."""
+    check_causal(keys)
+    hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "attention.kv_lora_rank"), optional_heads=True)
+    latent, heads, head = parts.read_latent(keys, hp.layers[0]), hp.layers[0].heads, keys.positive("kda.head_dim")
+    kernel = keys.positive("ssm.conv_kernel")
+    hp = replace(
+        hp,
+        layers=tuple(replace(layer, rope=None, scale=latent.k_dim**-0.5) for layer in hp.layers),
+        experts=read_experts(keys, normalize=True, scoring="sigmoid"),
+        recurrence=Recurrence(kernel=kernel, inner=heads * head, state=head, heads=heads, groups=heads),
+    )
+    return KimiLinearParams(hp, latent)
+
+
+def build(p: Tracer, hp: KimiLinearParams) -> None:
+    """The whole model."""
+    common = hp.common
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=common.eps)
+            x = x + (
+                _delta_net(p, h, common) if common.recurrent[i] else parts.latent_attention(p, h, common, i, hp.latent)
+            )
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
+    p.output(parts.logits(p, x, common))
+
+
+def _delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
+    """Kimi delta attention: a convolution each for q, k and v, a rate of decay for each channel of k, a gated norm."""
+    r = hp.scan
+    q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
+    fade, gate = (p.linear(h, f"ssm_{x}_a", width=p.rows(f"ssm_{x}_a")) for x in "fg")
+    beta = p.act(p.linear(h, "ssm_beta", width=r.heads), "sigmoid")
+    q, k, v = (p.conv(y, f"ssm_conv1d_{x}", kernel=r.kernel) for x, y in zip("qkv", (q, k, v), strict=True))
+    decay = p.act(p.linear(fade, "ssm_f_b", width=r.inner) + p.vector("ssm_dt.bias"), "softplus")
+    decay = p.gain(decay, p.vector("ssm_a").weight, run=r.state)
+    o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
+    gate = p.act(p.linear(gate, "ssm_g_b", width=r.inner), "sigmoid")
+    return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * gate, "attn_output", width=hp.width)

@@ -1,0 +1,46 @@
+"""LFM 2: short convolutions between gates, some layers attention with normed q and k; also with experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, check_causal, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "LfmParams", "build", "read"]
+
+ARCHITECTURES = ("lfm2", "lfm2moe")
+
+
+@dataclass(frozen=True)
+class LfmParams:
+    """The common parameters, and rows that a convolution sees."""
+
+    common: TransformerParams
+    kernel: int
+
+
+def read(keys: Keys) -> LfmParams:
+    """Parameters of the file."""
+    check_causal(keys)
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, optional_heads=True)
+    hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
+    return LfmParams(hp, keys.positive("shortconv.l_cache"))
+
+
+def build(p: Tracer, hp: LfmParams) -> None:
+    """The whole model; the file calls the last norm that of the embedding."""
+    common = hp.common
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=common.eps)
+            if common.recurrent[i]:
+                x = x + parts.short_conv(p, h, kernel=hp.kernel)
+            else:
+                x = x + parts.self_attention(p, h, common, i, qk_norm=True)
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
+    h = p.rms_norm(p.output_rows(x), "token_embd_norm", eps=common.eps)
+    p.output(parts.unembedded(p, h, common))

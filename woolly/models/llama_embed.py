@@ -1,0 +1,16 @@
+"""Llama whose rows see the whole text, and EuroBERT, which differs from it in the order of rotary pairs."""
+
+from __future__ import annotations
+
+from woolly.models.llama import build
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("eurobert", "llama-embed")
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "adjacent" if keys.architecture == "llama-embed" else "halves", causal=False)

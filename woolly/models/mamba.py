@@ -1,0 +1,40 @@
+"""Mamba, Falcon Mamba and Mamba 2: recurrent layers alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_recurrence, read_recurrent
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "MambaParams", "build", "read"]
+
+ARCHITECTURES = ("mamba", "mamba2")
+
+
+@dataclass(frozen=True)
+class MambaParams:
+    """The common parameters, and which of the two it is."""
+
+    common: TransformerParams
+    second: bool
+    normed: bool  # Falcon's: dt, B and C are normed
+
+
+def read(keys: Keys) -> MambaParams:
+    """Parameters of the file."""
+    hp = read_recurrent(keys, recurrence=read_recurrence(keys))
+    return MambaParams(hp, keys.architecture == "mamba2", keys.flag("ssm.dt_b_c_rms", False))
+
+
+def build(p: Tracer, hp: MambaParams) -> None:
+    """The whole model."""
+    common = hp.common
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=common.eps)
+            x = x + (parts.mamba2(p, h, common) if hp.second else parts.mamba(p, h, common, normed=hp.normed))
+    p.output(parts.logits(p, x, common))

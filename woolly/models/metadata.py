@@ -1,0 +1,140 @@
+"""Keys: metadata by name and type. A missing or wrong key is one clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from woolly.errors import ModelError
+
+__all__ = ["Keys"]
+
+
+class Keys:
+    """Typed access to the `{architecture}.*` keys of a file."""
+
+    def __init__(self, metadata: Mapping[str, Any], architecture: str, ctx: int | None = None) -> None:
+        self._metadata = metadata
+        self.architecture = architecture
+        self._ctx = ctx
+
+    @property
+    def context(self) -> int:
+        """Positions that the model will be used for: what the caller says, else all that the file claims."""
+        return self.positive("context_length") if self._ctx is None else self._ctx
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number; required unless there is a default."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, "a whole number", value)
+        return value
+
+    def positive(self, name: str, default: int | None = None) -> int:
+        """A whole number above zero."""
+        value = self.integer(name, default)
+        if value <= 0:
+            raise self._wrong(name, "a positive whole number", value)
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Any finite number; required unless there is a default."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._wrong(name, "a number", value)
+        if value != value or value in (float("inf"), float("-inf")):
+            raise self._wrong(name, "a finite number", value)
+        return float(value)
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """Text; required unless there is a default."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """An array of texts, empty if the file does not give the key."""
+        value: Any = self._get(name, ())
+        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(x, str) for x in value):
+            raise self._wrong(name, "an array of strings", value)
+        return tuple(value)
+
+    def has(self, name: str) -> bool:
+        """Whether the file gives this key."""
+        return f"{self.architecture}.{name}" in self._metadata
+
+    def is_set(self, name: str) -> bool:
+        """Whether the file gives this key, and not as zero or false."""
+        value = self._metadata.get(f"{self.architecture}.{name}")
+        return value is not None and bool(np.any(np.asarray(value) != 0))
+
+    def per_layer(self, name: str, n: int, default: int | None = None) -> tuple[int, ...]:
+        """A whole number from 0 for each of n layers, given as one for all or as an array."""
+        value: Any = self._get(name, default)
+        values = [value] * n if _is_whole(value) else _listed(value)
+        if len(values) < n or not all(_is_whole(one) and one >= 0 for one in values):
+            raise self._wrong(name, f"a whole number or {n} of them", value)
+        return tuple(int(one) for one in values[:n])
+
+    def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
+        """Which of n layers have what the key names: all but each p-th for a period p, or as an array says.
+
+        With `dense_first` all but the first of each period.
+        """
+        value: Any = self._get(name, period)
+        if not _is_whole(value):
+            flags = [bool(one) for one in _listed(value)]
+            if len(flags) < n:
+                raise self._wrong(name, f"a whole number or {n} flags", value)
+            return tuple(flags[:n])
+        if dense_first:
+            return tuple(value == 0 or i % value != 0 for i in range(n))
+        return tuple(value == 0 or i % value < value - 1 for i in range(n))
+
+    def token(self, name: str, default: int) -> int:
+        """The id of a special token, which vocabularies name without the architecture."""
+        value = self._metadata.get(f"tokenizer.ggml.{name}", default)
+        if not _is_whole(value) or value < 0:
+            raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}, but a token id was expected")
+        return int(value)
+
+    def numbers(self, name: str, n: int) -> tuple[float, ...]:
+        """Numbers for n layers."""
+        return self.shared_numbers(f"{self.architecture}.{name}", n)
+
+    def shared_numbers(self, key: str, n: int) -> tuple[float, ...]:
+        """Numbers for n layers under a key without the architecture's name."""
+        values = _listed(self._metadata.get(key, ()))
+        if len(values) < n:
+            raise ModelError(f"metadata key {key} has {len(values)} numbers, but the model has {n} layers")
+        return tuple(float(one) for one in values[:n])
+
+    def _get(self, name: str, default: object) -> object:
+        key = f"{self.architecture}.{name}"
+        if key in self._metadata:
+            return self._metadata[key]
+        if default is None:
+            raise ModelError(f"metadata key {key} is missing, which the {self.architecture} model needs")
+        return default
+
+    def _wrong(self, name: str, expected: str, value: object) -> ModelError:
+        found = repr(value) if isinstance(value, (bool, int, float, str)) else "an array"
+        return ModelError(f"metadata key {self.architecture}.{name} is {found}, but {expected} was expected")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else []

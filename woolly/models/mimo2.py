@@ -1,0 +1,41 @@
+"""MiMo V2: windows with heads, a rope and sinks of their own, V shorter than K, experts chosen by biased sigmoids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["Mimo2Params", "build", "read"]
+
+
+@dataclass(frozen=True)
+class Mimo2Params:
+    """The common parameters, and what V is multiplied by."""
+
+    common: TransformerParams
+    value_scale: float
+
+
+def read(keys: Keys) -> Mimo2Params:
+    """Parameters of the file."""
+    known = (*EXPERT_KEYS, "attention.value_scale", "nextn_predict_layers")
+    hp = read_transformer(keys, "halves", knows=known, period=6, local_base=10000.0)
+    hp = replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
+    return Mimo2Params(hp, keys.number("attention.value_scale", 1.0) or 1.0)
+
+
+def build(p: Tracer, params: Mimo2Params) -> None:
+    """The whole model."""
+    hp = params.common
+    p.skip(*hp.drafts)
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + (a * params.value_scale if params.value_scale != 1.0 else a)
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    p.output(parts.logits(p, x, hp))

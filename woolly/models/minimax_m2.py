@@ -1,0 +1,19 @@
+"""MiniMax M2: half of each head turns, q and k normed over all heads at once, experts chosen by biased sigmoids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.models.qwen3 import build
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("minimax-m2",)
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid", ffn=hp.ffn))

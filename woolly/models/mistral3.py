@@ -1,0 +1,26 @@
+"""Ministral 3, Mistral Small 3, Devstral: Llama whose queries grow with the logarithm of their position."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.llama import build
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    tempers = ("attention.temperature_scale", "attention.temperature_length")
+    known = (*EXPERT_KEYS, *tempers, "rope.scaling.yarn_log_multiplier")
+    hp = read_transformer(keys, "adjacent", knows=known)
+    original = keys.positive("rope.scaling.original_context_length", keys.positive("context_length"))
+    length = keys.positive("attention.temperature_length", original)
+    return replace(
+        hp,
+        experts=read_experts(keys, normalize=True, ffn=hp.ffn),
+        temper=keys.number("attention.temperature_scale", 0.0),
+        temper_length=min(length, LONGEST),
+    )

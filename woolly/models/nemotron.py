@@ -1,0 +1,25 @@
+"""Nemotron 4 and Minitron: layer norms, half of each head turns, a feed-forward network with relu squared."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "halves", norm="layer")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + parts.plain_feed_forward(p, p.layer_norm(x, "ffn_norm", eps=hp.eps), hp, i, act="relu2")
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

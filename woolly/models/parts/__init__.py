@@ -1,0 +1,40 @@
+"""Paragraphs that several papers share."""
+
+from woolly.models.parts.attention import attend, projections, self_attention, shared_attention, turned
+from woolly.models.parts.embedding import typed
+from woolly.models.parts.encoder import post_norm_layers
+from woolly.models.parts.experts import experts, experts_or_feed_forward
+from woolly.models.parts.feed_forward import feed_forward, plain_feed_forward
+from woolly.models.parts.head import logits, read_out, unembedded, vectors
+from woolly.models.parts.latent import Latent, latent_attention, read_latent
+from woolly.models.parts.layer_inputs import gated_input, layer_inputs
+from woolly.models.parts.next_token import next_token
+from woolly.models.parts.recurrence import gated_delta_net, mamba, mamba2, short_conv
+
+__all__ = [
+    "Latent",
+    "attend",
+    "experts",
+    "experts_or_feed_forward",
+    "feed_forward",
+    "gated_delta_net",
+    "gated_input",
+    "latent_attention",
+    "layer_inputs",
+    "logits",
+    "mamba",
+    "mamba2",
+    "next_token",
+    "plain_feed_forward",
+    "post_norm_layers",
+    "projections",
+    "read_latent",
+    "read_out",
+    "self_attention",
+    "shared_attention",
+    "short_conv",
+    "turned",
+    "typed",
+    "unembedded",
+    "vectors",
+]

@@ -1,0 +1,75 @@
+"""Self-attention of decoders."""
+
+from __future__ import annotations
+
+from woolly.models.params import Layer, TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["attend", "projections", "self_attention", "shared_attention", "turned"]
+
+
+def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, qk_norm: bool = False) -> Handle:
+    """Grouped-query attention with rotary positions; q and k normed before they turn with `qk_norm`."""
+    q, k, v = projections(p, h, hp.layers[layer])
+    if qk_norm:
+        q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+    q, k = (turned(p, x, hp.layers[layer]) for x in (q, k))
+    return p.linear(attend(p, q, k, v, hp, layer), "attn_output", width=hp.width)
+
+
+def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, kept: dict[bool, Handle]) -> Handle:
+    """Attention of Gemma: q, k and v normed; the last layers look at K and V of the last one of their kind, `kept`.
+
+    A kind is whether a layer has a window. V is K, not normed and not turned, if the file has no matrix for it.
+    """
+    this = hp.layers[layer]
+    q = p.rms_norm(p.linear(h, "attn_q", width=this.heads * this.head_dim), "attn_q_norm", eps=hp.eps)
+    q = turned(p, q, this)
+    if layer >= hp.n_own:
+        like = kept[this.window > 0]
+        p.skip("attn_k", "attn_k_norm", "attn_v")  # some files hold them nevertheless
+        return p.attention(q, like=like, head_dim=this.head_dim, scale=this.scale, window=this.window)
+    k = p.linear(h, "attn_k", width=this.kv_heads * this.head_dim)
+    v = p.linear(h, "attn_v", width=this.kv_heads * this.v_dim) if p.has("attn_v") else k
+    v = p.rms_norm(v, eps=hp.eps, group=this.v_dim)
+    k = turned(p, p.rms_norm(k, "attn_k_norm", eps=hp.eps), this)
+    kept[this.window > 0] = attend(p, q, k, v, hp, layer)
+    return kept[this.window > 0]
+
+
+def projections(p: Tracer, h: Handle, layer: Layer) -> tuple[Handle, Handle, Handle]:
+    """Q, k and v of the layer's input, from three matrices or from one that holds their rows in turn."""
+    widths = [layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.v_dim]
+    if p.has("attn_qkv"):
+        firsts = (0, widths[0], widths[0] + widths[1])
+        q, k, v = (p.linear(h, "attn_qkv", width=n, first=at) for n, at in zip(widths, firsts, strict=True))
+    else:
+        q, k, v = (p.linear(h, f"attn_{x}", width=n) for x, n in zip("qkv", widths, strict=True))
+    return q, k, v
+
+
+def turned(p: Tracer, x: Handle, layer: Layer) -> Handle:
+    """Q or k turned by the layer's rotary positions, if it has them."""
+    if layer.rope is None:
+        return x
+    default = "/rope_freqs" if p.has("/rope_freqs") else None
+    return p.rope(x, layer.rope, default if layer.divisors == "" else layer.divisors)
+
+
+def attend(p: Tracer, q: Handle, k: Handle, v: Handle, hp: TransformerParams, layer: int) -> Handle:
+    """Attention with all that the layer says of it, and sinks if the file has them."""
+    this = hp.layers[layer]
+    return p.attention(
+        q,
+        k,
+        v,
+        head_dim=this.head_dim,
+        scale=this.scale,
+        window=this.window,
+        softcap=hp.softcap,
+        sinks="attn_sinks" if p.has("attn_sinks") else None,
+        temper=hp.temper,
+        temper_length=hp.temper_length,
+        mask=hp.mask,
+        alibi=hp.alibi,
+    )

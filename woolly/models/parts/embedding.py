@@ -1,0 +1,16 @@
+"""What encoders add to the rows of their tokens."""
+
+from __future__ import annotations
+
+from woolly.models.params import TransformerParams
+from woolly.models.parts.head import pooling_of
+from woolly.plan import Handle, Tracer
+
+__all__ = ["typed"]
+
+
+def typed(p: Tracer, x: Handle, hp: TransformerParams) -> Handle:
+    """X plus the row of its type, if the file has types: the second text of a pair has a type of its own."""
+    if not p.has("token_types"):
+        return x
+    return p.embed_type(x, "token_types", hp.separator if pooling_of(p) == "rank" else 0)

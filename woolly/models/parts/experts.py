@@ -1,0 +1,67 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from woolly.models.params import Experts, TransformerParams
+from woolly.models.parts.feed_forward import feed_forward
+from woolly.plan import Handle, Tracer
+from woolly.plan.ops.basic import Act, Gate
+
+__all__ = ["experts", "experts_or_feed_forward"]
+
+
+def experts_or_feed_forward(
+    p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, limit: float = 0.0, shared_limit: float = 0.0
+) -> Handle:
+    """Experts, and those that all rows share, if the layer has a router; else one SwiGLU.
+
+    `limit` bounds the gates of the experts that rows choose, `shared_limit` those of what all rows share.
+    """
+    if hp.experts is None or not p.has("ffn_gate_inp"):
+        return feed_forward(p, h, hp, layer, limit=shared_limit)
+    y = experts(p, h, hp.experts, limit=limit)
+    return y + _shared(p, h, shared_limit) if p.has("ffn_up_shexp") else y
+
+
+def experts(
+    p: Tracer,
+    h: Handle,
+    mixture: Experts,
+    *,
+    act: Gate | Act = "silu",
+    limit: float = 0.0,
+    gated: bool = True,
+    router_x: Handle | None = None,
+) -> Handle:
+    """The experts that the router chooses; gate and up of each may be one matrix, and the choice may have a bias."""
+    merged = p.has("ffn_gate_up_exps")
+    gate = "ffn_gate_up_exps" if merged else "ffn_gate_exps"
+    return p.moe(
+        h,
+        "ffn_gate_inp",
+        gate if gated else None,
+        "ffn_gate_up_exps" if merged else "ffn_up_exps",
+        "ffn_down_exps",
+        n_experts=mixture.count,
+        ffn=mixture.ffn,
+        n_used=mixture.used,
+        scoring=mixture.scoring,
+        normalize=mixture.normalize,
+        weights_scale=mixture.scale,
+        act=act,
+        limit=limit,
+        select="exp_probs_b.bias" if p.has("exp_probs_b.bias") else None,
+        groups=mixture.groups,
+        groups_used=mixture.groups_used,
+        group_top=mixture.group_top,
+        weigh=mixture.weigh,
+        router_x=router_x,
+    )
+
+
+def _shared(p: Tracer, h: Handle, limit: float) -> Handle:
+    """The expert of all rows, times the sigmoid of its own gate if it has one."""
+    ffn = p.rows("ffn_up_shexp")
+    gate, up = p.linear(h, "ffn_gate_shexp", width=ffn), p.linear(h, "ffn_up_shexp", width=ffn)
+    y = p.linear(p.glu(gate, up, limit=limit), "ffn_down_shexp", width=h.width)
+    return y * p.act(p.linear(h, "ffn_gate_inp_shexp", width=1), "sigmoid") if p.has("ffn_gate_inp_shexp") else y

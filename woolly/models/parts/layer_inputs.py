@@ -1,0 +1,26 @@
+"""What each layer gets of a token besides the hidden state, as small Gemma models have it."""
+
+from __future__ import annotations
+
+import math
+
+from woolly.models.params import TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["gated_input", "layer_inputs"]
+
+
+def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Handle:
+    """Inputs of all layers side by side: a row of a second table, which stays mapped, and a part of the embedding."""
+    width = hp.n_layers * extra
+    rows = p.embed("per_layer_token_embd", width=width) * math.sqrt(extra)
+    part = p.linear(x, "per_layer_model_proj", width=width) * (1 / math.sqrt(x.width))
+    return (p.rms_norm(part, "per_layer_proj_norm", eps=hp.eps) + rows) * math.sqrt(0.5)
+
+
+def gated_input(p: Tracer, x: Handle, inputs: Handle, hp: TransformerParams, layer: int) -> Handle:
+    """The layer's own input, gated by x and brought to the width of x."""
+    extra = inputs.width // hp.n_layers
+    own = p.columns(inputs, first=layer * extra, width=extra)
+    gated = p.act(p.linear(x, "inp_gate", width=extra), "gelu") * own
+    return p.rms_norm(p.linear(gated, "proj", width=hp.width), "post_norm", eps=hp.eps)

@@ -1,0 +1,27 @@
+"""Multi-token prediction: a block after the last layer that guesses the token after the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from woolly.models.params import TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["next_token"]
+
+
+def next_token(p: Tracer, hp: TransformerParams, layer: Callable[[Handle], Handle]) -> None:
+    """A layer over the next token's embedding and the hidden state before it, and a head: its own or the model's.
+
+    Each row brings the normed hidden state of its position and the token after it. What the head reads is the hidden
+    state of the row after, if a further token is guessed.
+    """
+    with p.scope(hp.drafts[0]):
+        table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"
+        e = p.rms_norm(p.embed(table, width=hp.width), "nextn.enorm", eps=hp.eps)
+        h = p.rms_norm(p.hidden("/output_norm", eps=hp.eps), "nextn.hnorm", eps=hp.eps)
+        x = layer(p.linear(p.join(e, h), "nextn.eh_proj", width=hp.width))
+        norm = "nextn.shared_head_norm" if p.has("nextn.shared_head_norm") else "/output_norm"
+        head = next(name for name in ("nextn.shared_head_head", "/output", "/token_embd") if p.has(name))
+        h = p.rms_norm(x, norm, eps=hp.eps)
+        p.output(p.linear(p.output_rows(h), head, width=p.rows(head)))

@@ -1,0 +1,61 @@
+"""Recurrent layers: a state of each sequence instead of its keys and values."""
+
+from __future__ import annotations
+
+from woolly.models.params import TransformerParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["gated_delta_net", "mamba", "mamba2", "short_conv"]
+
+
+def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
+    """Qwen's linear attention: q, k and v through one convolution, the delta rule, a norm and a gate.
+
+    Files with beta and alpha in one matrix, Qwen3-Next's, have the heads of v that share a head of k side by side.
+    """
+    r, grouped = hp.scan, p.has("ssm_ba")
+    qkv, z = p.linear(h, "attn_qkv", width=2 * r.keys + r.inner), p.linear(h, "attn_gate", width=r.inner)
+    q, k, v = p.split(p.conv(qkv, "ssm_conv1d", kernel=r.kernel), r.keys, r.keys, r.inner)
+    if grouped:
+        share = r.heads // r.groups
+        beta, alpha = p.split(p.linear(h, "ssm_ba", width=2 * r.heads), share, share, groups=r.groups)
+    else:
+        beta, alpha = (p.linear(h, name, width=r.heads) for name in ("ssm_beta", "ssm_alpha"))
+    decay = p.act(alpha + p.vector("ssm_dt.bias"), "softplus") * p.vector("ssm_a")
+    heads = {"heads_k": r.groups, "heads_v": r.heads}
+    o = p.delta_net(q, k, v, decay, p.act(beta, "sigmoid"), **heads, order="div" if grouped else "mod", eps=hp.eps)
+    return p.linear(p.glu(z, p.rms_norm(o, "ssm_norm", eps=hp.eps)), "ssm_out", width=hp.width)
+
+
+def mamba(p: Tracer, h: Handle, hp: TransformerParams, *, normed: bool = False) -> Handle:
+    """Mamba; dt, B and C are normed if the file has weights for that, or without weights if `normed`."""
+    r = hp.scan
+    x, z = (p.linear(h, "ssm_in", width=r.inner, first=at) for at in (0, r.inner))
+    x = p.conv(x, "ssm_conv1d", kernel=r.kernel)
+    dt, b, c = p.split(p.linear(x, "ssm_x", width=r.heads + 2 * r.state), r.heads, r.state, r.state)
+    if p.has("ssm_dt_norm") or normed:
+        named = (("ssm_dt_norm", dt), ("ssm_b_norm", b), ("ssm_c_norm", c))
+        dt, b, c = (p.rms_norm(y, None if normed else name, eps=hp.eps) for name, y in named)
+    dt = p.act(p.linear(dt, "ssm_dt", width=r.inner), "softplus")
+    y = p.scan_mamba(x, dt, b, c, a="ssm_a", d="ssm_d")
+    return p.linear(p.glu(z, y), "ssm_out", width=h.width)
+
+
+def mamba2(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
+    """Mamba 2: x, B and C through one convolution, the scan, a gate, and a norm of each group if the file has one."""
+    r = hp.scan
+    widths = r.inner, r.inner + 2 * r.keys, r.heads
+    firsts = 0, widths[0], widths[0] + widths[1]
+    z, xbc, dt = (p.linear(h, "ssm_in", width=n, first=at) for n, at in zip(widths, firsts, strict=True))
+    x, b, c = p.split(p.conv(xbc, "ssm_conv1d", kernel=r.kernel), r.inner, r.keys, r.keys)
+    dt = p.act(dt + p.vector("ssm_dt.bias"), "softplus")
+    y = p.glu(z, p.scan_mamba2(x, dt, b, c, a="ssm_a", d="ssm_d", groups=r.groups))
+    if p.has("ssm_norm"):
+        y = p.rms_norm(y, eps=hp.eps, group=r.inner // r.groups) * p.vector("ssm_norm")
+    return p.linear(y, "ssm_out", width=h.width)
+
+
+def short_conv(p: Tracer, h: Handle, *, kernel: int) -> Handle:
+    """LFM 2's block: a short convolution between two gates."""
+    b, c, x = (p.linear(h, "shortconv.in_proj", width=h.width, first=i * h.width) for i in range(3))
+    return p.linear(c * p.conv(b * x, "shortconv.conv", kernel=kernel, act=""), "shortconv.out_proj", width=h.width)

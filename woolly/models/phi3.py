@@ -1,0 +1,47 @@
+"""Phi 3, 3.5 and 4: Llama with q, k, v in one matrix, gate and up in another, and divisors for long contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from woolly.models.llama import build as build_llama
+from woolly.models.metadata import Keys
+from woolly.models.params import LONGEST, TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "divided", "read", "read_divided"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_divided(keys)
+
+
+def read_divided(keys: Keys, knows: Collection[str] = ()) -> TransformerParams:
+    """Parameters with the divisors that the context in use needs. `knows` names further keys that the model reads.
+
+    The window is not read: files carry one that other engines do not use either.
+    """
+    hp = read_transformer(keys, "halves", knows=("longrope", *knows))
+    # The long divisors serve all positions if the context in use needs them: keys in the cache stay as they are.
+    kind = "long" if keys.context > keys.positive("rope.scaling.original_context_length", LONGEST) else "short"
+    return _with(replace(hp, layers=tuple(replace(x, window=0) for x in hp.layers)), f"/rope_factors_{kind}")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    build_llama(p, divided(p, hp))
+
+
+def divided(p: Tracer, hp: TransformerParams) -> TransformerParams:
+    """The same, without divisors if the file has none. Only its tensors say so: converters write no type of scaling."""
+    chosen, other = ("long", "short") if hp.layers[0].divisors == "/rope_factors_long" else ("short", "long")
+    if p.has(f"rope_factors_{chosen}"):
+        p.skip(f"rope_factors_{other}")
+        return hp
+    return _with(hp, "")
+
+
+def _with(hp: TransformerParams, divisors: str) -> TransformerParams:
+    return replace(hp, layers=tuple(replace(layer, divisors=divisors) for layer in hp.layers))

@@ -1,0 +1,17 @@
+"""Qwen 1.5 and 2 MoE: Qwen 2 with experts, and one expert for all rows behind a gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.llama import build
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    return replace(hp, experts=read_experts(keys, normalize=False, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

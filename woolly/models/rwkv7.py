@@ -1,0 +1,76 @@
+"""RWKV-7: each row mixes with the one before it; a state of each head is changed along two vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_recurrent
+from woolly.plan import Handle, Tracer
+
+__all__ = ["RwkvParams", "build", "read"]
+
+
+@dataclass(frozen=True)
+class RwkvParams:
+    """The common parameters, and the width of a head."""
+
+    common: TransformerParams
+    head: int
+
+
+def read(keys: Keys) -> RwkvParams:
+    """Parameters of the file."""
+    hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
+    if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
+        raise ModelError(f"an embedding of {hp.width} with heads of {head} is no RWKV-7 model of two token shifts")
+    return RwkvParams(hp, head)
+
+
+def build(p: Tracer, hp: RwkvParams) -> None:
+    """The whole model."""
+    common, eps = hp.common, hp.common.eps
+    x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=eps)
+    first: Handle | None = None
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            a, v = _time_mix(p, p.layer_norm(x, "attn_norm", eps=eps), hp.head, first)
+            first = v if first is None else first
+            x = x + a
+            h = p.layer_norm(x, "attn_norm_2", eps=eps)
+            h = p.lerp(h, p.previous(h), "channel_mix_lerp_k")
+            h = p.act(p.linear(h, "channel_mix_key", width=common.layers[i].ffn), "relu2")
+            x = x + p.linear(h, "channel_mix_value", width=common.width)
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
+
+
+def _time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Handle, Handle]:
+    """What the state gives, and v; later layers mix their v with that of the first."""
+    n = h.width
+    to_r, to_w, to_k, to_v, to_a, to_g = p.split(p.lerp(h, p.previous(h), "time_mix_lerp_fused"), *(n,) * 6)
+
+    def narrow(x: Handle, name: str) -> Handle:
+        return p.linear(x, f"time_mix_{name}1", width=p.rows(f"time_mix_{name}1"))
+
+    def wide(x: Handle, name: str) -> Handle:
+        return p.linear(x, f"time_mix_{name}2", width=n) + p.vector(f"time_mix_{name}0")
+
+    r, k, v = (
+        p.linear(x, f"time_mix_{name}", width=n) for x, name in ((to_r, "receptance"), (to_k, "key"), (to_v, "value"))
+    )
+    decay = p.act(wide(p.act(narrow(to_w, "w"), "tanh"), "w"), "sigmoid") * -0.6065306597126334
+    if first is None:
+        p.skip("time_mix_v0", "time_mix_v1", "time_mix_v2")
+    else:
+        v = v + (first - v) * p.act(wide(narrow(to_v, "v"), "v"), "sigmoid")
+    rate = p.act(wide(narrow(to_a, "a"), "a"), "sigmoid")
+    gate = p.linear(p.act(narrow(to_g, "g"), "sigmoid"), "time_mix_g2", width=n)
+    kappa = p.rms_norm(k * p.vector("time_mix_k_k"), eps=1e-12, group=head) * head**-0.5
+    learned = k * p.vector("time_mix_k_a")
+    k = k + learned * rate - learned
+    y = p.wkv7(r, decay, k, v, kappa * -1.0, kappa * rate, head=head)
+    y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
+    y = y + v * p.dots(k * p.vector("time_mix_r_k"), r, group=head)
+    return p.linear(y * gate, "time_mix_output", width=n), v

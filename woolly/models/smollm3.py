@@ -1,0 +1,15 @@
+"""SmolLM 3: Llama; each fourth layer has no rotary positions."""
+
+from __future__ import annotations
+
+from woolly.models.llama import build
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "adjacent")
+    return hp.with_ropes(*((i + 1) % 4 != 0 for i in range(hp.n_layers)))

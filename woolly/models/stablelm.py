@@ -1,0 +1,30 @@
+"""StableLM: layer norms, a part of each head turns; the 12B model norms q and k and puts both parts side by side."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. Whether both parts are side by side follows from the missing second norm."""
+    return read_transformer(keys, "halves", knows=("use_parallel_residual",), norm="layer")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.layer_norm(x, "attn_norm", eps=hp.eps)
+            q, k, v = parts.projections(p, h, hp.layers[i])
+            if p.has("attn_q_norm"):
+                q, k = p.layer_norm(q, "attn_q_norm", eps=hp.eps), p.layer_norm(k, "attn_k_norm", eps=hp.eps)
+            q, k = (parts.turned(p, y, hp.layers[i]) for y in (q, k))
+            x = x + p.linear(parts.attend(p, q, k, v, hp, i), "attn_output", width=hp.width)
+            x = x + parts.feed_forward(p, p.layer_norm(x, "ffn_norm", eps=hp.eps) if p.has("ffn_norm") else h, hp, i)
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

@@ -1,0 +1,81 @@
+"""Step 3.5 and 3.7: gated heads, windows with heads and a rope of their own, experts with bounded gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, read_experts, read_transformer
+from woolly.plan import Handle, Tracer
+
+__all__ = ["Step35Params", "build", "read"]
+
+_LIMITS = ("swiglu_clamp_exp", "swiglu_clamp_shexp")
+
+
+@dataclass(frozen=True)
+class Step35Params:
+    """The common parameters, and the bounds of each layer's gates: of chosen experts, and of what all rows share."""
+
+    common: TransformerParams
+    limits: tuple[float, ...]
+    shared_limits: tuple[float, ...]
+
+
+def read(keys: Keys) -> Step35Params:
+    """Parameters of the file. Half of what turns under a window turns without one."""
+    base = keys.number("rope.freq_base", 10000.0)
+    known = (*EXPERT_KEYS, *_LIMITS, "nextn_predict_layers")
+    if not keys.has("attention.sliding_window_pattern"):
+        raise ModelError(f"metadata key {keys.architecture}.attention.sliding_window_pattern is missing")
+    hp = read_transformer(keys, "halves", knows=known, period=1, local_base=base)
+    hp = replace(
+        hp,
+        layers=tuple(_turned_by_half(layer) for layer in hp.layers),
+        experts=read_experts(keys, normalize=False, scoring="sigmoid"),
+    )
+    limits, shared_limits = (_limits(keys, name, hp.n_layers) for name in _LIMITS)
+    return Step35Params(hp, limits, shared_limits)
+
+
+def _turned_by_half(layer: Layer) -> Layer:
+    assert layer.rope is not None
+    if layer.window:
+        return replace(layer, divisors=None)
+    return replace(layer, rope=replace(layer.rope, n_rot=layer.rope.n_rot // 2))
+
+
+def _limits(keys: Keys, name: str, n: int) -> tuple[float, ...]:
+    limits = keys.numbers(name, n) if keys.has(name) else (0.0,) * n
+    if not all(limit >= 0 for limit in limits):
+        raise ModelError(f"metadata key {keys.architecture}.{name} has a bound that is not positive")
+    return tuple(limit if limit > 1e-6 else 0.0 for limit in limits)
+
+
+def build(p: Tracer, params: Step35Params) -> None:
+    """The whole model."""
+    hp = params.common
+    p.skip(*hp.drafts)
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + _attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
+            limit, shared_limit = params.limits[i], params.shared_limits[i]
+            x = x + parts.experts_or_feed_forward(p, h, hp, i, limit=limit, shared_limit=shared_limit)
+    p.output(parts.logits(p, x, hp))
+
+
+def _attention(p: Tracer, h: Handle, hp: TransformerParams, i: int) -> Handle:
+    """Every head has a gate of what it gives."""
+    layer = hp.layers[i]
+    q, k, v = parts.projections(p, h, layer)
+    gate = p.act(p.linear(h, "attn_gate", width=layer.heads), "sigmoid") if p.has("attn_gate") else None
+    if p.has("attn_q_norm"):
+        q = p.rms_norm(q, "attn_q_norm", eps=hp.eps)
+    if p.has("attn_k_norm"):
+        k = p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+    a = parts.attend(p, parts.turned(p, q, layer), parts.turned(p, k, layer), v, hp, i)
+    return p.linear(a if gate is None else a * gate, "attn_output", width=hp.width)

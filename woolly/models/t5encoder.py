@@ -1,0 +1,34 @@
+"""The encoder of T5: no positions but what a table adds to scores by their distance, and scores that are not scaled."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "halves", causal=False)
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model. Layers without a table of their own read the first one's."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"enc.blk.{i}"):
+            q, k, v = parts.projections(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp.layers[i])
+            distances = "attn_rel_b" if p.has("attn_rel_b") else "/enc.blk.0.attn_rel_b"
+            head = hp.layers[i].head_dim
+            a = p.attention(q, k, v, head_dim=head, scale=1.0, mask="all", distances=distances)
+            x = x + p.linear(a, "attn_o", width=hp.width)
+            h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
+            if p.has("ffn_gate"):
+                x = x + parts.feed_forward(p, h, hp, i, act="gelu")
+            else:
+                x = x + parts.plain_feed_forward(p, h, hp, i, act="relu")
+    p.skip("output")
+    parts.vectors(p, p.rms_norm(x, "enc.output_norm", eps=hp.eps))

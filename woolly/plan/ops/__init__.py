@@ -1,0 +1,11 @@
+"""The op table, and the tracer's methods that are its rows."""
+
+from woolly.plan.ops.attention import AttentionOps
+from woolly.plan.ops.basic import BasicOps
+from woolly.plan.ops.experts import ExpertOps
+from woolly.plan.ops.recurrent import RecurrentOps
+from woolly.plan.ops.streams import StreamOps
+from woolly.plan.ops.table import OPS, Cost, Load, Op
+from woolly.plan.ops.texts import TextOps
+
+__all__ = ["OPS", "AttentionOps", "BasicOps", "Cost", "ExpertOps", "Load", "Op", "RecurrentOps", "StreamOps", "TextOps"]

@@ -1,0 +1,198 @@
+"""Ops over the cache of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from woolly.plan.ops.table import OPS, Cost, Load, Op, op
+from woolly.plan.plan import Weight
+from woolly.plan.recorder import Handle, Recorder
+from woolly.plan.rope import Rope
+from woolly.plan.state import Paged
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
+
+__all__ = ["AttentionOps", "Mask"]
+
+_ATTENTION = (
+    *("entry", "head_dim", "scale", "mask?", "window?", "softcap?"),
+    *("temper?", "temper_length?", "temper_offset?", "alibi?", "roles?"),
+)
+
+# "": a row sees itself and the rows before it, the latest `window` of them. "chunked": those since the last multiple of
+# the window. "all": a row sees its whole text, or the rows at most half a window away.
+Mask = Literal["", "chunked", "all"]
+
+
+def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """The entry's K and V of all positions that some row sees, read once per sequence; two products per element."""
+    window, last = step.integer("window"), load.first + load.n_rows
+    entry = plan.paged[step.integer("entry")]
+    share = entry.width / sum(other.width for other in plan.paged.values())
+    read = min(last, window + load.n_rows - 1) if window else last
+    if step.text("mask") == "all":
+        seen = load.n_rows * (min(last, window + 1) if window else last)
+    else:
+        seen = sum(min(p + 1, window) if window else p + 1 for p in range(load.first, last))
+    products = plan.values[step.inputs[0]].width // entry.k_dim * (entry.k_dim + entry.v_dim)
+    return Cost(load.cache_bytes * share * read * load.n_sequences, products * seen * load.n_sequences)
+
+
+class AttentionOps(Recorder):
+    """What a model file says of attention."""
+
+    @op(inputs=("x",), weights=("divisors?",), attributes=("rope",))
+    def rope(self, x: Handle, rope: Rope, divisors: str | None = None) -> Handle:
+        """Each head turned by its token's position. `divisors` names a tensor that divides the frequencies.
+
+        It has a number for each pair that turns, or for each pair of the head: then the first ones count.
+        """
+        if x.width % rope.head_dim != 0:
+            self._fail(f"rope turns heads of {rope.head_dim}, which do not divide the width {x.width}")
+        if not 0 < rope.n_rot <= rope.head_dim or rope.n_rot % 2 != 0:
+            self._fail(f"rope turns {rope.n_rot} of {rope.head_dim} elements; an even part of the head was expected")
+        weights: tuple[Weight, ...] = ()
+        if divisors is not None:
+            weight = self._vector(divisors)
+            if weight.shape[0] not in (rope.n_rot // 2, rope.head_dim // 2):
+                self._fail(f"{weight.name} has shape {weight.shape}, expected ({rope.n_rot // 2},)")
+            weights = (weight,)
+        return self._step("rope", (x,), x.value.rows, x.width, weights, rope=rope)
+
+    @op(
+        inputs=("q", "k?", "v?"),
+        weights=("sinks?", "distances?"),
+        attributes=_ATTENTION,
+        reads=("state {entry}",),
+        writes=("state {entry}",),
+        part="attention",
+        cost=_cache_cost,
+    )
+    def attention(
+        self,
+        q: Handle,
+        k: Handle | None = None,
+        v: Handle | None = None,
+        *,
+        head_dim: int,
+        scale: float,
+        v_dim: int = 0,
+        like: Handle | None = None,
+        mask: Mask = "",
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: str | None = None,
+        temper: float = 0.0,
+        temper_length: int = 1,
+        temper_offset: int = 0,
+        alibi: float = 0.0,
+        distances: str | None = None,
+    ) -> Handle:
+        """K and v kept in an entry of their own, then causal attention of q over it; heads of v may have another width.
+
+        With `v_dim` instead of v, V is the first v_dim columns of each head of k. With `like`, the result of an earlier
+        attention, q looks at what that one keeps. A window of n sees the n latest positions, its own included, or those
+        since the last multiple of n if the mask is "chunked"; 0 sees all. A softcap of c bounds the scores by
+        c * tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t
+        a row's q is times 1 + t * log(1 + (position + temper_offset) // temper_length). With the mask "all" a row sees
+        later rows, too, a window of n those at most n // 2 positions away, and steps share one entry, for nothing is
+        kept of a text. `alibi` is the largest exponent of heads' slopes: scores fall by a head's slope for each
+        position of distance. `distances` names a table of (buckets, heads): what is added to scores by their distance,
+        in T5's buckets.
+        """
+        if window == 0 and mask == "chunked":
+            self._fail(f"attention with the mask {mask!r} needs a window")
+        if temper and temper_length < 1:
+            self._fail(f"attention got a temper_length of {temper_length}; at least 1 was expected")
+        if like is not None and k is None and v is None:
+            index, entry = self._shared(like, head_dim, window)
+        elif like is None and k is not None:
+            entry = self._paged(k, v, head_dim, v_dim, 0 if mask == "all" else window)
+            index = self._state.index(entry) if mask == "all" and entry in self._state else len(self._state)
+            self._state[index:] = self._state[index:] or [entry]
+        else:
+            self._fail("attention needs k, or an earlier attention that it is like, not both")
+        if q.width % (entry.heads * head_dim) != 0:
+            self._fail(
+                f"attention got q of width {q.width}, which is no multiple of the k width {entry.heads * head_dim}"
+            )
+        n_heads = q.width // head_dim
+        weights = {} if sinks is None else {"sinks": self._vector(sinks)}
+        if weights and weights["sinks"].shape != (n_heads,):
+            self._fail(f"{weights['sinks'].name} has {weights['sinks'].shape[0]} elements for {n_heads} heads")
+        if (alibi or distances is not None) and mask != "all":
+            self._fail("attention scores distances within whole texts alone")
+        if distances is not None:
+            weights["distances"] = self._matrix(distances)
+            # Buckets of 512 rows and more begin beyond the distance of 128 at which they end.
+            if weights["distances"].shape[1] != n_heads or not 4 <= weights["distances"].shape[0] < 512:
+                self._fail(f"{weights['distances'].name} has shape {weights['distances'].shape} for {n_heads} heads")
+        return self._step(
+            "attention",
+            tuple(handle for handle in (q, k, v) if handle is not None),
+            "batch",
+            n_heads * entry.v_dim,
+            tuple(weights.values()),
+            entry=index,
+            head_dim=head_dim,
+            scale=float(scale),
+            mask=mask,
+            window=window,
+            softcap=float(softcap),
+            temper=float(temper),
+            temper_length=temper_length if temper else 0,
+            alibi=float(alibi),
+            roles="" if distances is None else " ".join(weights),
+            temper_offset=temper_offset if temper else 0,
+        )
+
+    def _paged(self, k: Handle, v: Handle | None, head_dim: int, v_dim: int, window: int) -> Paged:
+        """What attention over k and v keeps."""
+        heads = k.width // head_dim
+        if k.width % head_dim != 0 or heads == 0 or (v is not None and v.width % heads != 0):
+            widths = f"k of width {k.width}" + (f" and v of {v.width}" if v is not None else "")
+            self._fail(f"attention got {widths}; multiples of {head_dim} and of the number of heads expected")
+        if v is not None:
+            return Paged(heads, head_dim, v.width // heads, window=window)
+        if not 0 < v_dim <= head_dim:
+            self._fail(f"attention without v got a v_dim of {v_dim}; 1 to {head_dim} expected")
+        return Paged(heads, head_dim, v_dim, v_in_k=True, window=window)
+
+    def _shared(self, like: Handle, head_dim: int, window: int) -> tuple[int, Paged]:
+        """Index of what an earlier attention keeps, and that, for as long as either of the two looks at it."""
+        made = [step for step in self._steps if step.op == "attention" and step.outputs == (like.value.id,)]
+        if not made:
+            self._fail("attention is like a value that no attention made")
+        index = made[0].integer("entry")
+        entry = self._state[index]
+        assert isinstance(entry, Paged)
+        if entry.k_dim != head_dim:
+            self._fail(f"attention got heads of {head_dim}, but the one that it is like keeps heads of {entry.k_dim}")
+        self._state[index] = replace(entry, window=max(entry.window, window) if entry.window and window else 0)
+        return index, entry
+
+
+# q and k normed per head and turned; k and v stored in the cache; gives q.
+OPS["store"] = Op(
+    "store",
+    inputs=("q", "k", "v?"),
+    weights=("q_norm?", "k_norm?", "divisors?"),
+    attributes=("roles", "rope", "eps", "entry", "head_dim"),
+    writes=("state {entry}",),
+    fused=True,
+)
+
+# Causal softmax attention of q over the cache.
+OPS["attend"] = Op(
+    "attend",
+    inputs=("q",),
+    weights=("sinks?", "distances?"),
+    attributes=_ATTENTION,
+    reads=("state {entry}",),
+    scratch=("partials",),
+    part="attention",
+    cost=_cache_cost,
+    fused=True,
+)

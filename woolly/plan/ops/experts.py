@@ -1,0 +1,148 @@
+"""Ops of experts: what depends on data stays inside one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from woolly.plan.ops.basic import Act, Gate
+from woolly.plan.ops.table import Cost, Load, op, weights_cost
+from woolly.plan.plan import Weight
+from woolly.plan.recorder import Handle, Recorder
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
+
+__all__ = ["ExpertOps", "Scoring"]
+
+Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
+
+
+def _experts_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """Expected bytes, if each row chooses its experts independently and uniformly."""
+    expected = sum(w.n_bytes * (1 - (1 - step.used_share(w)) ** load.total) for w in step.weights)
+    return Cost(round(expected), weights_cost(plan, step, load).products)
+
+
+class ExpertOps(Recorder):
+    """What a model file says of experts."""
+
+    @op(
+        inputs=("x", "router_x?", "residual?"),
+        # "*_bias" has a row for each expert, "*_scale" a number: what its matrix gives is times that.
+        weights=(
+            *("norm?", "router", "bias?", "select?"),
+            *(f"{name}{end}" for name in ("gate", "up", "down") for end in ("", "_bias?", "_scale?")),
+        ),
+        matrices=("router", "gate", "up", "down"),
+        attributes=(
+            *("roles", "n_used", "scoring", "normalize", "weights_scale"),
+            *("act", "limit?", "weigh", "groups?", "groups_used?", "group_top?", "eps", "scale", "epilogue"),
+        ),
+        scratch=("activations", "routes"),
+        part="experts",
+        cost=_experts_cost,
+    )
+    def moe(
+        self,
+        x: Handle,
+        router: str,
+        gate: str | None,
+        up: str,
+        down: str,
+        *,
+        n_experts: int,
+        ffn: int,
+        n_used: int,
+        scoring: Scoring = "softmax",
+        normalize: bool = False,
+        weights_scale: float = 1.0,
+        act: Gate | Act = "silu",
+        limit: float = 0.0,
+        select: str | None = None,
+        groups: int = 0,
+        groups_used: int = 0,
+        group_top: int = 2,
+        weigh: Literal["output", "input"] = "output",
+        router_x: Handle | None = None,
+    ) -> Handle:
+        """Each row through the `n_used` experts that its router scores highest; of equal scores the lower index wins.
+
+        An expert gives down(act(gate x) * up x), bounded by `limit` as glu is, without a gate down(act(up x)); gate and
+        up of one name are the upper and lower half of its rows. Its weight is its score, softmax or sigmoid over all
+        experts, divided by the sum over the chosen ones with `normalize`, then times `weights_scale`. With
+        "sparsemixer" it is a softmax for each chosen one in turn, best first, over the experts not chosen before it
+        whose logit is below its own by at most a fiftieth of the larger magnitude. It multiplies what the expert gives,
+        or what it gets if `weigh` is "input". `select` names a bias of the scores that only the choice sees. Of
+        `groups` equal runs of experts the `groups_used` whose `group_top` best scores, 1 or 2, sum highest take part.
+        The router reads `router_x` if it is given. Passes give the step a norm, a scale and a residual as they do
+        linears.
+        """
+        if not 1 <= n_used <= n_experts:
+            self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
+        if scoring not in get_args(Scoring):
+            self._fail(f"moe got scoring {scoring!r}; one of {', '.join(get_args(Scoring))} was expected")
+        if scoring == "sparsemixer" and (normalize or select is not None or groups):
+            self._fail("moe got scoring 'sparsemixer' with normalize, select or groups; it takes none of them")
+        acts = get_args(Act if gate is None else Gate)
+        if act not in acts:
+            self._fail(f"moe got the activation {act!r}; one of {', '.join(acts)} was expected")
+        if limit and gate is None:
+            self._fail(f"moe got a limit of {limit:g} without a gate")
+        if groups and (n_experts % groups != 0 or not 1 <= groups_used <= groups or n_experts < 2 * groups):
+            self._fail(f"moe uses {groups_used} of {groups} groups of {n_experts} experts; whole groups were expected")
+        if group_top not in (1, 2) or weigh not in ("output", "input"):
+            self._fail(f"moe got a group_top of {group_top} and weighs the {weigh}; 1 or 2, output or input expected")
+        weights = {"router": self._matrix(router)}
+        routed = x if router_x is None else router_x
+        if weights["router"].shape != (n_experts, routed.width):
+            self._fail(
+                f"{weights['router'].name} has shape {weights['router'].shape}, expected ({n_experts}, {routed.width})"
+            )
+        weights |= zip(("bias",), self._bias(router, weights["router"]), strict=False)
+        if select is not None:
+            weights["select"] = self._vector(select)
+            if weights["select"].shape != (n_experts,):
+                self._fail(f"{weights['select'].name} has shape {weights['select'].shape}, expected ({n_experts},)")
+        inner, outer = (n_experts, ffn, x.width), (n_experts, x.width, ffn)
+        if gate == up:
+            weights |= self._experts("gate", up, inner, 0) | self._experts("up", up, inner, ffn)
+        else:
+            weights |= ({} if gate is None else self._experts("gate", gate, inner)) | self._experts("up", up, inner)
+        weights |= self._experts("down", down, outer)
+        return self._step(
+            "moe",
+            (x,) if router_x is None else (x, router_x),
+            x.value.rows,
+            x.width,
+            tuple(weights.values()),
+            roles=" ".join(weights),
+            n_used=n_used,
+            scoring=scoring,
+            normalize=bool(normalize),
+            weights_scale=float(weights_scale),
+            act=act,
+            limit=self._limit("moe", act, limit),
+            weigh=weigh,
+            groups=groups,
+            groups_used=groups_used if groups else 0,
+            group_top=group_top if groups else 0,
+            eps=0.0,
+            scale=1.0,
+            epilogue="none",
+        )
+
+    def _experts(self, role: str, name: str, shape: tuple[int, ...], first: int | None = None) -> dict[str, Weight]:
+        """A tensor of experts with its biases and scales; with `first` a part of each expert's rows."""
+        weight = self._weight(name)
+        bias = self._bias(name, weight) if len(weight.shape) == 3 else ()
+        if first is not None and len(weight.shape) == 3:
+            weight, *rest = (self._view(w, first, shape[1], 1) for w in (weight, *bias))
+            bias = tuple(rest)
+        if weight.shape != shape:
+            self._fail(f"{weight.name} has shape {weight.shape}, expected {shape}: experts, rows, columns")
+        out = {role: weight} | {f"{role}_bias": b for b in bias}
+        if self.has(f"{name}.scale"):
+            out[f"{role}_scale"] = self._vector(f"{name}.scale")
+            if out[f"{role}_scale"].shape != shape[:1]:
+                self._fail(f"{name}.scale has shape {out[f'{role}_scale'].shape}, expected ({shape[0]},)")
+        return out

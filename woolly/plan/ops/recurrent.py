@@ -1,0 +1,204 @@
+"""Ops over slots: a layer keeps a fixed block of numbers of each sequence, and rows pass through it in token order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from woolly.plan.ops.table import Cost, Load, op, weights_cost
+from woolly.plan.plan import Weight
+from woolly.plan.recorder import Handle, Recorder
+from woolly.plan.state import Slot
+
+if TYPE_CHECKING:
+    from woolly.plan.plan import Plan, Step
+
+__all__ = ["HeadOrder", "RecurrentOps"]
+
+# Which head of k serves head j of v: "mod" is j % n_k, "div" is j // (n_v / n_k).
+HeadOrder = Literal["mod", "div"]
+
+_STATE = "state {entry}"
+
+
+def _slot_cost(plan: Plan, step: Step, load: Load) -> Cost:
+    """The slot read and written once per sequence, and four products of each of its numbers per row."""
+    numbers = plan.slots[step.integer("entry")].numbers
+    return Cost(weights_cost(plan, step, load).n_bytes + 8 * numbers * load.n_sequences, 4 * numbers * load.total)
+
+
+class RecurrentOps(Recorder):
+    """What a model file says of recurrence."""
+
+    @op(
+        inputs=("x",),
+        weights=("weight", "bias?"),
+        attributes=("entry", "kernel", "act?"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def conv(self, x: Handle, name: str, *, kernel: int, act: Literal["", "silu"] = "silu") -> Handle:
+        """Each column times a filter over its `kernel` latest rows, plus `name.bias` if the file has one; then silu.
+
+        Axes of 1 in the filters' tensor say nothing: converters of some families leave them.
+        """
+        weight = self._weight(name)
+        if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, kernel) if n > 1) or kernel < 2:
+            self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {kernel}) and at least 2 rows")
+        weight = replace(weight, shape=(x.width, kernel))
+        if act not in ("", "silu"):
+            self._fail(f"conv got the activation {act!r}; silu or none was expected")
+        weights = (weight, *self._bias(name, weight))
+        return self._slotted("conv", (x,), x.width, (kernel - 1) * x.width, weights, kernel=kernel, act=act)
+
+    @op(inputs=("x",), attributes=("entry",), reads=(_STATE,), writes=(_STATE,), part="recurrence", cost=_slot_cost)
+    def previous(self, x: Handle) -> Handle:
+        """The row of x before each row, zeros before the first of a sequence."""
+        return self._slotted("previous", (x,), x.width, x.width)
+
+    @op(
+        inputs=("q", "k", "v", "decay", "beta"),
+        attributes=("entry", "heads_k", "heads_v", "order", "eps"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def delta_net(
+        self,
+        q: Handle,
+        k: Handle,
+        v: Handle,
+        decay: Handle,
+        beta: Handle,
+        *,
+        heads_k: int,
+        heads_v: int,
+        order: HeadOrder,
+        eps: float,
+    ) -> Handle:
+        """The gated delta rule: S = e^decay S, then S += k (beta (v - S^T k))^T, giving S^T q / sqrt(len(q)) per head.
+
+        Each head of q and k is first divided by the root of its sum of squares plus eps. `decay` has a number for each
+        head of v, or for each row of its S.
+        """
+        self._heads("delta_net", heads_k, q, k)
+        self._heads("delta_net", heads_v, v, decay, beta)
+        head, head_v = k.width // heads_k, v.width // heads_v
+        if q.width != k.width or heads_v % heads_k != 0 or order not in get_args(HeadOrder):
+            self._fail(
+                f"delta_net got q of {q.width} and k of {k.width}, {heads_k} heads of k for {heads_v} of v, and the"
+                f" order {order!r}"
+            )
+        if decay.width not in (heads_v, heads_v * head) or beta.width != heads_v:
+            self._fail(f"delta_net got a decay of {decay.width} and a beta of {beta.width} for {heads_v} heads")
+        return self._slotted(
+            "delta_net",
+            (q, k, v, decay, beta),
+            v.width,
+            heads_v * head * head_v,
+            heads_k=heads_k,
+            heads_v=heads_v,
+            order=order,
+            eps=float(eps),
+        )
+
+    @op(
+        inputs=("x", "dt", "b", "c"),
+        weights=("a", "d"),
+        attributes=("entry",),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def scan_mamba(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str) -> Handle:
+        """Mamba: each column has its own S = e^(dt a) S + dt x b, giving S c + d x. `dt` is positive, as wide as x."""
+        weights = (self._weight(a), self._weight(d))
+        if dt.width != x.width or b.width != c.width:
+            self._fail(f"scan_mamba got x of {x.width}, dt of {dt.width}, b of {b.width} and c of {c.width}")
+        if weights[0].shape != (x.width, b.width) or math.prod(weights[1].shape) != x.width:
+            self._fail(f"{weights[0].name} has shape {weights[0].shape}, expected ({x.width}, {b.width})")
+        return self._slotted("scan_mamba", (x, dt, b, c), x.width, x.width * b.width, weights)
+
+    @op(
+        inputs=("x", "dt", "b", "c"),
+        weights=("a", "d"),
+        attributes=("entry", "groups"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def scan_mamba2(self, x: Handle, dt: Handle, b: Handle, c: Handle, *, a: str, d: str, groups: int) -> Handle:
+        """Mamba 2: per head S = e^(dt a) S + b (dt x)^T, giving S^T c + d x. `dt` is positive, one for each head.
+
+        Heads of b and c are `groups`; each serves a run of heads of x.
+        """
+        weights, heads = (self._weight(a), self._weight(d)), dt.width
+        self._heads("scan_mamba2", heads, x)
+        self._heads("scan_mamba2", groups, b, c)
+        if b.width != c.width or heads % groups != 0:
+            self._fail(f"scan_mamba2 got b of {b.width} and c of {c.width} in {groups} groups for {heads} heads")
+        for weight in weights:
+            if math.prod(weight.shape) != heads:
+                self._fail(f"{weight.name} has shape {weight.shape}, expected {heads} numbers")
+        return self._slotted("scan_mamba2", (x, dt, b, c), x.width, b.width // groups * x.width, weights, groups=groups)
+
+    @op(
+        inputs=("r", "w", "k", "v", "a", "b"),
+        attributes=("entry", "head"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def wkv7(self, r: Handle, w: Handle, k: Handle, v: Handle, a: Handle, b: Handle, *, head: int) -> Handle:
+        """RWKV-7: per head S = e^w S + k v^T + b (S^T a)^T, giving S^T r; S on the right is the one before."""
+        for x in (r, w, k, a, b):
+            self._same_shape("wkv7", x, v)
+        if head < 1 or v.width % head != 0:
+            self._fail(f"wkv7 got heads of {head}, which do not divide the width {v.width}")
+        return self._slotted("wkv7", (r, w, k, v, a, b), v.width, v.width * head, head=head)
+
+    @op(
+        inputs=("q", "k", "v"),
+        attributes=("entry", "head", "slope"),
+        reads=(_STATE,),
+        writes=(_STATE,),
+        part="recurrence",
+        cost=_slot_cost,
+    )
+    def lightning(self, q: Handle, k: Handle, v: Handle, *, head: int, slope: float) -> Handle:
+        """Lightning attention: per head S = e^-rate S + k v^T, giving S^T q.
+
+        Head h of n has the rate slope * 2^(-8 (h + 1) / n).
+        """
+        self._same_shape("lightning", q, v)
+        self._same_shape("lightning", k, v)
+        if head < 1 or v.width % head != 0:
+            self._fail(f"lightning got heads of {head}, which do not divide the width {v.width}")
+        return self._slotted("lightning", (q, k, v), v.width, v.width * head, head=head, slope=float(slope))
+
+    def _heads(self, op: str, n: int, *values: Handle) -> None:
+        for x in values:
+            if n < 1 or x.width % n != 0:
+                self._fail(f"{op} got a width of {x.width}, which {n} heads do not divide")
+
+    def _slotted(
+        self,
+        op: str,
+        inputs: tuple[Handle, ...],
+        width: int,
+        numbers: int,
+        weights: tuple[Weight, ...] = (),
+        **attributes: int | float | str,
+    ) -> Handle:
+        """A step with a slot of its own."""
+        if any(x.value.rows != "batch" for x in inputs):
+            self._fail(f"{op} needs all rows of the batch")
+        self._state.append(Slot(numbers))
+        return self._step(op, inputs, "batch", width, weights, entry=len(self._state) - 1, **attributes)

@@ -1,0 +1,50 @@
+"""Ops of whole texts: where a row is in its text, and one row made of all."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from woolly.plan.ops.table import op
+from woolly.plan.recorder import Handle, Recorder
+
+__all__ = ["Pool", "TextOps"]
+
+Pool = Literal["mean", "first", "last"]
+
+
+class TextOps(Recorder):
+    """What a model file says of texts."""
+
+    @op(inputs=("x",), weights=("table",), tables=("table",))
+    def embed_position(self, x: Handle, table: str) -> Handle:
+        """X plus the row of `table` for each row's position."""
+        weight = self._matrix(table)
+        if weight.shape[1] != x.width:
+            self._fail(f"{weight.name} has {weight.shape[1]} columns, but x is {x.width} wide")
+        return self._step("embed_position", (x,), x.value.rows, x.width, (weight,))
+
+    @op(inputs=("x",), weights=("table",), attributes=("separator?",))
+    def embed_type(self, x: Handle, table: str, separator: int = 0) -> Handle:
+        """X plus the first row of `table`; after a token `separator`, if it is not 0, plus the second.
+
+        The second text of a pair follows the first separator.
+        """
+        weight = self._weight(table)
+        if weight.shape[-1] != x.width:
+            self._fail(f"{weight.name} has {weight.shape[-1]} columns, but x is {x.width} wide")
+        has_second = len(weight.shape) == 2 and weight.shape[0] > 1
+        return self._step(
+            "embed_type", (x,), x.value.rows, x.width, (weight,), separator=separator if has_second else 0
+        )
+
+    @op(inputs=("x",), attributes=("kind",))
+    def pool(self, x: Handle, kind: Pool) -> Handle:
+        """One row for each text whose rows are wanted: the mean of its rows, the first, or the last.
+
+        The text must be whole in the batch.
+        """
+        if x.value.rows != "batch":
+            self._fail("pool got some rows of each text; all were expected")
+        if kind not in get_args(Pool):
+            self._fail(f"pool got the kind {kind!r}; one of {', '.join(get_args(Pool))} was expected")
+        return self._step("pool", (x,), "output", x.width, kind=kind)

@@ -1,0 +1,62 @@
+"""Adapters: low-rank matrices that add to what a model's own matrices compute, as much as each request wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError
+from woolly.plan.plan import Plan, Step, Value, Weight
+
+__all__ = ["LowRank", "adapt"]
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What an adapter adds to one matrix: factor * b (a x)."""
+
+    a: Weight  # [rank, columns of the matrix]
+    b: Weight  # [rows of the matrix, rank]
+    factor: float
+
+
+def adapt(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
+    """The plan with the steps of adapters, each given by the names of the tensors that it adds to.
+
+    After each linear come, for each adapter of its tensor, two narrow linears and an `adapt`, which adds their result
+    times the scale that the batch gives a sequence. ModelError for a tensor that no linear of the plan reads.
+    """
+    values = list(plan.values)
+    steps: list[Step] = []
+    renamed: dict[int, int] = {}  # values of linears: what stands for them after the adapters
+    used: list[set[str]] = [set() for _ in adapters]
+
+    def value(width: int, like: Value) -> int:
+        values.append(Value(len(values), width, like.rows))
+        return values[-1].id
+
+    for step in plan.steps:
+        step = replace(step, inputs=tuple(renamed.get(v, v) for v in step.inputs))
+        steps.append(step)
+        if step.op != "linear":
+            continue
+        matrix = step.weights[0]
+        rows = matrix.name[len(matrix.tensor) :]  # "[first:last]" if the step reads some rows of the tensor
+        for index, adapter in enumerate(adapters):
+            pair = adapter.get(matrix.tensor)
+            if pair is None:
+                continue
+            used[index].add(matrix.tensor)
+            out = renamed.get(step.output, step.output)
+            shape = values[out]
+            b = Weight(pair.b.name + rows, pair.b.type, (matrix.shape[0], pair.b.shape[1]))
+            low, high, sum_ = value(pair.a.shape[0], shape), value(shape.width, shape), value(shape.width, shape)
+            steps.append(replace(step, inputs=step.inputs, outputs=(low,), weights=(pair.a,)))
+            steps.append(replace(step, inputs=(low,), outputs=(high,), weights=(b,)))
+            attributes = (("adapter", index), ("factor", pair.factor))
+            steps.append(Step("adapt", (out, high), (sum_,), (), attributes, step.source))
+            renamed[step.output] = sum_
+    for adapter, found in zip(adapters, used, strict=True):
+        if missing := sorted(adapter.keys() - found):
+            raise ModelError(f"an adapter changes {missing[0]!r}, which is not a matrix that adapters can change here")
+    return replace(plan, steps=tuple(steps), values=tuple(values))

@@ -1,0 +1,30 @@
+"""Gate and up that only glu reads: their rows are computed together and never stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.plan.passes.rewrite import changed, rebuilt, users
+from woolly.plan.plan import Plan, Step
+
+__all__ = ["fuse_glu"]
+
+
+def fuse_glu(plan: Plan) -> Plan:
+    """`linears` of two outputs, then glu of them -> the epilogue of the linears."""
+    readers = users(plan)
+    replaced: dict[int, tuple[Step, ...]] = {}
+    for index, linears in enumerate(plan.steps):
+        if linears.op != "linears" or linears.text("epilogue") != "none" or len(linears.outputs) != 2:
+            continue
+        gate, up = linears.outputs
+        if len(readers[gate]) != 1 or readers[gate] != readers[up]:
+            continue
+        at = readers[gate][0]
+        glu = plan.steps[at]
+        if glu.op != "glu" or glu.inputs != (gate, up):
+            continue
+        gated = changed(linears, epilogue=f"glu:{glu.text('act')}", limit=glu.number("limit"))
+        replaced[index] = (replace(gated, outputs=glu.outputs),)
+        replaced[at] = ()
+    return rebuilt(plan, replaced)

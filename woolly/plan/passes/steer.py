@@ -1,0 +1,35 @@
+"""Control vectors: a direction that is added to what a layer leaves in the residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.plan.plan import Plan, Step, Value, Weight
+
+__all__ = ["steer"]
+
+
+def steer(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
+    """The plan with a `shift` after each layer ("blk.3") that has a direction; ModelError for one that does not fit."""
+    last = {layer: index for index, layer in enumerate(plan.layers)}
+    if missing := [layer for layer in directions if layer not in last]:
+        raise ModelError(f"a control vector has a direction for {missing[0]}, which the model does not have")
+    values = list(plan.values)
+    steps: list[Step] = []
+    renamed: dict[int, int] = {}  # what a layer leaves: the value with its direction added
+    ends = {last[layer]: weight for layer, weight in directions.items()}
+    for index, step in enumerate(plan.steps):
+        steps.append(replace(step, inputs=tuple(renamed.get(v, v) for v in step.inputs)))
+        if (weight := ends.get(index)) is None:
+            continue
+        left = plan.values[step.output]
+        if (left.width,) != weight.shape:
+            raise ModelError(
+                f"a control vector has {weight.shape[0]} numbers, but {plan.layers[index]} leaves {left.width}"
+            )
+        values.append(Value(len(values), left.width, left.rows))
+        steps.append(Step("shift", (left.id,), (values[-1].id,), (weight,), (), step.source))
+        renamed[left.id] = values[-1].id
+    return replace(plan, steps=tuple(steps), values=tuple(values))

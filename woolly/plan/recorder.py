@@ -1,0 +1,246 @@
+"""The Recorder: values, weights and steps of a model while it is traced. Ops are methods that call `_step`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+from woolly.errors import ModelError, PlanError
+from woolly.plan.ops.table import OPS
+from woolly.plan.plan import Attribute, Plan, Pooling, Result, Rows, Step, Value, Weight
+from woolly.plan.state import Paged, Slot
+from woolly.quant import GGMLType
+
+if TYPE_CHECKING:
+    from woolly.plan.tracer import Tracer
+
+__all__ = ["Handle", "Recorder", "TensorLike", "Vector"]
+
+# Tensors that no text model reads: towers for images and sound in the same file, and scales for int8 hardware.
+_TOWERS = ("v.", "mm.", "a.")
+_SIDECAR = ".input_scale"
+# Frames of this folder are not the model's.
+_HERE = str(Path(__file__).parent)
+
+
+class TensorLike(Protocol):
+    """What tracing needs of a tensor of the file."""
+
+    @property
+    def type(self) -> GGMLType:
+        """Storage type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Outermost dimension first."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A weight that every row meets."""
+
+    weight: Weight
+
+
+@dataclass(frozen=True, eq=False)
+class Handle:
+    """A value in a model file. `a + b` and `x * 0.22` are steps too."""
+
+    value: Value
+    tracer: Tracer
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix that this stands for."""
+        return self.value.width
+
+    def __add__(self, other: Handle | Vector) -> Handle:
+        if isinstance(other, Vector):
+            return self.tracer.shift(self, other.weight)
+        return self.tracer.add(self, other)
+
+    def __sub__(self, other: Handle) -> Handle:
+        return self + other * -1.0
+
+    def __mul__(self, other: Handle | Vector | float) -> Handle:
+        if isinstance(other, Vector):
+            return self.tracer.gain(self, other.weight)
+        return self.tracer.mul(self, other) if isinstance(other, Handle) else self.tracer.scale(self, other)
+
+
+class Recorder:
+    """The steps of one model over the tensors of one file, as far as they are traced."""
+
+    def __init__(self, architecture: str, tensors: Mapping[str, TensorLike], pooling: Pooling | None = None) -> None:
+        self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
+        self._architecture = architecture
+        self._tensors = tensors
+        self._scope: tuple[str, ...] = ()
+        self._steps: list[Step] = []
+        self._values: list[Value] = []
+        self._state: list[Paged | Slot] = []
+        self._skipped: tuple[str, ...] = ()
+        self._output: Handle | None = None
+        self._result: tuple[Result, Pooling | None] = ("logits", None)
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Weight names inside are prefixed with `name.`."""
+        outer = self._scope
+        self._scope = (*outer, name)
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def rows(self, name: str) -> int:
+        """Rows of the matrix `name`; a vector is one."""
+        return self._row(name).shape[0]
+
+    def has(self, name: str) -> bool:
+        """Whether the file holds `name.weight`, or `name` itself, in the current scope."""
+        return self._full(name) in self._tensors
+
+    def skip(self, *names: str) -> None:
+        """Names tensors, or blocks of them ("blk.47"), that this model knows and never reads."""
+        self._skipped += tuple(".".join((*self._scope, name)) for name in names)
+
+    def output(self, value: Handle, result: Result = "logits", pooling: Pooling | None = None) -> None:
+        """Names the result of the plan, what it is, and how it was pooled."""
+        if self._output is not None:
+            self._fail("output was named twice")
+        if value.value.id != len(self._values) - 1:
+            self._fail("output must be the value of the last step")
+        self._output = value
+        self._result = (result, pooling)
+
+    def plan(self, block: str = "") -> Plan:
+        """The finished plan. A tensor of the file that no step reads is an error: nothing is silently ignored.
+
+        With a `block` ("blk.47") the plan is that of a draft, and only the tensors of that block must be read.
+        """
+        if self._output is None:
+            raise PlanError(f"the {self._architecture} model file names no output")
+        plan = Plan(self._architecture, tuple(self._steps), tuple(self._values), tuple(self._state), *self._result)
+        used = {weight.tensor for weight in plan.weights.values()}
+        within = f"{block}." if block else ""
+        unused = [
+            name
+            for name in self._tensors
+            if name.startswith(within) and name not in used and not self._is_skipped(name)
+        ]
+        if unused:
+            more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+            raise ModelError(
+                f"the file holds tensors that Woolly's {self._architecture} model does not use"
+                f" ({', '.join(unused[:3])}{more}), so its results would be wrong"
+            )
+        for name in dict.fromkeys(w.tensor for w in plan.weights.values() if w.tensor != w.name):
+            read = sum(math.prod(w.shape) for w in plan.weights.values() if w.tensor == name)
+            if read != math.prod(self._tensors[name].shape):
+                raise ModelError(
+                    f"{name} has rows that Woolly's {self._architecture} model does not use, so its results would be"
+                    " wrong"
+                )
+        return plan
+
+    def _is_skipped(self, tensor: str) -> bool:
+        return tensor.startswith((*_TOWERS, *(f"{name}." for name in self._skipped))) or tensor.endswith(_SIDECAR)
+
+    def _step(
+        self,
+        op: str,
+        inputs: tuple[Handle, ...],
+        rows: Rows,
+        width: int,
+        weights: tuple[Weight, ...] = (),
+        **attributes: Attribute,
+    ) -> Handle:
+        row = OPS[op]
+        n_inputs = sum(not name.endswith("?") for name in row.inputs)
+        fits = n_inputs <= len(inputs) <= len(row.inputs)
+        if set(attributes) != {name.rstrip("?") for name in row.attributes} or not fits:
+            self._fail(f"{op} was built with other inputs or attributes than its row in the op table names")
+        value = Value(len(self._values), width, rows)
+        self._values.append(value)
+        ids = tuple(handle.value.id for handle in inputs)
+        self._steps.append(Step(op, ids, (value.id,), weights, tuple(attributes.items()), self._model_line()))
+        return Handle(value, cast("Tracer", self))
+
+    def _full(self, name: str) -> str:
+        """The tensor's name in the file: `name.weight`, or `name` if only that is there. "/name" is outside scopes."""
+        full = name[1:] if name.startswith("/") else ".".join((*self._scope, name))
+        return full if full in self._tensors and f"{full}.weight" not in self._tensors else f"{full}.weight"
+
+    def _weight(self, name: str) -> Weight:
+        full = self._full(name)
+        tensor = self._tensors.get(full)
+        if tensor is None:
+            raise ModelError(
+                f"tensor {full} is missing, which the {self._architecture} model needs ({self._model_line()})"
+            )
+        return Weight(full, tensor.type, tensor.shape)
+
+    def _matrix(self, name: str) -> Weight:
+        weight = self._weight(name)
+        if len(weight.shape) != 2:
+            self._fail(f"{weight.name} has shape {weight.shape}, a matrix was expected")
+        return weight
+
+    def _row(self, name: str) -> Weight:
+        """A matrix of one row, which files hold as a vector, too."""
+        weight = self._weight(name)
+        return Weight(weight.name, weight.type, (1, *weight.shape)) if len(weight.shape) == 1 else self._matrix(name)
+
+    def _vector(self, name: str) -> Weight:
+        weight = self._weight(name)
+        if len(weight.shape) != 1:
+            self._fail(f"{weight.name} has shape {weight.shape}, a vector was expected")
+        return weight
+
+    def _flat(self, name: str) -> Weight:
+        """All numbers of a tensor as a vector, whatever its axes."""
+        weight = self._weight(name)
+        return Weight(weight.name, weight.type, (math.prod(weight.shape),))
+
+    def _bias(self, name: str, weight: Weight) -> tuple[Weight, ...]:
+        """`name.bias`, if the file has one for the matrix or the experts' matrices."""
+        if not self.has(f"{name}.bias"):
+            return ()
+        bias = self._weight(f"{name}.bias")
+        if bias.shape != weight.shape[:-1]:
+            have = f"{bias.shape[0]} elements" if len(bias.shape) == 1 else f"shape {bias.shape}"
+            self._fail(f"{bias.name} has {have}, but {weight.name} has {weight.shape[-2]} rows")
+        return (bias,)
+
+    def _view(self, weight: Weight, first: int, n: int, axis: int) -> Weight:
+        """Rows [first, first + n) of a weight; `axis` is that of the rows."""
+        if first + n > weight.shape[axis]:
+            self._fail(f"{weight.name} has {weight.shape[axis]} rows, but rows {first} to {first + n} were expected")
+        shape = list(weight.shape)
+        shape[axis] = n
+        return Weight(f"{weight.name}[{first}:{first + n}]", weight.type, tuple(shape))
+
+    def _same_shape(self, op: str, a: Handle, b: Handle) -> None:
+        if (a.width, a.value.rows) != (b.width, b.value.rows):
+            self._fail(f"{op} got {a.value.rows} x {a.width} and {b.value.rows} x {b.width}")
+
+    def _limit(self, op: str, act: str, limit: float) -> float:
+        if not limit >= 0 or (limit and act != "silu"):
+            self._fail(f"{op} got a limit of {limit:g} for {act}; 0, or a positive one for silu, was expected")
+        return float(limit)
+
+    def _fail(self, message: str) -> NoReturn:
+        raise PlanError(f"{self._model_line()}: {message}")
+
+    @staticmethod
+    def _model_line() -> str:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+            frame = frame.f_back
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

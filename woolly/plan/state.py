@@ -1,0 +1,30 @@
+"""What a plan keeps between runs: entries that attention and recurrent steps name by their index in `Plan.state`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Paged", "Slot"]
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Keys and values of every token, in pages."""
+
+    heads: int
+    k_dim: int  # columns of a head of K
+    v_dim: int
+    v_in_k: bool = False  # V is the first v_dim columns of K and is not stored
+    window: int = 0  # latest positions that some step reads; 0: all
+
+    @property
+    def width(self) -> int:
+        """Numbers per token."""
+        return self.heads * (self.k_dim if self.v_in_k else self.k_dim + self.v_dim)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A block of f32 numbers per sequence, however long the sequence is."""
+
+    numbers: int

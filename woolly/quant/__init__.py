@@ -1,0 +1,7 @@
+"""BYTES OF WEIGHTS: the type table, decoding and encoding of rows."""
+
+from woolly.quant.decode import can_dequantize, dequantize
+from woolly.quant.encode import quantize
+from woolly.quant.types import GGMLType
+
+__all__ = ["GGMLType", "can_dequantize", "dequantize", "quantize"]

@@ -1,0 +1,194 @@
+"""The CPU backend: a fused plan handed to C++ once, then one native call per run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import _native
+from woolly.errors import PlanError, RequestError
+from woolly.gguf import Tensor
+from woolly.machine.cores import default_threads
+from woolly.plan import Plan
+from woolly.plan.passes import append, fuse
+from woolly.plan.passes.place import place
+from woolly.runtime.batch import Batch
+from woolly.runtime.cpu.state import CpuState, check_heads
+from woolly.runtime.cpu.steps import NativeSteps
+from woolly.runtime.cpu.turns import Turns
+from woolly.runtime.cpu.weights import PackedWeights
+from woolly.runtime.options import Options
+from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
+from woolly.runtime.state import State
+from woolly.runtime.views import Views
+
+__all__ = ["CpuBackend", "CpuDraft", "CpuProgram", "kernel_level"]
+
+Float32 = npt.NDArray[np.float32]
+
+# Positions that scratch memory is sized for; the system grants it page by page as it is used.
+_MAX_CONTEXT = 1 << 20
+
+
+def kernel_level(wanted: str | None = None) -> str:
+    """The best level that this machine can run, or the one asked for, here or by WOOLLY_ISA."""
+    levels = _native.kernel_levels()
+    wanted = wanted or os.environ.get("WOOLLY_ISA")
+    if not wanted:
+        return levels[0]
+    if wanted not in levels:
+        raise RequestError(f"kernel level {wanted!r} cannot run on this machine; it can run: {', '.join(levels)}")
+    return wanted
+
+
+class CpuProgram:
+    """A plan compiled for the CPU. One thread at a time may run it; others wait."""
+
+    def __init__(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
+        self.plan = plan
+        self.running_plan = fuse(plan)
+        level = kernel_level(options.level)
+        threads = default_threads() if options.threads is None else options.threads
+        self.max_rows = options.max_rows
+        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
+        check_heads(plan)
+        self._lock = threading.Lock()
+        draft = None if plan.draft is None else fuse(plan.draft)
+        self._all = self.running_plan if draft is None else append(self.running_plan, draft)
+        placement = place(self._all, options.max_rows)
+        self.about = About("cpu", level, threads, placement.n_bytes, self.kv_type)
+        try:
+            self._native = _native.Program(level, threads, options.max_rows, placement.n_bytes, _MAX_CONTEXT)
+        except MemoryError:
+            raise RequestError(
+                f"max_rows is {options.max_rows}; that many rows need {placement.n_bytes / 1e9:,.2f} GB,"
+                " more than the system gives: lower it, or leave this process more memory"
+            ) from None
+        views = Views(tensors)
+        self._turns = Turns(self._all, views)
+        self._steps = NativeSteps(self._native, self._all, placement, views, self._turns)
+        self._native.finish()
+        self._packed = PackedWeights(self._native, views, self._steps.uses(), options.weight_memory)
+        self.draft = None if plan.draft is None or draft is None else CpuDraft(self, plan.draft, draft)
+
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CpuState:
+        """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
+        return CpuState(self.plan, n_pages, self.kv_type, n_slots, window_pages)
+
+    def load_weights(self) -> None:
+        """Starts to pack weights in the background, in order of use; the first run takes over what is left."""
+        with self._lock:
+            self._native.prepare()
+
+    def close(self) -> None:
+        """Ends the work in the background."""
+        with self._lock:
+            self._native.stop_preparing()
+
+    def weight_stats(self) -> WeightStats:
+        """What the store of packed weights did so far."""
+        return self._packed.stats()
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps of the fused plan and returns a view of the last value, valid until the next run."""
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        return self.compute(batch, state, first, last)
+
+    def compute(self, batch: Batch, state: State, first: int, last: int) -> Float32:
+        """As `run`; steps after those of the plan are its draft's."""
+        if not isinstance(state, CpuState):
+            raise PlanError("the state is not one of this program; new_state makes one")
+        with self._lock:
+            # Tables do not grow past the limit; native code rejects such positions.
+            self._turns.extend(min(int(batch.positions.max()) + 1, _MAX_CONTEXT))
+            done = self._native.run(
+                state.native,
+                batch.tokens,
+                batch.positions,
+                batch.offsets,
+                batch.pages,
+                batch.output_rows,
+                self._turns.cosines,
+                self._turns.sines,
+                first,
+                last,
+                **self._optional(batch),
+            )
+            self._packed.ran(first, last)
+        if not done:
+            raise CancelledRun("the computation was cancelled")
+        value = self._all.steps[last - 1].outputs[-1]
+        rows = len(batch.output_rows) if self._all.values[value].rows == "output" else batch.n_rows
+        return self._native.value(self._steps.values[value], rows)
+
+    def _optional(self, batch: Batch) -> dict[str, Any]:
+        """Arrays of a batch that some plans have."""
+        arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
+        if batch.hidden is not None:
+            arrays |= {"hidden": batch.hidden, "is_hidden_normed": batch.is_hidden_normed}
+        elif self.plan.slots:
+            arrays |= {"slots_in": batch.slots_in, "slots_out": batch.slots_out, "keeps": batch.keeps}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def cancel(self) -> None:
+        """Stops a run that is under way, at its next barrier; may be called from any thread."""
+        self._native.cancel()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
+        times: list[int] = []
+        self._native.take_times()
+        self._native.set_profiling(True)
+        try:
+            yield times
+        finally:
+            times += self._native.take_times()[: len(self.running_plan.steps)]
+            self._native.set_profiling(False)
+
+
+class CpuDraft:
+    """The draft of a plan: the last steps of its program, over pages of their own."""
+
+    def __init__(self, program: CpuProgram, plan: Plan, running_plan: Plan) -> None:
+        self.running_plan = running_plan
+        self._program = program
+        self._plan = plan
+        self._kv_type = program.kv_type
+        check_heads(plan)
+
+    def new_state(self, n_pages: int) -> CpuState:
+        """An empty cache of `n_pages` pages."""
+        return CpuState(self._plan, n_pages, self._kv_type)
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps of the fused draft and returns a view of the last value, valid until the next run."""
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        n_before = len(self._program.running_plan.steps)
+        return self._program.compute(batch, state, n_before + first, n_before + last)
+
+
+class CpuBackend:
+    """C++ kernels, chosen for this CPU."""
+
+    name = "cpu"
+
+    @property
+    def levels(self) -> list[str]:
+        """Instruction sets, widest first; the last one, scalar, runs on every processor."""
+        return _native.kernel_levels()
+
+    def is_available(self) -> bool:
+        """Always: there are kernels for every processor."""
+        return True
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:
+        """Nothing is packed yet: weights are, panel by panel, when a step first needs them."""
+        return CpuProgram(plan, tensors, options)

@@ -1,0 +1,90 @@
+"""The CpuState: keys and values of past tokens in native pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import _native
+from woolly.errors import RequestError, UnsupportedError
+from woolly.plan import Paged, Plan
+from woolly.runtime.state import PAGE_SIZE
+
+__all__ = ["CpuState", "check_heads"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_LARGEST_HEAD = 576
+
+
+class CpuState:
+    """K and V of every paged entry in native pages, and slots in f32."""
+
+    def __init__(
+        self, plan: Plan, n_pages: int, kv_type: str, n_slots: int = 0, window_pages: Sequence[int] = ()
+    ) -> None:
+        self.n_pages = n_pages
+        self.n_slots = n_slots
+        self.is_portable = True
+        self.slot_bytes = plan.bytes_per_sequence
+        # Native code counts entries as the plan does; one that is no page has no heads.
+        entries = [plan.paged.get(i, Paged(0, 1, 1)) for i in range(len(plan.state))]
+        layers = [(entry.heads, entry.k_dim, 0 if entry.v_in_k else entry.v_dim) for entry in entries]
+        try:
+            self.native = _native.Cache(kv_type, n_pages, layers)
+            self.page_bytes = self.native.n_bytes // n_pages
+            for i, entry in plan.paged.items() if window_pages else ():
+                if entry.window and window_pages[table := plan.windows.index(entry.window)] < n_pages:
+                    self.native.set_window(i, table, entry.window, window_pages[table])
+                    self.is_portable = False
+            if plan.slots:
+                numbers = [plan.slots[i].numbers if i in plan.slots else 0 for i in range(len(plan.state))]
+                self.native.add_slots(n_slots, numbers)
+        except (MemoryError, TypeError):  # the latter: more pages than a native number counts
+            n_tokens = n_pages * PAGE_SIZE
+            n_bytes = plan.bytes_per_token(_native.kv_value_bytes(kv_type)) * n_tokens + n_slots * self.slot_bytes
+            gigabytes = n_bytes / 1e9
+            raise RequestError(
+                f"a cache of {n_tokens} tokens takes {gigabytes:,.1f} GB, more than the system gives;"
+                " lower ctx or kv_tokens",
+                field="kv_tokens",
+                names=("ctx", "kv_tokens"),
+            ) from None
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all pages and slots, used or not."""
+        return self.native.n_bytes
+
+    def read_page(self, page: int) -> Bytes:
+        """A copy of a page."""
+        out = np.empty(self.native.page_bytes, np.uint8)
+        self.native.read_page(page, out)
+        return out
+
+    def write_page(self, page: int, data: Bytes) -> None:
+        """Overwrites a page with a copy."""
+        self.native.write_page(page, data)
+
+    def read_slot(self, slot: int) -> Bytes:
+        """A copy of a slot."""
+        out = np.empty(self.native.slot_bytes, np.uint8)
+        self.native.read_slot(slot, out)
+        return out
+
+    def write_slot(self, slot: int, data: Bytes) -> None:
+        """Overwrites a slot with a copy."""
+        self.native.write_slot(slot, data)
+
+
+def check_heads(plan: Plan) -> None:
+    """Refuses a plan whose heads are longer than the kernels take."""
+    for entry in plan.paged.values():
+        widest = max(entry.k_dim, entry.v_dim)
+        if widest > _LARGEST_HEAD:
+            raise UnsupportedError(
+                f"heads of {widest} do not fit the cache of the cpu backend, which takes heads of up to"
+                f" {_LARGEST_HEAD}; use backend='reference'"
+            )

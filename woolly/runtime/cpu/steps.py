@@ -1,0 +1,109 @@
+"""NativeSteps: a placed plan handed to native code, step by step, with the weights that it names.
+
+No op has a branch of its own here: a step's values, weights by role and attributes go to native code by name, and the
+op there takes what it knows and refuses the rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import _native
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import Tensor
+from woolly.plan import Plan, Step
+from woolly.plan.passes.place import Placement, barriers
+from woolly.runtime.cpu.turns import Turns
+from woolly.runtime.views import RowView, Views
+
+__all__ = ["NativeSteps"]
+
+
+class NativeSteps:
+    """What a native program was given: ids of its values and matrices, and the arrays that it points into."""
+
+    def __init__(self, native: _native.Program, plan: Plan, placement: Placement, tensors: Views, turns: Turns) -> None:
+        self._native = native
+        self._plan = plan
+        self._tensors = tensors
+        self._turns = turns
+        self._kept: list[object] = []  # arrays that native code points into
+        self._vectors: dict[str, int] = {}
+        self.matrices: dict[str, list[int]] = {}  # by tensor: one, or one for each expert
+        self.values: dict[int, int] = {}
+        for value in sorted(placement.offsets):
+            shape = plan.values[value]
+            self.values[value] = native.add_value(placement.offsets[value], shape.width, shape.rows == "output")
+        for step, wait in zip(plan.steps, barriers(plan, placement), strict=True):
+            self._add(step, wait)
+
+    def uses(self) -> list[tuple[int, str, list[int]]]:
+        """(step, tensor, its matrices) of every weight that is computed with in panels, in order of use."""
+        return [
+            (index, weight.name, self.matrices[weight.name])
+            for index, step in enumerate(self._plan.steps)
+            for weight in step.matrices
+        ]
+
+    def _add(self, step: Step, wait: bool) -> None:
+        inputs, outputs = ([self.values[v] for v in values] for values in (step.inputs, step.outputs))
+        rows = (*step.kind.matrices, *step.kind.tables)
+        weights = [
+            (role, self._matrices(weight.name) if role in rows else [self._vector(weight.name)])
+            for role, weight in zip(step.roles, step.weights, strict=True)
+        ]
+        try:
+            self._native.add_step(step.op, inputs, outputs, weights, self._attributes(step), wait)
+        except ValueError as error:
+            raise UnsupportedError(f"{step.source}: {error}") from None
+        except TypeError as error:
+            raise ModelError(f"{step.source}: {step.op} has a number that native code cannot hold") from error
+
+    def _matrices(self, name: str) -> list[int]:
+        """The matrices of a tensor.
+
+        Each expert is one of its own: panels then never span two, whatever their rows, and pages of the file are given
+        back expert by expert; an expert that no row goes to would otherwise keep the pages of all.
+        """
+        if name not in self.matrices:
+            data = self._tensors[name].data
+            experts = data if len(self._tensors[name].shape) == 3 else [data]
+            self.matrices[name] = [self._add_matrix(name, expert) for expert in experts]
+        return self.matrices[name]
+
+    def _add_matrix(self, name: str, data: npt.NDArray[np.uint8]) -> int:
+        tensor = self._tensors[name]
+        rows, columns = (1, *tensor.shape)[-2:]
+        source = data.reshape(-1)
+        self._kept.append(source)
+        mapped = isinstance(tensor.tensor if isinstance(tensor, RowView) else tensor, Tensor)
+        try:
+            return self._native.add_matrix(int(tensor.type), rows, columns, source, mapped)
+        except ValueError as error:
+            raise UnsupportedError(
+                f"tensor {name!r} is {tensor.type.name}, which is not supported yet: {error}"
+            ) from None
+
+    def _vector(self, name: str) -> int:
+        if name not in self._vectors:
+            array = np.ascontiguousarray(self._tensors[name].dequantize()).reshape(-1)
+            self._kept.append(array)
+            self._vectors[name] = self._native.add_vector(array)
+        return self._vectors[name]
+
+    def _attributes(self, step: Step) -> dict[str, int | float | str]:
+        """Attributes as plain numbers and text. Weights carry their roles; `Turns` has the rest of a rope."""
+        out: dict[str, int | float | str] = {}
+        for name, value in step.attributes:
+            if name == "rope":
+                rope = step.rope()
+                if rope is not None:
+                    out["head_dim"] = rope.head_dim
+                out["n_rot"] = 0 if rope is None else rope.n_rot
+                out["adjacent"] = int(rope is not None and rope.style == "adjacent")
+                out["turns"] = self._turns.column(step)
+            elif name != "roles":
+                assert isinstance(value, (int, float, str))
+                out[name] = int(value) if isinstance(value, bool) else value
+        return out

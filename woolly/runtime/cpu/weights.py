@@ -1,0 +1,77 @@
+"""PackedWeights: which matrices keep their packed panels, under a byte budget.
+
+A model's weights are read in a circle, once per token. For such a pattern the least recently used tensor is exactly
+the next one needed, so an LRU store under its budget would miss every time. Instead the matrices that come first keep
+their place for good (every read a hit), and the rest is packed anew from the mapped file, panel by panel, at each use.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import _native
+from woolly.gguf import Tensor
+from woolly.runtime.program import WeightStats
+from woolly.runtime.views import RowView, Views
+
+__all__ = ["PackedWeights"]
+
+
+class PackedWeights:
+    """Memory for packed panels; native code fills it."""
+
+    def __init__(
+        self,
+        program: _native.Program,
+        tensors: Views,
+        uses: Sequence[tuple[int, str, Sequence[int]]],  # (step, tensor, its matrices) in order of use
+        budget: int | None,
+    ) -> None:
+        self._uses = uses
+        self._resident: dict[str, npt.NDArray[np.uint8]] = {}
+        self._hits = self._misses = 0
+        left = budget
+        for _, name, matrices in uses:
+            n_bytes = _packed_bytes(tensors[name])
+            if name in self._resident or (left is not None and n_bytes > left):
+                continue
+            memory = _anonymous(n_bytes)
+            for matrix, part in zip(matrices, np.split(memory, len(matrices)), strict=True):
+                program.set_packed(matrix, part)
+            self._resident[name] = memory
+            left = None if left is None else left - n_bytes
+
+    def ran(self, first: int, last: int) -> None:
+        """Counts the reads of one run."""
+        for step, name, _ in self._uses:
+            if first <= step < last:
+                if name in self._resident:
+                    self._hits += 1
+                else:
+                    self._misses += 1
+
+    def stats(self) -> WeightStats:
+        """Reads from packed memory, reads that packed anew, and the bytes set aside."""
+        return WeightStats(self._hits, self._misses, 0, sum(a.nbytes for a in self._resident.values()))
+
+
+def _packed_bytes(tensor: Tensor | RowView) -> int:
+    *experts, rows, columns = (1, *tensor.shape)
+    return math.prod(experts) * -(-rows // _native.PANEL_ROWS) * _native.PANEL_ROWS * tensor.type.row_bytes(columns)
+
+
+def _anonymous(n_bytes: int) -> npt.NDArray[np.uint8]:
+    """Memory that the system grants page by page as it is written, in pages of 2 MiB if it can."""
+    if sys.platform == "win32":
+        return np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8)
+    # Private: of what could be shared with a child, the system gives no large pages.
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)

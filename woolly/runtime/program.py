@@ -1,0 +1,137 @@
+"""The Program: a plan compiled by a backend. These protocols are all that other rooms know of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import PlanError, RequestError
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.runtime.batch import Batch
+from woolly.runtime.options import Options
+from woolly.runtime.state import State
+
+__all__ = ["About", "Backend", "CancelledRun", "DraftProgram", "Program", "WeightStats", "checked_range"]
+
+
+class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
+    """`Program.cancel` stopped the run. Its results are void; the same batch may run again."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a program runs on."""
+
+    backend: str  # its name in BACKENDS
+    level: str | None  # of the kernels, or the device; None: the backend has no kernels to choose from
+    threads: int
+    arena_bytes: int  # allocated once for the values between steps; 0: a step allocates its own
+    kv_type: str = "f32"  # of keys and values in the cache
+
+
+@dataclass(frozen=True)
+class WeightStats:
+    """What the store of prepared weights did since the program was compiled."""
+
+    hits: int  # reads of a weight that was kept prepared
+    misses: int
+    evictions: int
+    n_bytes: int  # kept
+
+
+class DraftProgram(Protocol):
+    """`Plan.draft` compiled beside its plan, whose weights it shares. Its runs overwrite the values of the plan's."""
+
+    @property
+    def running_plan(self) -> Plan:
+        """The plan whose steps `run` counts."""
+
+    def new_state(self, n_pages: int) -> State:
+        """An empty cache of n pages of its own; sequences may use the pages of the same numbers in both."""
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
+        """As `Program.run`; the batch brings hidden states."""
+
+
+class Program(Protocol):
+    """A plan compiled for one backend. One thread at a time may run it."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as the model file describes it."""
+
+    @property
+    def running_plan(self) -> Plan:
+        """The plan whose steps `run` counts: `plan`, or what the backend's passes made of it."""
+
+    @property
+    def draft(self) -> DraftProgram | None:
+        """What runs `Plan.draft`; None if the plan has none."""
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a batch."""
+
+    @property
+    def about(self) -> About:
+        """What the program runs on."""
+
+    def load_weights(self) -> None:
+        """Starts to pack or upload weights in the background, if the backend does either. Returns at once."""
+
+    def close(self) -> None:
+        """Ends what `load_weights` started."""
+
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> State:
+        """An empty cache of n pages, and of n slots if the plan keeps any, for `run` of this program.
+
+        `window_pages` are the pages of the entries of each of `Plan.windows`; without them, `n_pages` each.
+        """
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
+        """Runs steps `first` to `last` (exclusive; None: all) and returns the value of the last one: logits at the end.
+
+        A run that starts in the middle continues from the values of the run before it. The result may be a view that
+        the next run overwrites.
+        """
+
+    def cancel(self) -> None:
+        """Stops a run that is under way, which then raises CancelledRun. Any thread may call it."""
+
+    def timed(self) -> AbstractContextManager[list[int]]:
+        """Times every run in the block. The list is empty until the block ends, then has nanoseconds per step."""
+
+    def weight_stats(self) -> WeightStats:
+        """Hits and misses of the prepared weights so far."""
+
+
+class Backend(Protocol):
+    """Compiles plans."""
+
+    @property
+    def name(self) -> str:
+        """Its name in BACKENDS."""
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """Values of `Options.level` that this machine can run, fastest first; empty: there is no choice."""
+
+    def is_available(self) -> bool:
+        """Whether this machine can run the backend."""
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
+        """The program; an option that the backend cannot honour is a RequestError."""
+
+
+def checked_range(first: int, last: int | None, n_steps: int) -> tuple[int, int]:
+    """The steps of a run, as `Program.run` takes them; PlanError for what is no part of a plan of `n_steps`."""
+    last = n_steps if last is None else last
+    if not 0 <= first < last <= n_steps:
+        raise PlanError(f"steps {first} to {last} are not a part of a plan of {n_steps} steps")
+    return first, last

@@ -1,0 +1,17 @@
+"""The NumPy backend: the oracle of every kernel. Importing the modules of ops enters their functions."""
+
+from woolly.runtime.reference import elements, fused, moe, scans, streams, texts
+from woolly.runtime.reference.ops import REFERENCE_OPS
+from woolly.runtime.reference.program import ReferenceBackend, ReferenceProgram
+
+__all__ = [
+    "REFERENCE_OPS",
+    "ReferenceBackend",
+    "ReferenceProgram",
+    "elements",
+    "fused",
+    "moe",
+    "scans",
+    "streams",
+    "texts",
+]

@@ -1,0 +1,96 @@
+"""The NumPy meaning of `moe`: rows go to the experts that their router scores highest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.plan import Step
+from woolly.runtime.reference.elements import apply_act, apply_glu
+from woolly.runtime.reference.ops import Context, Float32, apply_linear, apply_rms_norm, reference, scaled
+
+__all__ = ["expert_weights", "moe"]
+
+# Added to the divisor of the weights: all sigmoids of a row may be 0.
+_LEAST = np.float32(1e-20)
+# A logit takes part in a turn of the sparse mixer if it is below the best one by at most this part of the larger
+# magnitude: twice the noise of the router in training.
+_REACH = np.float32(0.02)
+
+
+def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -> Float32:
+    """Weight of each expert for each row, 0 for the ones not chosen. Of equal logits the lower index wins."""
+    if step.text("scoring") == "sparsemixer":
+        return scaled(_mixed(logits, step.integer("n_used")), step.number("weights_scale"))
+    # exp of a large argument is inf, and 1 / inf is the right limit: 0.
+    with np.errstate(over="ignore"):
+        if step.text("scoring") == "sigmoid":
+            scores = np.float32(1) / (np.float32(1) + np.exp(-logits))
+        else:
+            scores = np.exp(logits - logits.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+    # Logits have the order of their scores, and are more rarely equal.
+    ranks = logits if select is None else scores + select
+    if groups := step.integer("groups"):
+        parts = (scores if select is None else ranks).reshape(len(logits), groups, -1)
+        sums = np.sort(parts, axis=2)[:, :, -step.integer("group_top") :].sum(axis=2)
+        left_out = np.argsort(-sums, axis=1, kind="stable")[:, step.integer("groups_used") :]
+        ranks = ranks.reshape(parts.shape).copy()
+        np.put_along_axis(ranks, left_out[:, :, None], np.float32(-np.inf), axis=1)
+        ranks = ranks.reshape(logits.shape)
+    order = np.argsort(-ranks, axis=1, kind="stable")[:, : step.integer("n_used")]
+    chosen = np.zeros_like(scores)
+    np.put_along_axis(chosen, order, np.take_along_axis(scores, order, axis=1), axis=1)
+    if step.integer("normalize"):
+        chosen /= chosen.sum(axis=1, keepdims=True) + _LEAST
+    return scaled(chosen, step.number("weights_scale"))
+
+
+def _mixed(logits: Float32, n_used: int) -> Float32:
+    """Weights of the sparse mixer: each expert, best first, against those that are near it and not chosen before."""
+    chosen, left = np.zeros_like(logits), np.ones(logits.shape, np.bool_)
+    order = np.argsort(-logits, axis=1, kind="stable")
+    for turn in range(n_used):
+        best = order[:, turn, None]
+        top = np.take_along_axis(logits, best, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):  # two zeros are near each other
+            is_far = (top - logits) / np.maximum(np.abs(logits), top) > _REACH
+        shares = np.exp(np.where(left & ~is_far, logits - top, np.float32(-np.inf)))
+        np.put_along_axis(chosen, best, np.float32(1) / shares.sum(axis=1, keepdims=True), axis=1)
+        np.put_along_axis(left, best, False, axis=1)
+    return chosen
+
+
+@reference("moe")
+def moe(c: Context, step: Step, x: Float32, *others: Float32) -> Float32:
+    """Norm, router, then the chosen experts of each row, summed by ascending index; scale and residual at the end."""
+    names = {role: weight.name for role, weight in zip(step.roles, step.weights, strict=True)}
+    whole = {role: c.weights.get(names[role]) for role in ("norm", "bias", "select", "router") if role in names}
+    if "norm" in whole:
+        x = apply_rms_norm(x, whole["norm"], step.number("eps"))
+    has_residual = step.text("epilogue") == "residual"
+    routed = others[0] if len(others) > has_residual else x
+    weights = expert_weights(step, apply_linear(routed, whole["router"], whole.get("bias")), whole.get("select"))
+    y = np.zeros_like(x)
+    for expert in np.flatnonzero(weights.any(axis=0)):
+        (rows,) = np.nonzero(weights[:, expert])
+        shares = weights[rows, expert, None]
+        into, out = (shares, np.float32(1)) if step.text("weigh") == "input" else (np.float32(1), shares)
+        up = _linear(c, names, "up", int(expert), into * x[rows])
+        if "gate" in names:
+            gate = _linear(c, names, "gate", int(expert), into * x[rows])
+            hidden = apply_glu(step.text("act"), gate, up, step.number("limit"))
+        else:
+            hidden = apply_act(step.text("act"), up)
+        y[rows] += out * _linear(c, names, "down", int(expert), hidden)
+    if step.number("scale") != 1.0:
+        y = scaled(y, step.number("scale"))
+    return others[-1] + y if has_residual else y
+
+
+def _linear(c: Context, names: dict[str, str], role: str, expert: int, x: Float32) -> Float32:
+    """X times one matrix of a tensor of experts, times its scale, plus its bias."""
+    # All experts in f32 would be several times the file.
+    y = apply_linear(x, c.weights.rows(names[role], np.array([expert], np.int32))[0], None)
+    if f"{role}_scale" in names:
+        y = y * c.weights.get(names[f"{role}_scale"])[expert]
+    return y + c.weights.get(names[f"{role}_bias"])[expert] if f"{role}_bias" in names else y

@@ -1,0 +1,268 @@
+"""The NumPy meaning of every plain op, in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.plan import Rope, Step, rope_frequencies
+from woolly.runtime.batch import Batch
+from woolly.runtime.reference.state import ReferenceState
+from woolly.runtime.reference.weights import WeightStore
+from woolly.runtime.state import PAGE_SIZE
+
+__all__ = [
+    "REFERENCE_OPS",
+    "Context",
+    "alibi_slopes",
+    "apply_linear",
+    "apply_rms_norm",
+    "apply_rope",
+    "attend_cache",
+    "distance_buckets",
+    "reference",
+    "scaled",
+    "store_cache",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Float32 = npt.NDArray[np.float32]
+Meaning = Callable[..., Float32 | tuple[Float32, ...]]  # (context, step, *inputs) -> outputs
+
+REFERENCE_OPS: dict[str, Meaning] = {}
+
+
+def reference(op: str) -> Callable[[Function], Function]:
+    """Decorates the function that computes the op."""
+
+    def enter(function: Function) -> Function:
+        REFERENCE_OPS[op] = function
+        return function
+
+    return enter
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an op may look at besides its inputs."""
+
+    weights: WeightStore
+    batch: Batch
+    state: ReferenceState
+
+
+def apply_rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
+    """Each group of len(weight) columns divided by its root mean square, times the weight."""
+    groups = x.reshape(len(x), x.shape[1] // len(weight), len(weight))
+    mean_square = np.mean(groups.astype(np.float64) ** 2, axis=-1, keepdims=True)
+    scale = (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
+    y: Float32 = groups * scale * weight
+    return y.reshape(x.shape)
+
+
+def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
+    """X times the weight transposed, plus the bias."""
+    y: Float32 = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
+    """Each head turned by its row's position."""
+    frequencies, magnitude = rope_frequencies(rope, divisors)
+    angles = positions.astype(np.float64)[:, None, None] * frequencies
+    cos = (np.cos(angles) * magnitude).astype(np.float32)
+    sin = (np.sin(angles) * magnitude).astype(np.float32)
+    out: Float32 = x.reshape(len(x), -1, rope.head_dim).copy()
+    half = rope.n_rot // 2
+    if rope.style == "adjacent":
+        a, b = slice(0, rope.n_rot, 2), slice(1, rope.n_rot, 2)
+    else:
+        a, b = slice(0, half), slice(half, rope.n_rot)
+    left, right = out[..., a].copy(), out[..., b].copy()
+    out[..., a] = left * cos - right * sin
+    out[..., b] = left * sin + right * cos
+    return out.reshape(x.shape)
+
+
+def store_cache(c: Context, entry: int, *kv: Float32) -> None:
+    """K, and v unless it is a part of k, of every row, put into the pages of its sequence."""
+    for s in range(c.batch.n_sequences):
+        rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
+        positions = c.batch.positions[rows]
+        at = c.batch.table(c.state.windows[entry])[s][positions // PAGE_SIZE], positions % PAGE_SIZE
+        for cache, new in zip((c.state.k[entry], c.state.v[entry]), kv, strict=False):
+            cache[at] = new[rows].reshape(-1, *cache.shape[2:])
+
+
+@reference("attend")
+def attend_cache(c: Context, step: Step, q: Float32) -> Float32:
+    """Softmax attention of q over the cache."""
+    keys, values = c.state.k[step.integer("entry")], c.state.v[step.integer("entry")]
+    n_kv_heads, head_dim = keys.shape[2:]
+    v_dim = values.shape[3]
+    queries = q.reshape(len(q), n_kv_heads, -1, head_dim)  # rows, KV heads, query heads per KV head, head_dim
+    out = np.empty((*queries.shape[:3], v_dim), np.float32)
+    for s in range(c.batch.n_sequences):
+        rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
+        positions = c.batch.positions[rows]
+        n_past = int(positions[-1]) + 1
+        # Pages that no row sees may be -1: what stands there in their place is not seen either.
+        used = c.batch.table(c.state.windows[step.integer("entry")])[s][: -(-n_past // PAGE_SIZE)]
+        past_k = keys[used].reshape(-1, n_kv_heads, head_dim)[:n_past].astype(np.float32)
+        past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
+        distance = np.arange(n_past) - positions[:, None]  # rows, positions
+        seen = _seen(step.text("mask"), step.integer("window"), positions, distance)
+        asked = (
+            queries[rows] * _tempers(step, positions)[:, None, None, None] if step.number("temper") else queries[rows]
+        )
+        scores = np.einsum("rhgd,phd->hgrp", asked, past_k, optimize=True) * np.float32(step.number("scale"))
+        if alibi := step.number("alibi"):
+            slopes = alibi_slopes(alibi, n_kv_heads * scores.shape[1]).reshape(n_kv_heads, -1, 1, 1)
+            scores = scores - slopes * np.abs(distance).astype(np.float32)
+        for table in step.by_role("distances"):
+            chosen = c.weights.get(table.name)[distance_buckets(distance, table.shape[0])]  # rows, positions, heads
+            scores = scores + chosen.transpose(2, 0, 1).reshape(n_kv_heads, -1, *distance.shape)
+        if softcap := step.number("softcap"):
+            scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+        named = step.by_role("sinks")
+        sinks = c.weights.get(named[0].name).reshape(n_kv_heads, -1, 1, 1) if named else None
+        out[rows] = np.einsum("hgrp,phd->rhgd", _softmax(scores, seen, sinks), past_v, optimize=True)
+    return out.reshape(len(q), -1)
+
+
+def _seen(
+    mask: str, window: int, positions: npt.NDArray[np.int32], distance: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Which positions each row sees, given how far each is after the row."""
+    if mask == "all":
+        return np.abs(distance) <= window // 2 if window else np.full(distance.shape, True)
+    if window == 0:
+        return distance <= 0
+    first = positions % window if mask == "chunked" else np.full(len(positions), window - 1)
+    return (distance <= 0) & (distance >= -first[:, None])
+
+
+def alibi_slopes(most: float, n_heads: int) -> Float32:
+    """How fast each head's scores fall with distance; `most` is the largest exponent of 1/2.
+
+    Heads beyond the largest power of two take the slopes between the others'.
+    """
+    whole = 2 ** int(np.log2(n_heads))
+    exponents = [most * (i + 1) / whole for i in range(whole)]
+    exponents += [most * (2 * i + 1) / (2 * whole) for i in range(n_heads - whole)]
+    return (2.0 ** -np.array(exponents)).astype(np.float32)
+
+
+def distance_buckets(distance: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """T5's buckets: half for later positions; half of each half for single distances, the others grow up to 128."""
+    half, single, far = n // 2, n // 4, np.abs(distance)
+    share = np.log(np.maximum(far, single).astype(np.float32) / single) / np.log(np.float32(128 / single))
+    coarse = np.minimum(single + (share * np.float32(half - single)).astype(np.int64), half - 1)
+    return np.where(distance > 0, half, 0) + np.where(far < single, far, coarse)
+
+
+def _tempers(step: Step, positions: npt.NDArray[np.int32]) -> Float32:
+    """The factor of each row's q that grows with the logarithm of its position."""
+    steps = (positions + step.integer("temper_offset")) // step.integer("temper_length")
+    factor: npt.NDArray[np.float64] = 1.0 + step.number("temper") * np.log1p(steps)
+    return factor.astype(np.float32)
+
+
+def _softmax(scores: Float32, seen: npt.NDArray[np.bool_], sinks: Float32 | None) -> Float32:
+    """Shares of the positions that are seen; a sink takes its share of each head and gives nothing."""
+    scores = np.where(seen, scores, np.float32(-np.inf))
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        with np.errstate(over="ignore"):  # a sink far above all scores takes everything
+            total = total + np.exp(sinks - top)
+    shares: Float32 = weights / total
+    return shares
+
+
+def scaled(x: Float32, factor: float) -> Float32:
+    """X times a constant, in f32."""
+    y: Float32 = x * np.float32(factor)
+    return y
+
+
+@reference("embed")
+def _embed(c: Context, step: Step) -> Float32:
+    return c.weights.rows(step.weights[0].name, c.batch.tokens)
+
+
+@reference("rms_norm")
+def _rms_norm(c: Context, step: Step, x: Float32) -> Float32:
+    weights = [c.weights.get(w.name) for w in step.weights] or [np.ones(step.integer("group"), np.float32)]
+    return apply_rms_norm(x, weights[0], step.number("eps"))
+
+
+@reference("hidden")
+def _hidden(c: Context, step: Step) -> Float32:
+    rows = c.batch.hidden
+    if rows is None:
+        raise ValueError("the batch has no hidden states, which this plan begins with")
+    if c.batch.is_hidden_normed:
+        return rows
+    return apply_rms_norm(rows, c.weights.get(step.weights[0].name), step.number("eps"))
+
+
+@reference("layer_norm")
+def _layer_norm(c: Context, step: Step, x: Float32) -> Float32:
+    groups = x.reshape(len(x), -1, step.integer("group")).astype(np.float64)
+    mean = groups.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.mean((groups - mean) ** 2, axis=-1, keepdims=True) + step.number("eps"))
+    y: Float32 = ((groups - mean) / deviation).astype(np.float32)
+    weight, bias = (*(c.weights.get(w.name) for w in step.weights), None, None)[:2]
+    if weight is not None:
+        y = y * weight
+    return (y if bias is None else y + bias).reshape(x.shape)
+
+
+@reference("linear")
+def _linear(c: Context, step: Step, x: Float32) -> Float32:
+    weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
+    return apply_linear(x, weight, bias[0] if bias else None)
+
+
+@reference("per_head_linear")
+def _per_head_linear(c: Context, step: Step, x: Float32) -> Float32:
+    weight = c.weights.get(step.weights[0].name)
+    heads = x.reshape(len(x), len(weight), -1).swapaxes(0, 1)
+    y: Float32 = (heads @ weight.swapaxes(1, 2)).swapaxes(0, 1)
+    return y.reshape(len(x), -1)
+
+
+@reference("rope")
+def _rope(c: Context, step: Step, x: Float32) -> Float32:
+    rope = step.rope()
+    assert rope is not None
+    divisors = c.weights.get(step.weights[0].name) if step.weights else None
+    return apply_rope(x, rope, divisors, c.batch.positions)
+
+
+@reference("attention")
+def _attention(c: Context, step: Step, q: Float32, *kv: Float32) -> Float32:
+    if kv:
+        store_cache(c, step.integer("entry"), *kv)
+    return attend_cache(c, step, q)
+
+
+@reference("add")
+def _add(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+    return a + b
+
+
+@reference("scale")
+def _scale(c: Context, step: Step, x: Float32) -> Float32:
+    return scaled(x, step.number("factor"))
+
+
+@reference("output_rows")
+def _output_rows(c: Context, step: Step, x: Float32) -> Float32:
+    return x[c.batch.output_rows]

@@ -1,0 +1,78 @@
+"""Views: the tensors of a file, and ranges of rows of them by names such as "blk.0.attn_qkv.weight[0:64]"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.gguf import Tensor
+from woolly.quant import GGMLType
+from woolly.quant.decode import dequantize
+
+__all__ = ["RowView", "Views"]
+
+
+@dataclass(frozen=True)
+class RowView:
+    """Rows [first, last) of a tensor: of each expert's matrix, of a matrix, or elements of a vector."""
+
+    tensor: Tensor
+    first: int
+    last: int
+
+    @property
+    def type(self) -> GGMLType:
+        """The tensor's."""
+        return self.tensor.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's, with fewer rows. Of two axes the first is the experts' if the tensor is a bias."""
+        shape = list(self.tensor.shape)
+        shape[self._axis] = self.last - self.first
+        return tuple(shape)
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The bytes of the rows, as views into the file."""
+        return self.tensor.data[self._rows]
+
+    def dequantize(self, rows: npt.NDArray[np.integer] | None = None) -> npt.NDArray[np.float32]:
+        """The values, or those of some rows of the first axis."""
+        if self._axis == len(self.tensor.shape) - 1:
+            values: npt.NDArray[np.float32] = self.tensor.dequantize()[self._rows]
+            return values if rows is None else values[rows]
+        return dequantize(np.ascontiguousarray(self.data if rows is None else self.data[rows]), self.type)
+
+    @property
+    def _axis(self) -> int:
+        if self.tensor.name.endswith(".bias"):
+            return len(self.tensor.shape) - 1
+        return max(0, len(self.tensor.shape) - 2)
+
+    @property
+    def _rows(self) -> tuple[slice, ...]:
+        return (*(slice(None),) * self._axis, slice(self.first, self.last))
+
+
+class Views(Mapping[str, "Tensor | RowView"]):
+    """A file's tensors by name, and their row ranges by names with brackets."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor | RowView:
+        range_ = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name)
+        if range_ is None:
+            return self._tensors[name]
+        return RowView(self._tensors[range_[1]], int(range_[2]), int(range_[3]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

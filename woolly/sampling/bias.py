@@ -1,0 +1,59 @@
+"""LogitBias: what a request adds to the logits of single tokens, and which tokens it rules out."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import RequestError
+from woolly.sampling.params import SamplingParams
+from woolly.tokens import Tokenizer
+
+__all__ = ["LogitBias"]
+
+_LARGEST = 3e38
+
+
+class LogitBias:
+    """logit_bias, ignore_eos and min_tokens, as tokens and what is added to them."""
+
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None) -> None:
+        ends = frozenset() if tokenizer is None else tokenizer.stop_ids
+        biases: dict[int, float] = {}
+        for key, value in params.logit_bias.items():
+            for token in _tokens(key, tokenizer):
+                biases[token] = biases.get(token, 0.0) + value
+        if params.ignore_eos:
+            biases.update(dict.fromkeys(ends, -np.inf))
+        n_vocab = None if tokenizer is None else tokenizer.n_vocab
+        for name, tokens in (("logit_bias", biases), ("stop_token_ids", params.stop_token_ids)):
+            for token in tokens:
+                if n_vocab is not None and token >= n_vocab:
+                    raise RequestError(
+                        f"{name} names token {token}; ids of this vocabulary go from 0 to {n_vocab - 1}", field=name
+                    )
+        self._ids = np.array(list(biases), np.intp)
+        sums = np.array(list(biases.values()), np.float64)
+        self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
+        self._ends = np.array(sorted(ends | set(params.stop_token_ids)), np.intp)
+        self._min_tokens = params.min_tokens
+
+    def acts(self, n_output: int) -> bool:
+        """Whether `apply` changes a row after n_output tokens of the answer."""
+        return len(self._ids) > 0 or n_output < self._min_tokens
+
+    def apply(self, row: npt.NDArray[np.float32], n_output: int) -> None:
+        """Changes the row."""
+        row[self._ids] += self._values
+        if n_output < self._min_tokens:
+            row[self._ends] = -np.inf
+
+
+def _tokens(key: int | str, tokenizer: Tokenizer | None) -> list[int]:
+    if isinstance(key, int):
+        return [key]
+    if tokenizer is None:
+        raise RequestError(
+            f"logit_bias names the text {key!r}, but there is no tokenizer to make tokens of it", field="logit_bias"
+        )
+    return tokenizer.encode(key, add_special=False, parse_special=False)

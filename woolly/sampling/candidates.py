@@ -1,0 +1,116 @@
+"""Candidates: the tokens from which one is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly._native import draw, largest, logs, weigh
+
+__all__ = ["Candidates", "NoCandidateError", "log32"]
+
+
+class NoCandidateError(Exception):
+    """A row without a token to choose: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
+
+
+def log32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """log of positive values, rounded to float32 once."""
+    out = np.empty(len(values), np.float32)
+    logs(np.ascontiguousarray(values), out)
+    return out
+
+
+class Candidates:
+    """Ids and logits in the order in which a draw walks them: by id, until a sampler sorts them.
+
+    Arithmetic is float32 and sums run from first to last, as in llama.cpp: the same logits and seed then give
+    the same token.
+    """
+
+    def __init__(self, row: npt.NDArray[np.float32], *, owned: bool = False) -> None:
+        """The whole vocabulary. A row that is not owned is copied before it is written to."""
+        self.ids: npt.NDArray[np.int32] | None = None  # None: the whole vocabulary, ids 0, 1, 2 ...
+        self.logits = row
+        self.n_vocab = len(row)
+        self.sorted = False  # the largest logit first
+        self._owned = owned
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def id(self, index: int) -> int:
+        """The token at a place."""
+        return index if self.ids is None else int(self.ids[index])
+
+    def editable(self) -> npt.NDArray[np.float32]:
+        """The logits, to be written to; their order is then no longer known to be sorted."""
+        if not self._owned:
+            self.logits, self._owned = self.logits.copy(), True
+        self.sorted = False
+        return self.logits
+
+    def replace(self, logits: npt.NDArray[np.float32]) -> None:
+        """Sets other logits for the same tokens; their order by size must stay."""
+        self.logits, self._owned = logits, True
+
+    def take(self, places: slice | npt.NDArray[np.integer]) -> None:
+        """Keeps the tokens at these places, in this order."""
+        if self.ids is not None:
+            self.ids = self.ids[places]
+        elif isinstance(places, slice):
+            self.ids = np.arange(len(self.logits), dtype=np.int32)[places]
+        else:
+            self.ids = places.astype(np.int32)
+        self.logits = self.logits[places]
+        self._owned = self._owned or not isinstance(places, slice)
+
+    def ranked(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Places and logits of the n largest, largest first, equal ones in their order."""
+        n = min(n, len(self.logits))
+        places, values = np.empty(n, np.int32), np.empty(n, np.float32)
+        if not largest(self.logits, places, values):
+            raise NoCandidateError
+        return places, values
+
+    def keep_largest(self, n: int) -> None:
+        """Sorts, and keeps the first n."""
+        if not self.sorted:
+            places, values = self.ranked(n)
+            self.ids = places if self.ids is None else self.ids[places]
+            self.logits, self.sorted, self._owned = values, True, True
+        elif n < len(self.logits):
+            self.take(slice(n))
+
+    def sort(self) -> None:
+        """Puts the largest logit first."""
+        self.keep_largest(len(self.logits))
+
+    def peak(self) -> int:
+        """The place of the largest logit, the first of equals."""
+        if self.sorted:
+            return 0
+        place = int(self.logits.argmax())
+        # The argmax of a row with a NaN is that NaN, so one look finds every sick row.
+        if not np.isfinite(self.logits[place]):
+            raise NoCandidateError
+        return place
+
+    def top(self) -> float:
+        """The largest logit."""
+        return float(self.logits[self.peak()])
+
+    def probabilities(self) -> npt.NDArray[np.float32]:
+        """The softmax of the logits."""
+        weights = np.empty_like(self.logits)
+        weights /= np.float32(weigh(self.logits, self.top(), weights))
+        return weights
+
+    def total(self) -> np.float32:
+        """The sum of exp(logit - largest logit)."""
+        total: np.float32 = np.float32(weigh(self.logits, self.top(), np.empty_like(self.logits)))
+        return total
+
+    def draw(self, u: float) -> int:
+        """The first place at which the sum of the weights reaches u times their total."""
+        return draw(self.logits, self.top(), u)

@@ -1,0 +1,46 @@
+"""The Chain: the samplers that the parameters ask for, in their order, and the chooser that takes a token."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.choosers import Draw, Greedy, Mirostat
+from woolly.sampling.params import SamplingParams
+from woolly.sampling.registry import Context, Step, find_sampler
+
+__all__ = ["Chain"]
+
+
+class _Chooser(Protocol):
+    def choose(self, candidates: Candidates) -> int: ...
+
+
+class Chain:
+    """Leaves out samplers that ask for nothing, and those that cannot change a greedy choice."""
+
+    def __init__(self, params: SamplingParams, context: Context) -> None:
+        self.steps: list[Step] = []
+        self.chooser: _Chooser = Greedy()
+        for name in ("temperature",) if params.mirostat else params.samplers:
+            if name == "temperature" and params.temperature <= 0.0 and params.dynatemp_range == 0.0:
+                while self.steps and getattr(self.steps[-1], "keeps_likeliest", False):
+                    self.steps.pop()
+                return
+            if (step := find_sampler(name).make(params, context)) is not None:
+                self.steps.append(step)
+        if params.mirostat:
+            self.chooser = Mirostat(params.mirostat, params.mirostat_tau, params.mirostat_eta, context.seed)
+        else:
+            self.chooser = Draw(context.seed)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken, which leaves no other a chance."""
+        return isinstance(self.chooser, Greedy)
+
+    def choose(self, candidates: Candidates) -> int:
+        """Runs the samplers, and takes a token."""
+        for step in self.steps:
+            step.apply(candidates)
+        return self.chooser.choose(candidates)

@@ -1,0 +1,7 @@
+"""What ends the chain: each takes one of the candidates."""
+
+from woolly.sampling.choosers.draw import Draw
+from woolly.sampling.choosers.greedy import Greedy
+from woolly.sampling.choosers.mirostat import Mirostat
+
+__all__ = ["Draw", "Greedy", "Mirostat"]

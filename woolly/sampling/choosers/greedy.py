@@ -1,0 +1,15 @@
+"""The likeliest token."""
+
+from __future__ import annotations
+
+from woolly.sampling.candidates import Candidates
+
+__all__ = ["Greedy"]
+
+
+class Greedy:
+    """Takes the likeliest, the first of equals."""
+
+    def choose(self, candidates: Candidates) -> int:
+        """No randomness."""
+        return candidates.id(candidates.peak())

@@ -1,0 +1,84 @@
+"""Keywords: refuses an argument whose name is unknown, and says which name is meant."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar
+
+from woolly.errors import KeywordError
+
+__all__ = ["PEER_NAMES", "check_keywords", "near_name", "with_near_names"]
+
+Class = TypeVar("Class", bound=type)
+
+# Names that other programs give to the same thing, by the name here; a call takes the ones that it knows.
+_NAMES = {
+    "max_tokens": "max_new_tokens max_completion_tokens n_predict num_predict max_length",
+    "min_tokens": "min_new_tokens",
+    "temperature": "temp",
+    "typical_p": "typ_p typical",
+    "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "repetition_penalty_range penalty_last_n",
+    "mirostat": "mirostat_mode",
+    "stop": "stop_sequences stop_strings",
+    "seed": "random_seed",
+    "n": "num_return_sequences best_of",
+    "n_keep": "num_keep",
+    "logprobs": "top_logprobs n_probs",
+    "schema": "response_format response_model format guided_json",
+    "json_schema": "schema response_format response_model format guided_json",
+    "regex": "guided_regex",
+    "choice": "guided_choice",
+    "grammar": "guided_grammar",
+    "ctx": "n_ctx num_ctx ctx_size max_model_len max_seq_len context_length",
+    "threads": "n_threads num_threads num_thread",
+    "chunk": "n_batch num_batch batch_size max_num_batched_tokens",
+    "max_running": "max_num_seqs n_parallel parallel",
+    "kv_type": "type_k type_v cache_type_k kv_cache_dtype",
+    "speculation": "draft_model",
+    "tools": "functions",
+    "tool_choice": "function_call",
+    "variables": "chat_template_kwargs template_kwargs enable_thinking",
+    "continue_final": "continue_final_message prefill",
+}
+PEER_NAMES = {(ours, theirs) for ours, names in _NAMES.items() for theirs in names.split()}
+
+_MOST_LISTED = 24
+
+
+def near_name(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that is meant by another one; None if none is near."""
+    names = list(known)
+    by_peers = next((ours for ours in names if (ours, name) in PEER_NAMES), None)
+    return by_peers or next(iter(difflib.get_close_matches(name[:40], names, n=1, cutoff=0.7)), None)
+
+
+def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises KeywordError for the first name that `call` does not know."""
+    for name in given:
+        if name in known:
+            continue
+        if near := near_name(name, known):
+            remedy = f"did you mean {near}?"
+        elif len(known) <= _MOST_LISTED:
+            remedy = f"it takes {', '.join(known)}"
+        else:
+            remedy = f"help({call}) lists what it takes"
+        raise KeywordError(f"{call} takes no {name[:40]!r}; {remedy}", field=name)
+
+
+def with_near_names(cls: Class) -> Class:
+    """Lets a class say which name is meant if it is made with an unknown one; Python's own TypeError does not."""
+    init = cls.__init__  # type: ignore[misc]
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        check_keywords(cls.__name__, options, known)
+        init(self, *args, **options)
+
+    cls.__init__ = checked  # type: ignore[misc]
+    return cls

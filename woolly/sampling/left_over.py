@@ -1,0 +1,26 @@
+"""Left over: the probabilities with which a token was drawn, after all samplers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.logprobs import TokenLogprob
+
+__all__ = ["left_over"]
+
+
+def left_over(candidates: Candidates, token: int, n_top: int, *, is_greedy: bool) -> TokenLogprob:
+    """Returns the log-probability of a token among the candidates, and those of the n_top likeliest that have any."""
+    if is_greedy:
+        return TokenLogprob(token, 0.0, ((token, 0.0),)[:n_top])
+    logits = candidates.logits.astype(np.float64)
+    ids = np.arange(len(logits)) if candidates.ids is None else candidates.ids
+    with np.errstate(divide="ignore"):
+        logprobs = logits - logits.max()
+        logprobs -= np.log(np.exp(logprobs).sum())
+    order = np.argsort(-logprobs, kind="stable")[:n_top]
+    top = tuple((int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0)
+    own = logprobs[ids == token]
+    # A custom sampler may take a token that the chain ruled out.
+    return TokenLogprob(token, float(own[0]) if len(own) else -np.inf, top)

@@ -1,0 +1,40 @@
+"""Log-probabilities: exact over the whole vocabulary, of the logits as the model gave them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly._native import largest, log_sum_exp
+from woolly.errors import ModelError
+
+__all__ = ["TokenLogprob", "log_probabilities"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely a token was, before any sampler; and the likeliest ones in its place."""
+
+    token: int
+    logprob: float  # natural
+    top: tuple[tuple[int, float], ...] = ()  # (token, logprob), likeliest first, equal ones by id
+    text: str = field(default="", compare=False)  # of the token; U+FFFD for a part of a character
+
+    def __repr__(self) -> str:
+        top = f", top {len(self.top)}" if self.top else ""
+        return f"TokenLogprob({self.text!r}, {self.logprob:.4g}, token {self.token}{top})"
+
+
+def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
+    """The log-softmax of a row in float64: of one token, and of the n_top likeliest."""
+    n_top = min(n_top, len(logits))
+    ids, values = np.empty(n_top, np.int32), np.empty(n_top, np.float32)
+    total = log_sum_exp(logits)
+    if not math.isfinite(total):
+        raise ModelError("the model computed logits that are not finite; its file may be damaged")
+    largest(logits, ids, values)
+    top = zip(ids.tolist(), (values.astype(np.float64) - total).tolist(), strict=True)
+    return TokenLogprob(token, float(logits[token]) - total, tuple(top))

@@ -1,0 +1,59 @@
+"""The registry of samplers: `@sampler("top_p")` adds a class under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.history import History
+from woolly.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["Context", "Step", "find_sampler", "sampler"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a sampler may know beside its parameters."""
+
+    history: History  # grows with each token
+    tokenizer: Tokenizer | None
+    seed: int
+
+
+class Step(Protocol):
+    """One sampler of one sequence."""
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> Step | None:
+        """A sampler for these parameters; None if they ask for nothing."""
+
+    def apply(self, candidates: Candidates) -> None:
+        """Removes candidates or changes their logits."""
+
+
+Kind = TypeVar("Kind", bound=type[Step])
+
+_known: dict[str, type[Step]] = {}
+
+
+def sampler(name: str) -> Callable[[Kind], Kind]:
+    """Registers the class under the name that `SamplingParams.samplers` uses."""
+
+    def register(kind: Kind) -> Kind:
+        _known[name] = kind
+        return kind
+
+    return register
+
+
+def find_sampler(name: str) -> type[Step]:
+    """The class of a name; imports `samplers/NAME.py` unless the name is registered."""
+    if name not in _known:
+        import_module(f"woolly.sampling.samplers.{name}")
+    return _known[name]

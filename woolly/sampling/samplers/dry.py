@@ -1,0 +1,112 @@
+"""Don't repeat yourself: a penalty on repeated passages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly._native import repeat_lengths
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.dry_breakers import sequence_breakers
+from woolly.sampling.history import History
+from woolly.sampling.registry import Context, sampler
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["Dry"]
+
+_LARGEST = np.finfo(np.float32).max
+
+
+@sampler("dry")
+class Dry:
+    """Lowers the tokens that would continue a repetition, the more the longer it is (don't repeat yourself).
+
+    The penalty is multiplier * base ** (length - allowed length). A repetition ends at a sequence breaker.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        last_n: int,
+        multiplier: float,
+        base: float,
+        allowed_length: int,
+        breakers: Mapping[int, Sequence[tuple[int, ...]]],
+    ) -> None:
+        self._history = history
+        self._last_n = last_n
+        self._multiplier = float(np.float32(multiplier))
+        self._base = float(np.float32(base))
+        self._allowed = allowed_length
+        self._breakers = breakers  # first token -> the tails that may follow it
+        self._is_first = np.zeros(max(breakers, default=-1) + 2, bool)  # the last entry stands for all others
+        self._is_first[list(breakers)] = True
+        # The power stays below the largest float32.
+        self._longest = int(88.7228391 / math.log(self._base)) if self._base > 1.000001 else 2**31
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> Dry | None:
+        """None at a multiplier or a window of 0."""
+        if params.dry_multiplier <= 0.0 or params.dry_penalty_last_n == 0:
+            return None
+        tokenizer = context.tokenizer
+        breakers = {} if tokenizer is None else sequence_breakers(tokenizer, params.dry_sequence_breakers)
+        growth = params.dry_multiplier, params.dry_base, params.dry_allowed_length
+        return cls(context.history, params.dry_penalty_last_n, *growth, breakers)
+
+    def apply(self, candidates: Candidates) -> None:
+        """Touches only tokens that follow an earlier copy of the last ones."""
+        tokens = self._history.last(self._last_n)
+        if len(tokens) <= self._allowed or (limit := self._limit(tokens)) < self._allowed:
+            return
+        lengths = np.empty_like(tokens)
+        repeat_lengths(tokens, limit, lengths)
+        ends = np.flatnonzero(lengths[:-1] >= self._allowed)
+        candidates.sorted = False
+        if not len(ends):
+            return
+        continued, which = np.unique(tokens[ends + 1], return_inverse=True)
+        longest = np.zeros(len(continued), np.int64)
+        np.maximum.at(longest, which, lengths[ends])
+        keep = np.array([() not in self._breakers.get(token, ()) for token in continued.tolist()], bool)
+        places, which = _find(candidates, continued[keep])
+        if len(places):
+            power = np.minimum(longest[keep][which] - self._allowed, self._longest)
+            logits = candidates.editable()
+            values = logits[places]
+            lowered = np.maximum(values - (self._multiplier * self._base**power).astype(np.float32), -_LARGEST)
+            logits[places] = np.where(np.isneginf(values), values, lowered)
+
+    def _limit(self, tokens: npt.NDArray[np.int32]) -> int:
+        """How far back a repetition may reach: to the end of the last sequence breaker."""
+        n = len(tokens)
+        for start in np.flatnonzero(self._is_first[np.minimum(tokens, len(self._is_first) - 1)])[::-1].tolist():
+            after = n - start - 1
+            matching = (
+                len(tail)
+                for tail in self._breakers[int(tokens[start])]
+                if len(tail) <= after and tail == tuple(tokens[start + 1 : start + 1 + len(tail)].tolist())
+            )
+            if (longest := max(matching, default=-1)) >= 0:
+                return int(after - longest)
+        return n
+
+
+def _find(
+    candidates: Candidates, tokens: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.intp]]:
+    """Places of the candidates that are among the tokens (ascending), and which token stands at each."""
+    if candidates.ids is None:
+        inside = np.flatnonzero(tokens < len(candidates))
+        return tokens[inside], inside
+    if not len(tokens):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    which = np.minimum(np.searchsorted(tokens, candidates.ids), len(tokens) - 1)
+    places = np.flatnonzero(tokens[which] == candidates.ids)
+    return places, which[places]

@@ -1,0 +1,41 @@
+"""Tokens not much less likely than the likeliest."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.registry import Context, sampler
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["MinP"]
+
+
+@sampler("min_p")
+class MinP:
+    """Keeps what is at least p times as likely as the likeliest."""
+
+    keeps_likeliest = True
+
+    def __init__(self, p: float, min_keep: int) -> None:
+        self._log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))
+        self._min_keep = min_keep
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> MinP | None:
+        """None if the parameters ask for nothing."""
+        return cls(params.min_p, params.min_keep) if params.min_p > 0.0 else None
+
+    def apply(self, candidates: Candidates) -> None:
+        """Leaves the order as it is, unless min_keep asks for more than pass."""
+        keep = candidates.logits >= candidates.logits[candidates.peak()] + self._log_p
+        n = int(np.count_nonzero(keep))
+        if candidates.sorted or n < self._min_keep:
+            candidates.keep_largest(max(n, self._min_keep))
+        elif n < len(candidates):
+            candidates.take(np.flatnonzero(keep))

@@ -1,0 +1,33 @@
+"""The k likeliest tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.registry import Context, sampler
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["TopK"]
+
+
+@sampler("top_k")
+@dataclass(frozen=True)
+class TopK:
+    """Keeps the k likeliest."""
+
+    keeps_likeliest: ClassVar[bool] = True
+
+    k: int
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> TopK | None:
+        """None if the parameters ask for nothing."""
+        return cls(params.top_k) if params.top_k > 0 else None
+
+    def apply(self, candidates: Candidates) -> None:
+        """Sorts, and cuts."""
+        candidates.keep_largest(self.k)

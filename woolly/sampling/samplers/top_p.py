@@ -1,0 +1,56 @@
+"""Nucleus sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly._native import weigh
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.registry import Context, sampler
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["TopP"]
+
+_FIRST_LOOK = 256  # likeliest tokens that mostly reach top_p, found without sorting them all
+
+
+@sampler("top_p")
+class TopP:
+    """Keeps the shortest head of the sorted candidates whose probabilities reach p (nucleus sampling)."""
+
+    keeps_likeliest = True
+
+    def __init__(self, p: float, min_keep: int) -> None:
+        self._p = np.float32(p)
+        self._min_keep = min_keep
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> TopP | None:
+        """None if the parameters ask for nothing."""
+        return cls(params.top_p, params.min_keep) if params.top_p < 1.0 else None
+
+    def apply(self, candidates: Candidates) -> None:
+        """Sorts only the head if the head reaches p."""
+        if candidates.sorted:
+            candidates.keep_largest(self._head(np.cumsum(candidates.probabilities())))
+            return
+        total = candidates.total()
+        whole = len(candidates)
+        for n in (_FIRST_LOOK, whole) if whole > 4 * _FIRST_LOOK else (whole,):
+            places, head = candidates.ranked(n)
+            weights = np.empty_like(head)
+            weigh(head, float(head[0]), weights)
+            weights /= total
+            reached = np.cumsum(weights)
+            if n == whole or (reached[-1] >= self._p and self._min_keep <= n):
+                break
+        candidates.take(places[: self._head(reached)])
+        candidates.sorted = True
+
+    def _head(self, reached: npt.NDArray[np.float32]) -> int:
+        return max(int(np.searchsorted(reached, self._p, side="left")) + 1, self._min_keep)

@@ -1,0 +1,48 @@
+"""Exclude top choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from woolly.sampling.candidates import Candidates
+from woolly.sampling.mt19937 import MersenneTwister
+from woolly.sampling.registry import Context, sampler
+
+if TYPE_CHECKING:
+    from woolly.sampling.params import SamplingParams
+
+__all__ = ["Xtc"]
+
+
+@sampler("xtc")
+class Xtc:
+    """Now and then drops all but the last of the tokens that are likelier than a threshold (exclude top choices)."""
+
+    def __init__(self, probability: float, threshold: float, min_keep: int, seed: int) -> None:
+        self._probability = np.float32(probability)
+        self._threshold = np.float32(threshold)
+        self._min_keep = min_keep
+        # Its own generator, of the same seed as the draw.
+        self._random = MersenneTwister(seed)
+
+    @classmethod
+    def make(cls, params: SamplingParams, context: Context) -> Xtc | None:
+        """None if the parameters ask for nothing."""
+        return (
+            cls(params.xtc_probability, params.xtc_threshold, params.min_keep, context.seed)
+            if params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5
+            else None
+        )
+
+    def apply(self, candidates: Candidates) -> None:
+        """Draws whether to act at all."""
+        if len(candidates) < 2 or self._random.uniform32() > self._probability:
+            return
+        candidates.sort()
+        p = candidates.probabilities()
+        # Sorted, so those that reach the threshold are the first. An impossible token never does.
+        last = int(np.count_nonzero((p >= self._threshold) & (p > 0.0))) - 1
+        if last > 0 and len(candidates) - last >= self._min_keep:
+            candidates.take(slice(last, None))

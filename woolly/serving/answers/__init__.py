@@ -1,0 +1,3 @@
+"""Requests in flight: admission, generation, streams."""
+
+__all__: list[str] = []

@@ -1,0 +1,290 @@
+"""The Generator: turns a request of any dialect into the chunks of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from woolly.chat import ChatRequest, Layout, ReasoningOptions, lay_out
+from woolly.engine import Request
+from woolly.engine.mailbox import LoopBell
+from woolly.errors import RequestError, StoreError
+from woolly.llm import LLM
+from woolly.llm.presets import defaults_of, with_system
+from woolly.sampling import SamplingParams
+from woolly.serving.answers.admission import Admission, Place
+from woolly.serving.answers.running import Running
+from woolly.serving.answers.slots import SlotTable
+from woolly.serving.answers.threads import run_held, start_task
+from woolly.serving.errors import ApiError, answer_cancelled
+from woolly.serving.loading.loaded import Loaded
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.logs import log
+from woolly.serving.metrics import Stats
+from woolly.serving.settings import Settings
+from woolly.store import find_preset
+
+__all__ = ["Generation", "Generator", "Running", "turn", "urgency"]
+
+# More than any text has: a prompt with more characters than this per token of the context is refused untokenized.
+_CHARACTERS_PER_TOKEN = 256
+
+# Priority of the requests of the current task: rows of a batch go behind what people wait for.
+urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
+
+# Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
+turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
+
+_TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A request in no dialect's words: a prompt as text, as ids or laid out from a conversation, and how to answer."""
+
+    params: SamplingParams  # a layout's own, if the prompt is one
+    prompt: str | tuple[int, ...] | Layout
+    model: str | None = None  # None: the loaded one
+    score_only: bool = False  # generate nothing; for params.prompt_logprobs
+    client: str = ""  # its name in the log
+    owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
+    reports_progress: bool = False  # chunks tell how much of the prompt is computed
+    id_slot: int = -1  # the slot that remembers its tokens; -1: any
+
+
+class Generator:
+    """Admits requests, prepares them off the event loop, and hands them to the engine's thread.
+
+    A request holds what it needs in a fixed order, and releases it in reverse: its bytes (gate/bodies.py), its place
+    (`place`), its model's slot (`ModelManager.use`), its running answers (`open`). One request takes one slot, however
+    many prompts it has: unloading a model waits for the users of its slot, and a second `use` waits for the unload to
+    end, so that a request with a slot per prompt would wait for itself (deadlock).
+    """
+
+    def __init__(self, settings: Settings, models: ModelManager, stats: Stats) -> None:
+        self._settings = settings
+        self._models = models
+        self._stats = stats
+        self._bell: LoopBell | None = None
+        self._running: set[Running] = set()
+        self._defaults = settings.defaults()  # of models without a preset
+        self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
+        self.slots = SlotTable(settings.parallel)
+        self.admission = Admission(settings.parallel, settings.max_queue)
+        self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """Returns the requests that the engine has at present."""
+        return tuple(self._running)
+
+    def stop(self) -> None:
+        """Cancels all running requests; their readers get a 503."""
+        for running in self.running:
+            running.cancel()
+
+    def place(self, n: int = 1, *, n_prompts: int = 1) -> AbstractContextManager[Place]:
+        """Holds room for n answers to each prompt; taken before any work is done for them.
+
+        ApiError 429 or 503 at once if there is none, 400 if the server could never hold as many.
+        """
+        return self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts)
+
+    @asynccontextmanager
+    async def open(
+        self, generation: Generation, place: Place | None = None, slot: Loaded | None = None
+    ) -> AsyncIterator[Running]:
+        """Runs a request while the block runs; cancels what has not finished at its end.
+
+        The caller holds `place` and `slot` until then; if None, `open` takes them. Pass the same slot when opening
+        several: with one slot each, unloading waits for the first while the second waits for the unload (deadlock).
+        ApiError 400 for a request that cannot be served.
+        """
+        async with AsyncExitStack() as held:
+            if place is None:
+                place = held.enter_context(self.place(generation.params.n))
+            if slot is None:
+                slot = await held.enter_async_context(self._models.use(generation.model))
+            yield await held.enter_async_context(self._run(generation, place, slot))
+
+    async def lay_out(self, chat: ChatRequest, slot: Loaded) -> Layout:
+        """Returns the conversation as the model's template lays it out, off the event loop."""
+        llm = slot.model
+        return await run_held(lay_out, self.as_set(chat, slot), llm.template, llm.tokenizer)
+
+    def as_set(self, chat: ChatRequest, slot: Loaded) -> ChatRequest:
+        """Returns the conversation with what the server's settings and the model's preset say if the request does not.
+
+        A switch of --chat-template-kwargs that the template does not read is left out: models have different ones.
+        """
+        settings, llm, wanted = self._settings, slot.model, chat.reasoning
+        template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
+        effort, is_split, variables = wanted.effort, wanted.is_split, dict(chat.variables)
+        if effort is None and "enable_thinking" not in variables:
+            if settings.reasoning == "off" or settings.reasoning_budget == 0:
+                effort = "none"
+            elif settings.reasoning == "on" and template.reads("enable_thinking"):
+                variables["enable_thinking"] = True
+        if is_split is None:
+            is_split = settings.reasoning_format != "none"
+        for name, value in settings.template_variables.items():
+            if template.reads(name):
+                variables.setdefault(name, value)
+        asked = replace(chat, reasoning=ReasoningOptions(effort, is_split), variables=variables)
+        return with_system(llm.preset, asked)
+
+    async def defaults_for(self, model: str | None) -> SamplingParams:
+        """Returns the parameters of a request that sets none: the preset's of the model, else the server's."""
+        info = await self._models.answering(model)
+        slot = self._models.ready(info.name)
+        try:
+            # A loaded model keeps the preset of its load: its system prompt and context were read then.
+            preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
+            return defaults_of(preset, self._defaults)
+        except StoreError as error:
+            raise ApiError(422, "model_not_loadable", str(error), param="model") from None
+
+    @asynccontextmanager
+    async def _run(self, generation: Generation, place: Place, slot: Loaded) -> AsyncIterator[Running]:
+        llm = slot.model
+        with _cancelled_if_closed(llm):
+            requests = await run_held(self._prepare, llm, generation)
+        requests[0].reports_progress = generation.reports_progress
+        if self._bell is None:
+            self._bell = LoopBell()
+        running = Running(llm.driver, llm.tokenizer, slot.info, requests, self._bell, place.arrived, generation.owner)
+        running.id_slot = self.slots.assign(generation.id_slot)
+        self._log_text(generation, "prompt", running.prompt_text if self._settings.log_prompts else "")
+        self._running.add(running)
+        watch = None
+        try:
+            with _cancelled_if_closed(llm):
+                running.start()
+            watch = start_task(running.watch(seconds)) if (seconds := self._settings.request_timeout) else None
+            yield running
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self._running.discard(running)
+            running.cancel()
+            self._settle(generation, running)
+            if running.lost_its_file:
+                self._models.discard(slot)
+
+    def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
+        """ApiError 400 if the texts among JSON values are too long for any prompt, before work is done for them.
+
+        Texts that are slightly too long pass: tokenizing them shows by how much.
+        """
+        n = _n_characters(values)
+        _check_length(f"has {n} characters", n // _CHARACTERS_PER_TOKEN, self._most(llm))
+
+    def _most(self, llm: LLM) -> int:
+        """Returns the most tokens that a prompt may have."""
+        return min(self._settings.max_prompt or llm.ctx, llm.ctx)
+
+    def _settle(self, generation: Generation, running: Running) -> None:
+        usage, timings = running.usage(), running.timings()
+        first = running.requests[0]
+        kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
+        self.slots.keep(running.id_slot, running.model.name, generation.owner, kept, first.salt)
+        self._stats.answered(running.model.name, running.reasons(), usage, timings)
+        drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
+        self._stats.worked(*running.engine_steps, usage, timings, drafted)
+        log.info(
+            "answered",
+            extra={
+                "client": generation.client or None,
+                "model": running.model.name,
+                "prompt_tokens": usage["prompt_tokens"],
+                "cached_tokens": usage["cached_tokens"],
+                "completion_tokens": usage["completion_tokens"],
+                "first_token_ms": timings["prompt_ms"],
+                "reason": ",".join(running.reasons()),
+            },
+        )
+        if self._settings.log_prompts:
+            for request in running.requests:
+                self._log_text(generation, "answer", request.text)
+
+    def _log_text(self, generation: Generation, what: str, text: str) -> None:
+        if self._settings.log_prompts:
+            log.info(what, extra={"client": generation.client or None, "text": text})
+
+    def salt_of(self, owner: str) -> bytes:
+        """Returns what separates the prefixes of clients: how much of a prompt was cached tells what others sent."""
+        if self._settings.shares_prefixes or not owner:
+            return b""
+        return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
+
+    def _scaled(self, llm: LLM, params: SamplingParams) -> SamplingParams:
+        """Returns parameters with the server's scales of the adapters, if the request says nothing about them."""
+        if params.adapters is not None or not llm.adapters:
+            return params
+        return replace(params, adapters=dict(enumerate(self.adapter_scales)))
+
+    def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
+        """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
+        prompt, most = generation.prompt, self._most(llm)
+        options = {
+            "score_only": generation.score_only,
+            "salt": self.salt_of(generation.owner),
+            "priority": urgency.get(),  # the thread has the context of its task
+            "group": turn.get(),
+        }
+        if not isinstance(prompt, tuple):
+            text = prompt if isinstance(prompt, str) else prompt.text
+            _check_length(f"has {len(text)} characters", len(text) // _CHARACTERS_PER_TOKEN, most)
+        if isinstance(prompt, Layout):
+            requests = llm.prepare_layout(replace(prompt, params=self._scaled(llm, prompt.params)), **options)
+        else:
+            if isinstance(prompt, str):
+                prompt = tuple(llm.tokenize(prompt))
+            _check_length(f"has {len(prompt)} tokens", len(prompt), most)
+            (requests,) = llm.prepare(prompt, self._scaled(llm, generation.params), **options)
+        _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
+        return requests
+
+
+@contextmanager
+def _cancelled_if_closed(llm: LLM) -> Iterator[None]:
+    """Raises `answer_cancelled` if the model was freed under the request, which is not the request's fault."""
+    try:
+        yield
+    except RequestError:
+        try:
+            _ = llm.engine
+        except RequestError:
+            raise answer_cancelled() from None
+        raise
+
+
+def _n_characters(values: Iterable[Any]) -> int:
+    """Returns the number of characters of all texts in JSON values."""
+    n = 0
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            n += len(value)
+        elif isinstance(value, Mapping):
+            stack += value.values()
+        elif isinstance(value, (list, tuple)):
+            stack += value
+    return n
+
+
+def _check_length(what: str, n_tokens: int, most: int) -> None:
+    if n_tokens > most:
+        raise ApiError(
+            400,
+            "context_length_exceeded",
+            f"the prompt {what}, and this server takes at most {most} tokens; shorten it",
+            param="prompt",
+            exceeds=(n_tokens, most),
+        )

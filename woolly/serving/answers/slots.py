@@ -1,0 +1,52 @@
+"""The SlotTable: what each slot last held, for clients that keep to a slot as llama-server's do.
+
+A slot is a number that a request names or is given. The cache itself belongs to all requests: a slot only remembers the
+tokens of its last request, which is what saving, restoring and erasing are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from woolly.serving.errors import refuse
+
+__all__ = ["HeldSlot", "SlotTable"]
+
+
+@dataclass(frozen=True)
+class HeldSlot:
+    """The tokens that a slot last held."""
+
+    model: str = ""
+    owner: str = ""
+    tokens: tuple[int, ...] = ()
+    salt: bytes = b""  # of its request: the cache finds the tokens under it alone
+
+
+class SlotTable:
+    """As many slots as requests may run at once. Belongs to the event loop's thread."""
+
+    def __init__(self, n_slots: int) -> None:
+        self._held = [HeldSlot()] * n_slots
+        self._order = list(range(n_slots))  # least recently used first
+
+    def assign(self, wanted: int = -1) -> int:
+        """Returns the slot of a request: the one it wants, or the least recently used one. ApiError 400 beyond all."""
+        if wanted >= len(self._held):
+            raise refuse("id_slot", f"it is {wanted}; this server has slots up to {len(self._held) - 1}")
+        slot = self._order[0] if wanted < 0 else wanted
+        self._order.remove(slot)
+        self._order.append(slot)
+        return slot
+
+    def keep(self, slot: int, model: str, owner: str, tokens: Sequence[int], salt: bytes = b"") -> None:
+        """Remembers what a slot holds."""
+        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt)
+
+    def held(self, slot: int, owner: str) -> HeldSlot:
+        """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""
+        if not 0 <= slot < len(self._held):
+            raise refuse("id_slot", f"it is {slot}; this server has slots 0 to {len(self._held) - 1}")
+        held = self._held[slot]
+        return held if held.owner == owner else HeldSlot()

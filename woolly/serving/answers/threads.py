@@ -1,0 +1,55 @@
+"""Threads: work on a thread of the pool, awaited by requests that may be cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Shared", "run_held", "start_task"]
+
+T = TypeVar("T")
+
+
+async def run_held(function: Callable[..., T], *args: Any) -> T:
+    """Returns what a function returns, run on a thread of the pool.
+
+    A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
+    model stay taken as long as the thread uses them.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:
+                continue  # cancelled once more; it leaves when the thread is done
+        if not work.cancelled():
+            work.exception()  # marks it as retrieved: the caller gets CancelledError
+        raise
+
+
+class Shared(Generic[T]):
+    """Work that runs once for all callers that ask while it runs, and continues if one of them is cancelled.
+
+    For work on a thread of the pool: it holds one thread, however many callers there are.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Returns what the work returns, or raises what it raises."""
+        if self._task is None or self._task.done():
+            self._task = start_task(self._work())
+        return await asyncio.shield(self._task)
+
+
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Returns a task whose error is no complaint of asyncio if nobody awaits it."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks the error as retrieved
+    return task

@@ -1,0 +1,7 @@
+"""BATCHES: files of requests, answered row by row; `woolly batch` and /v1/batches share this code."""
+
+from woolly.serving.batches.job import Job, Tally
+from woolly.serving.batches.journal import Journal
+from woolly.serving.batches.rows import ENDPOINTS, Row, read_row
+
+__all__ = ["ENDPOINTS", "Job", "Journal", "Row", "Tally", "read_row"]

@@ -1,0 +1,103 @@
+"""Asks the app's own routes for the answer to a row, within the process."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import Message
+
+from woolly.serving.answers.generation import turn, urgency
+from woolly.serving.batches.rows import Row
+from woolly.serving.errors import ApiError, error_body, of_exception
+from woolly.serving.logs import ignored, log, request_id
+
+__all__ = ["Busy", "Reply", "ask"]
+
+_FULL = 429
+_LATER = (_FULL, 503)
+_BEHIND = -1  # priority: answers that a person waits for go first
+
+
+class Busy(Exception):  # noqa: N818 - not an error: the row is asked again
+    """The server has no room for the row at present; `is_full` if other answers take it, else something is amiss."""
+
+    def __init__(self, seconds: float, is_full: bool, reason: str) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+        self.is_full = is_full
+
+    @classmethod
+    def of(cls, error: ApiError) -> Busy | None:
+        """Returns the Busy of an error that may pass, None for one that stays."""
+        if error.status not in _LATER:
+            return None
+        return cls(error.retry_after or 1.0, error.status == _FULL, error.message)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a route replied."""
+
+    status: int
+    body: Any
+
+
+async def ask(app: FastAPI, row: Row, owner: str = "", group: int | None = None) -> Reply:
+    """Returns the reply of a row's route. Busy if the server is full or about to stop.
+
+    Rows of one `group` share one turn: the scheduler lets a request of others take the place of one of them.
+    The gate is not passed: the batch was. The caller runs each row in a task of its own, whose context this sets.
+    """
+    id = secrets.token_hex(8)
+    noted: list[str] = []
+    urgency.set(_BEHIND)
+    turn.set(group)
+    request_id.set(id)
+    ignored.set(noted)
+    state = {"id": id, "client": "batch", "bucket": "batch", "owner": owner, "is_admin": False, "json": row.body}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": row.url,
+        "raw_path": row.url.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "client": None,
+        "server": None,
+        "app": app,
+        "state": {**state, "status": None, "reason": None, "ignored": noted},
+    }
+    status, headers, parts = 500, {}, []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}", "more_body": False}  # the route reads the value of the state
+
+    async def send(message: Message) -> None:
+        nonlocal status, headers
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            headers = dict(message.get("headers", ()))
+        else:
+            parts.append(message.get("body", b""))
+
+    try:
+        routes = AsyncExitStackMiddleware(app.router)
+        await ExceptionMiddleware(routes, handlers=app.exception_handlers)(scope, receive, send)
+    except Exception as error:
+        log.error("row failed", exc_info=error)
+        refusal = of_exception(error)
+        return Reply(refusal.status, error_body(refusal))
+    body = json.loads(b"".join(parts))
+    if status in _LATER:
+        seconds = float(headers.get(b"retry-after", b"1"))
+        raise Busy(seconds, status == _FULL, body["error"]["message"])
+    return Reply(status, body)

@@ -1,0 +1,180 @@
+"""Files of a batch: rows of JSONL or Parquet in, lines of JSONL or Parquet out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.batches.rows import Row, read_line, read_row
+from woolly.serving.errors import ApiError
+
+__all__ = ["check_input", "check_output", "count_rows", "read_rows", "write_lines"]
+
+_LINES = (".jsonl", ".ndjson")
+_TABLE = ".parquet"
+_LONGEST = 64 << 20  # bytes of one line
+_BLOCK = 256  # rows of a table that are in memory at once
+
+
+def check_input(path: Path) -> None:
+    """RequestError if a file cannot be read as rows."""
+    _check_kind(path)
+    if not path.is_file():
+        raise RequestError(f"{path} is not there; a file of rows was expected")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def check_output(path: Path) -> None:
+    """RequestError if a file's name ends in no format, or its folder is not there."""
+    _check_kind(path)
+    if not path.parent.is_dir():
+        raise RequestError(f"{path} cannot be written: {path.parent} is not a folder")
+
+
+def count_rows(path: Path) -> int:
+    """Returns the number of rows, empty lines left out."""
+    if path.suffix.lower() == _TABLE:
+        with _read_as_table(path):
+            return int(_parquet().ParquetFile(path).metadata.num_rows)
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+async def read_rows(path: Path, endpoint: str | None = None) -> AsyncIterator[Row | tuple[int, ApiError]]:
+    """Yields each row, or the number and the error of one that cannot be read, or that is not for `endpoint`."""
+    values = _table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)
+    number = 0
+    while (value := await asyncio.to_thread(next, values, None)) is not None:
+        try:
+            if isinstance(value, bytes):
+                if len(value) > _LONGEST:
+                    raise ApiError(400, "invalid_request", f"the line has {len(value)} bytes; at most {_LONGEST}")
+                row = await read_line(number, value)
+            else:
+                row = read_row(number, value)
+            if endpoint is not None and row.url != endpoint:
+                raise ApiError(
+                    400, "invalid_request", f"the row is for {row.url}, the batch for {endpoint}", param="url"
+                )
+            yield row
+        except ApiError as error:
+            yield number, error
+        number += 1
+
+
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+    """Writes lines to a file in the format of its name, whole or not at all, and returns their number."""
+    partial = path.with_name(f"{path.name}.writing")
+    n = 0
+    try:
+        if path.suffix.lower() == _TABLE:
+            n = _write_table(partial, lines)
+        else:
+            with partial.open("wb") as file:
+                for line in lines:
+                    file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+                    file.write(b"\n")
+                    n += 1
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return n
+
+
+def _check_kind(path: Path) -> None:
+    kinds = (*_LINES, _TABLE)
+    if path.suffix.lower() not in kinds:
+        raise RequestError(f"{path}: a name that ends in {', '.join(kinds)} was expected")
+    if path.suffix.lower() == _TABLE:
+        _parquet()
+
+
+def _parquet() -> Any:
+    try:
+        return import_module("pyarrow.parquet")
+    except ImportError:
+        raise RequestError(".parquet needs pyarrow: pip install 'woolly[parquet]', or use .jsonl") from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield line
+
+
+def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields rows of a table. A column of text that holds JSON, such as `messages` or `body`, is read as JSON."""
+    with _read_as_table(path):
+        for block in _parquet().ParquetFile(path).iter_batches(batch_size=_BLOCK):
+            for row in block.to_pylist():
+                yield {name: _read(name, value) for name, value in row.items() if value is not None}
+
+
+@contextmanager
+def _read_as_table(path: Path) -> Iterator[None]:
+    """Turns errors of pyarrow into a RequestError that names the file."""
+    try:
+        yield
+    except (import_module("pyarrow").ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise RequestError(f"{path} cannot be read as a table ({reason})") from None
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in ("body", "messages", "tools", "response_format") and isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value  # the route says what it expected
+    return value
+
+
+def _write_table(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+    """Columns: custom_id, status, text of the first answer if there is one, and the whole reply as JSON."""
+    arrow, parquet = import_module("pyarrow"), _parquet()
+    schema = arrow.schema(
+        [("custom_id", arrow.string()), ("status", arrow.int32()), ("text", arrow.string()), ("reply", arrow.string())]
+    )
+    n = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        block: list[dict[str, Any]] = []
+        for line in lines:
+            reply = line["response"]
+            whole = json.dumps(reply["body"], ensure_ascii=False, separators=(",", ":"))
+            block.append(
+                {
+                    "custom_id": line["custom_id"],
+                    "status": reply["status_code"],
+                    "text": _text(reply["body"]),
+                    "reply": whole,
+                }
+            )
+            n += 1
+            if len(block) == _BLOCK:
+                writer.write_table(arrow.Table.from_pylist(block, schema))
+                block = []
+        writer.write_table(arrow.Table.from_pylist(block, schema))
+    return n
+
+
+def _text(body: Any) -> str | None:
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not choices:
+        return None
+    first = choices[0]
+    text = first["message"].get("content") if "message" in first else first.get("text")
+    return text if isinstance(text, str) else None

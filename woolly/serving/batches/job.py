@@ -1,0 +1,273 @@
+"""The Job: answers the rows of a batch through the app's own routes, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+from woolly.serving.answers.threads import run_held, start_task
+from woolly.serving.batches.ask import Busy, Reply, ask
+from woolly.serving.batches.journal import Journal
+from woolly.serving.batches.rows import EMBEDDINGS, Row
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.loading.library import Capability
+from woolly.serving.loading.loaded import Loaded
+from woolly.serving.settings import Settings
+
+__all__ = ["Job", "Source", "Tally"]
+
+_PATIENCE = 900.0  # seconds without an answer, such as of a model that does not fit into memory
+
+_groups = itertools.count(1)  # below 0 when used: ids of requests are above
+
+# Yields rows, or the number and the error of one that cannot be read.
+Source = Callable[[], AsyncIterator[Row | tuple[int, ApiError]]]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Rows so far."""
+
+    n_good: int
+    n_bad: int
+    n_resumed: int  # of both, those that an earlier run had answered
+
+    @property
+    def n_done(self) -> int:
+        """Returns the number of rows that have ended."""
+        return self.n_good + self.n_bad
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What a model adds to the answers of its rows."""
+
+    name: str
+    slot: weakref.ref[Loaded]
+    identity: str
+    preset: str
+    ctx: int
+    has_adapters: bool
+
+
+class Job:
+    """Runs one batch. Whatever ends it, the next run goes on from the journal, to the same bytes."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        source: Source,
+        journal: Journal,
+        *,
+        created: int,
+        owner: str = "",
+        on_row: Callable[[Tally], None] = lambda tally: None,
+    ) -> None:
+        """`created` is the time that all replies carry: it must not depend on when a row ran."""
+        self._app = app
+        self._source = source
+        self._journal = journal
+        self._created = created
+        self._owner = owner
+        self._on_row = on_row
+        self._models: dict[tuple[str | None, Capability], asyncio.Task[_Model]] = {}  # by the name that rows have
+        self._adding = asyncio.Lock()
+        self._group = -next(_groups)
+        self._refused_since: float | None = None  # by time.monotonic(), if no row has ended since
+        settings = app.state.settings
+        self._at_once = settings.parallel
+        self._is_seeded = settings.seed >= 0
+        self._defaults = _digest(json.dumps(_of_answers(settings), sort_keys=True, default=str))
+        self._n_resumed = 0
+        self._seen: dict[bytes, int] = {}  # row by digest of its custom_id
+        self.is_cancelled = False
+
+    @property
+    def tally(self) -> Tally:
+        """Returns the counts so far."""
+        n_good = self._journal.n_good
+        return Tally(n_good, len(self._journal.notes) - n_good, self._n_resumed)
+
+    async def run(self) -> Tally:
+        """Answers all rows that the journal does not have. OSError if it cannot be written.
+
+        ApiError 503 if the server could answer no row for a quarter of an hour, for another reason than many answers.
+        """
+        tasks: set[asyncio.Task[None]] = set()
+        n_rows = 0
+        try:
+            async for row in self._source():
+                if self.is_cancelled:
+                    break
+                n_rows += 1
+                tasks.add(asyncio.create_task(self._settle(row)))
+                while len(tasks) >= self._at_once:
+                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            if tasks:
+                await asyncio.gather(*tasks)
+        finally:
+            left: list[asyncio.Task[Any]] = [*tasks, *self._models.values()]
+            for one in left:
+                one.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        if not self.is_cancelled:
+            self._journal.keep(n_rows)
+        await run_held(self._journal.sync)
+        return self.tally
+
+    async def _settle(self, row: Row | tuple[int, ApiError]) -> None:
+        """Answers one row, unless the journal has its answer."""
+        if not isinstance(row, Row):
+            number, error = row
+            await self._fail(number, f"row-{number + 1}", _digest(str(error)), error)
+            return
+        first = self._seen.setdefault(_digest(row.id).encode(), row.number)
+        if first != row.number:
+            error = ApiError(400, "duplicate_custom_id", f"row {first + 1} has the same custom_id; each must be unique")
+            await self._fail(row.number, row.id, _digest(str(error)), error)
+            return
+        while not self.is_cancelled:
+            try:
+                if await self._answer(row):
+                    return
+            except Busy as busy:
+                self._check_patience(busy)
+                await self._sleep(busy.seconds)
+
+    async def _answer(self, row: Row) -> bool:
+        """Answers one row; False if what decides the answer changed meanwhile. Busy if there is no room."""
+        try:
+            model, added = await self._facts(row)
+            key = row.key(model.identity, added)
+            if self._has(row.number, key):
+                return True
+            asked = row.with_model(model.name)
+            reply = await self._ask(asked if self._is_seeded else asked.with_seed(key))
+            if reply is None:
+                return True
+            now, added_now = await self._facts(row)
+            if row.key(now.identity, added_now) != key:
+                return False
+        except ApiError as error:
+            if (busy := Busy.of(error)) is not None:
+                raise busy from None
+            await self._fail(row.number, row.id, _digest(str(error)), error)
+            return True
+        body = _settled(reply.body, key, self._created, model.identity)
+        line = {
+            "id": f"batch_req_{key}",
+            "custom_id": row.id,
+            "response": {"status_code": reply.status, "request_id": key, "body": body},
+            "error": None,
+        }
+        await self._add(row.number, key, reply.status < 400, line)
+        return True
+
+    async def _ask(self, row: Row) -> Reply | None:
+        return None if self.is_cancelled else await ask(self._app, row, self._owner, self._group)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleeps, but not long after the job is cancelled."""
+        end = time.monotonic() + seconds
+        while not self.is_cancelled and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.5))
+
+    def _check_patience(self, busy: Busy) -> None:
+        """ApiError if rows have been refused for too long; a full queue is none of it: others get answers."""
+        now = time.monotonic()
+        if busy.is_full:
+            self._refused_since = None
+            return
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since > _PATIENCE:
+            raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
+
+    async def _facts(self, row: Row) -> tuple[_Model, str]:
+        """Returns the model that answers a row, and the digest of what else decides the answer; loads the model."""
+        name = row.body.get("model")
+        if name is not None and not isinstance(name, str):
+            raise ApiError(400, "invalid_request", "model: a text was expected", param="model")
+        can: Capability = "embedding" if row.url == EMBEDDINGS else "completion"
+        known = self._models.get((name, can))
+        if known is None or (known.done() and self._is_stale(known)):
+            known = self._models[name, can] = start_task(self._learn(name, can))
+        model = await asyncio.shield(known)
+        scales = self._app.state.generator.adapter_scales if model.has_adapters else ()
+        return model, _digest(f"{self._defaults} {model.preset} {model.ctx} {scales}")
+
+    def _is_stale(self, known: asyncio.Task[_Model]) -> bool:
+        """Whether a model could not be asked, or was loaded again since: its file or its context may be others."""
+        if known.cancelled() or known.exception() is not None:
+            return True
+        slot = self._app.state.models.ready(known.result().name)
+        return slot is not None and slot is not known.result().slot()
+
+    async def _learn(self, name: str | None, can: Capability) -> _Model:
+        models = self._app.state.models
+        info = await models.answering(name, can)
+        async with models.use(info.name) as slot:
+            llm = slot.model
+            identity = await run_held(llm.identity)
+            return _Model(
+                info.name, weakref.ref(slot), identity.id, str(llm.preset), llm.ctx, has_adapters=bool(llm.adapters)
+            )
+
+    def _has(self, number: int, key: str) -> bool:
+        note = self._journal.notes.get(number)
+        if note is None or note.key != key:
+            return False
+        self._n_resumed += 1
+        return True
+
+    async def _fail(self, number: int, id: str, key: str, error: ApiError) -> None:
+        if self._has(number, key):
+            return
+        reply = {"status_code": error.status, "request_id": key, "body": error_body(error)}
+        await self._add(
+            number, key, False, {"id": f"batch_req_{key}", "custom_id": id, "response": reply, "error": None}
+        )
+
+    async def _add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
+        async with self._adding:
+            await run_held(self._journal.add, number, key, is_good, line)
+        self._refused_since = None
+        self._on_row(self.tally)
+
+
+def _of_answers(settings: Settings) -> dict[str, Any]:
+    """Returns the settings that decide an answer."""
+    names = ("reasoning", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "max_prompt", "request_ctx")
+    options = settings.model_options()
+    found = {name: getattr(settings, name) for name in names}
+    return {**found, "defaults": asdict(settings.defaults()), "template": options.chat_template}
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _settled(body: Any, key: str, created: int, identity: str) -> Any:
+    """Returns a reply without what depends on the moment: random ids, the clock, what the cache held."""
+    if not isinstance(body, dict):
+        return body
+    body = {name: value for name, value in body.items() if name != "timings"}
+    if "id" in body:
+        body["id"] = f"{str(body['id']).partition('-')[0]}-{key}"
+    if "created" in body:
+        body["created"] = created
+    if "system_fingerprint" in body:
+        body["system_fingerprint"] = identity
+    if isinstance(body.get("usage"), dict):
+        body["usage"] = {name: n for name, n in body["usage"].items() if name != "prompt_tokens_details"}
+    return body

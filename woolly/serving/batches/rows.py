@@ -1,0 +1,95 @@
+"""The Row: one request of a batch, read from a line of JSON or a row of a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.serving.errors import ApiError, refuse
+from woolly.serving.gate.json_guard import parse_json
+
+__all__ = ["ENDPOINTS", "Row", "read_line", "read_row"]
+
+CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+ENDPOINTS = (CHAT, TEXT, EMBEDDINGS)
+
+_MOST_ID = 512  # characters of a custom_id
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request of a batch."""
+
+    number: int  # from 0 on, in the order of the input
+    id: str  # the custom_id, or one that is made of the number
+    url: str
+    body: dict[str, Any]
+
+    def key(self, identity: str, defaults: str) -> str:
+        """Returns the digest of all that decides the answer."""
+        facts = [identity, defaults, self.number, self.id, self.url, self.body]
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def with_model(self, name: str) -> Row:
+        """Returns the row with a model's name, unless it has one of its own: all rows of a job mean the same model."""
+        if self.body.get("model") not in (None, "loaded", "current"):
+            return self
+        return Row(self.number, self.id, self.url, {**self.body, "model": name})
+
+    def with_seed(self, key: str) -> Row:
+        """Returns the row with a seed that follows from its key, unless it has one: a repeated row answers alike."""
+        if self.url == EMBEDDINGS or self.body.get("seed") is not None:
+            return self
+        return Row(self.number, self.id, self.url, {**self.body, "seed": int(key[:7], 16)})
+
+
+async def read_line(number: int, line: bytes) -> Row:
+    """Returns the row of a line of JSON. ApiError 400 says what is wrong with it."""
+    return read_row(number, await parse_json(line))
+
+
+def read_row(number: int, value: Any) -> Row:
+    """Returns the row of a value. ApiError 400 says what is wrong with it.
+
+    A text is a message of the user. An object with `body` is a line as OpenAI's batches have it; any other object is
+    the body itself, of a chat if it has `messages`, of a completion if it has `prompt`, of vectors if it has `input`.
+    """
+    if isinstance(value, str):
+        value = {"messages": [{"role": "user", "content": value}]}
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_request", "a JSON object or a text was expected in this row")
+    given = value.get("custom_id")
+    if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MOST_ID):
+        raise refuse("custom_id", f"a text of 1 to {_MOST_ID} characters was expected")
+    if "body" in value:
+        return Row(number, _id(given, number), _url(value), _checked(value["body"]))
+    body = {name: one for name, one in value.items() if name != "custom_id"}
+    for name, url in (("messages", CHAT), ("prompt", TEXT), ("input", EMBEDDINGS)):
+        if name in body:
+            return Row(number, _id(given, number), url, _checked(body))
+    raise ApiError(400, "invalid_request", "the row has no body, messages, prompt or input; one of them was expected")
+
+
+def _id(given: str | None, number: int) -> str:
+    return f"row-{number + 1}" if given is None else given
+
+
+def _url(value: Mapping[str, Any]) -> str:
+    if value.get("method", "POST") != "POST":
+        raise refuse("method", "POST was expected")
+    url = value.get("url", CHAT)
+    if url not in ENDPOINTS:
+        raise refuse("url", f"it is {str(url)[:80]!r}; one of {', '.join(ENDPOINTS)} was expected")
+    return str(url)
+
+
+def _checked(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise refuse("body", "an object was expected")
+    if body.get("stream"):
+        raise refuse("stream", "a batch takes whole answers; leave it out")
+    return body

@@ -1,0 +1,178 @@
+"""The BatchStore: uploaded files, batches and their results, in a folder that outlives the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.errors import ApiError
+
+__all__ = ["ENDED", "BatchStore"]
+
+Data = dict[str, Any]
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+_MOST_OPEN = 100  # batches of one owner that have not ended
+_STALE = 3600.0  # seconds after which no process writes a file any more
+
+_KEYS = {"id", "status", "created_at", "owner"}  # of every object; one without them is damaged, and not there
+
+_SOUND = re.compile(r"(file|batch)[-_][0-9a-f]{32}")
+
+
+class BatchStore:
+    """Each object is a JSON file, written whole or not at all; the content of a file is beside it.
+
+    Each owner sees its own objects. The folder is private to the user who runs the server.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        """`most_bytes` bounds what the files of one owner take together."""
+        self.folder = folder
+        self._most = most_bytes
+
+    def prepare(self) -> None:
+        """Makes the folder. RequestError if it cannot be made."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(f"batches_dir is {self.folder}, which cannot be made: {error.strerror}") from None
+
+    def sweep(self) -> None:
+        """Removes what processes that were killed have left: unfinished writes, contents and journals of nothing."""
+        if not self.folder.is_dir():
+            return
+        open_ones = {batch["id"] for batch in self.unfinished()}
+        before = time.time() - _STALE
+        for path in self.folder.iterdir():
+            is_content = path.suffix == ".jsonl" and not path.with_suffix(".json").exists()
+            is_journal = path.suffix == ".part" and path.stem not in open_ones
+            if is_content or is_journal or path.suffix in (".writing", ".tmp"):
+                with suppress(OSError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
+    def new_id(self, kind: str) -> str:
+        """Returns an id as OpenAI writes it: file-... or batch_..."""
+        return f"{kind}{'-' if kind == 'file' else '_'}{secrets.token_hex(16)}"
+
+    def content(self, id: str) -> Path:
+        """Returns where the bytes of a file are."""
+        return self.folder / f"{id}.jsonl"
+
+    def journal(self, id: str) -> Path:
+        """Returns where the answers of a batch are kept until it ends."""
+        return self.folder / f"{id}.part"
+
+    def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
+        """Keeps a file. ApiError 413 if the owner has no room for it."""
+        self._check_room(owner, len(data))
+        self.prepare()
+        id = self.new_id("file")
+        path = self.content(id)
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _full(error) from None
+        try:
+            return self.describe_file(owner, id, name, purpose)
+        except ApiError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def describe_file(self, owner: str, id: str, name: str, purpose: str) -> Data:
+        """Writes the object of a file whose content is there, and returns it."""
+        size = self.content(id).stat().st_size
+        found = {"id": id, "object": "file", "bytes": size, "created_at": int(time.time()), "filename": name}
+        found |= {"purpose": purpose, "status": "processed", "owner": owner}
+        self.save(found)
+        return found
+
+    def add_batch(self, batch: Data) -> None:
+        """Keeps a batch. ApiError 404 without its input, 413 without room for its output, 429 if too many are open."""
+        owner = batch["owner"]
+        self.get(owner, batch["input_file_id"], "file")
+        self._check_room(owner, 1)
+        n_open = sum(one["owner"] == owner for one in self.unfinished())
+        if n_open >= _MOST_OPEN:
+            message = f"{n_open} batches run or wait, and a client may have {_MOST_OPEN}; try again when one has ended"
+            raise ApiError(429, "too_many_batches", message, retry_after=60.0)
+        self.save(batch)
+
+    def save(self, found: Data) -> None:
+        """Writes an object."""
+        path = self.folder / f"{found['id']}.json"
+        partial = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
+        data = json.dumps(found).encode()
+        try:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise _full(error) from None
+
+    def get(self, owner: str, id: str, kind: str) -> Data:
+        """Returns an object. ApiError 404 if there is none of this owner."""
+        found = self._read(self.folder / f"{id}.json") if _SOUND.fullmatch(id) and id.startswith(kind) else None
+        if found is None or found.get("owner") != owner:
+            raise ApiError(404, "not_found", f"there is no {kind} {id[:80]!r} here", param="id")
+        return found
+
+    def all_of(self, owner: str, kind: str) -> list[Data]:
+        """Returns all objects of an owner, the latest first."""
+        own = [found for found in self._all(kind) if found.get("owner") == owner]
+        return sorted(own, key=lambda found: (found["created_at"], found["id"]), reverse=True)
+
+    def unfinished(self) -> list[Data]:
+        """Returns the batches of all owners that have not ended, the oldest first."""
+        open_ones = [one for one in self._all("batch") if one["status"] not in ENDED]
+        return sorted(open_ones, key=lambda found: (found["created_at"], found["id"]))
+
+    def delete_file(self, owner: str, id: str) -> None:
+        """Removes a file. ApiError 404 if there is none, 409 if a batch needs it."""
+        self.get(owner, id, "file")
+        if any(batch.get("input_file_id") == id for batch in self.unfinished()):
+            raise ApiError(409, "file_in_use", "a batch that has not ended reads this file; cancel the batch first")
+        (self.folder / f"{id}.json").unlink(missing_ok=True)
+        self.content(id).unlink(missing_ok=True)
+
+    def _check_room(self, owner: str, n_bytes: int) -> None:
+        taken = sum(file["bytes"] for file in self.all_of(owner, "file"))
+        if taken + n_bytes > self._most:
+            raise ApiError(
+                413,
+                "files_too_large",
+                f"{n_bytes} bytes are needed, and {taken} of {self._most} are taken; delete some files first",
+            )
+
+    def _all(self, kind: str) -> Iterator[Data]:
+        for path in self.folder.glob(f"{kind}[-_]*.json") if self.folder.is_dir() else ():
+            if (found := self._read(path)) is not None:
+                yield found
+
+    def _read(self, path: Path) -> Data | None:
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.keys() >= _KEYS else None
+
+
+def _full(error: OSError) -> ApiError:
+    return ApiError(507, "not_stored", f"the server could not store this: {error.strerror}", retry_after=60.0)

@@ -1,0 +1,250 @@
+"""The BatchWorker: runs the batches of a server one after the other, and goes on with them after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+from woolly.errors import RequestError, WoollyError
+from woolly.serving.answers.threads import run_held, start_task
+from woolly.serving.batches.files import count_rows, read_rows, write_lines
+from woolly.serving.batches.job import Job, Tally
+from woolly.serving.batches.journal import Journal, JournalTaken
+from woolly.serving.batches.store import ENDED, BatchStore
+from woolly.serving.errors import ApiError
+from woolly.serving.logs import log
+
+__all__ = ["BatchWorker"]
+
+_EVERY = 1.0  # seconds between two writes of a batch's counts
+_PAUSE = 30.0  # seconds until a batch is tried again that another server runs, or that the disk has no room for
+
+_NO_ROOM = 507  # status of an object that could not be written
+
+Data = dict[str, Any]
+
+
+@dataclass
+class _Running:
+    """A batch that the task has taken."""
+
+    batch: Data
+    job: Job | None = None
+
+
+class BatchWorker:
+    """One task that takes the oldest batch that has not ended. Belongs to the event loop's thread.
+
+    The disk is read and written on threads. `changing` is held by all that change an object of the store.
+    """
+
+    def __init__(self, app: FastAPI, store: BatchStore) -> None:
+        self._app = app
+        self.store = store
+        self.changing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._running: dict[str, _Running] = {}
+        self._paused: dict[str, float] = {}  # until when, by time.monotonic()
+
+    def wake(self) -> None:
+        """Lets the task look for batches; starts it if it has ended."""
+        self._woken.set()
+        if self._task is None or self._task.done():
+            self._task = start_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends the task; batches stay as they are, and go on at the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def shown(self, batch: Data) -> Data:
+        """Returns a batch with the counts of this moment."""
+        running = self._running.get(batch["id"])
+        return batch if running is None else running.batch
+
+    async def add(self, batch: Data) -> None:
+        """Keeps a batch and starts to run it. ApiError if the store refuses it."""
+        async with self.changing:
+            await run_held(self.store.add_batch, batch)
+        self.wake()
+
+    async def cancel(self, owner: str, id: str) -> Data:
+        """Ends a batch: rows under way finish, the answers so far become its output. ApiError 409 if it has ended."""
+        async with self.changing:
+            batch = self.shown(await run_held(self.store.get, owner, id, "batch"))
+            if batch["status"] in ENDED:
+                message = f"the batch is {batch['status']}; one that runs or waits can be cancelled"
+                raise ApiError(409, "batch_ended", message)
+            batch |= {"status": "cancelling", "cancelling_at": batch["cancelling_at"] or int(time.time())}
+            await run_held(self.store.save, batch)
+        running = self._running.get(id)
+        if running is not None and running.job is not None:
+            running.job.is_cancelled = True
+        self._paused.pop(id, None)
+        self.wake()
+        return batch
+
+    async def _run(self) -> None:
+        with suppress(OSError):
+            await run_held(self.store.sweep)
+        while True:
+            self._woken.clear()
+            try:
+                waiting = await run_held(self.store.unfinished)
+            except OSError as error:
+                log.warning("batches not read", extra={"reason": str(error)})
+                await asyncio.sleep(_PAUSE)
+                continue
+            now = time.monotonic()
+            batch = next((one for one in waiting if self._paused.get(one["id"], 0.0) <= now), None)
+            if batch is not None:
+                await self._try(batch)
+            elif waiting:
+                seconds = min(self._paused[one["id"]] for one in waiting) - now
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), seconds)
+            elif not self._woken.is_set():
+                return
+
+    async def _try(self, batch: Data) -> None:
+        """Runs a batch to its end, or pauses it. Raises nothing: the other batches go on."""
+        id = batch["id"]
+        self._paused.pop(id, None)
+        self._running[id] = running = _Running(batch)
+        try:
+            await self._run_one(running)
+        except JournalTaken:
+            self._paused[id] = time.monotonic() + _PAUSE
+        except Exception as error:
+            log.warning("batch paused", extra={"batch": id, "reason": str(error)}, exc_info=_unexpected(error))
+            self._paused[id] = time.monotonic() + _PAUSE
+        finally:
+            self._running.pop(id, None)
+
+    async def _run_one(self, running: _Running) -> None:
+        """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room."""
+        store, batch = self.store, running.batch
+        try:
+            journal = await run_held(Journal, store.journal(batch["id"]))
+        except JournalTaken:
+            raise
+        except RequestError as error:  # the file is no journal
+            batch["errors"] = _errors(error)
+            await self._save_end(batch, "failed")
+            return
+        try:
+            async with self.changing:  # another server may have ended it before the journal was free
+                running.batch = batch = await run_held(store.get, batch["owner"], batch["id"], "batch")
+                if batch["status"] in ENDED:
+                    await run_held(journal.remove)
+                    return
+                if batch["status"] != "cancelling":
+                    batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(time.time())}
+                    await run_held(store.save, batch)
+            try:
+                status = await self._answer(running, journal)
+            except Exception as error:
+                if isinstance(error, OSError) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
+                    raise
+                reason = {"batch": batch["id"], "reason": str(error)}
+                log.warning("batch failed", extra=reason, exc_info=_unexpected(error))
+                batch["errors"], status = _errors(error), "failed"
+            await self._end(batch, journal, status)
+        finally:
+            journal.close()
+
+    async def _answer(self, running: _Running, journal: Journal) -> str:
+        """Answers the rows of a batch, and returns the status in which it ends."""
+        store, batch = self.store, running.batch
+        file = await run_held(store.get, batch["owner"], batch["input_file_id"], "file")
+        path = store.content(file["id"])
+        if not path.is_file():
+            raise ApiError(404, "not_found", f"the content of {file['id']} is not here any more")
+        total = await run_held(count_rows, path)
+
+        def on_row(tally: Tally) -> None:
+            batch["request_counts"] = {"total": total, "completed": tally.n_good, "failed": tally.n_bad}
+
+        running.job = job = Job(
+            self._app,
+            lambda: read_rows(path, batch["endpoint"]),
+            journal,
+            created=file["created_at"],
+            owner=batch["owner"],
+            on_row=on_row,
+        )
+        job.is_cancelled = batch["status"] == "cancelling"
+        on_row(job.tally)
+        async with self._saving(running):
+            on_row(await job.run())
+        return "cancelled" if job.is_cancelled else "completed"
+
+    async def _end(self, batch: Data, journal: Journal, status: str) -> None:
+        """Writes the answers of a batch to its files, and its status after them."""
+        store = self.store
+        batch["finalizing_at"] = int(time.time())
+        kinds = [("output", True), ("error", False)]
+        kinds = [one for one in kinds if any(note.is_good == one[1] for note in journal.notes.values())]
+        for kind, _ in kinds:
+            batch[f"{kind}_file_id"] = batch[f"{kind}_file_id"] or store.new_id("file")
+        async with self.changing:  # the names first: a run that is killed here writes the same files again
+            await run_held(store.save, batch)
+        for kind, is_good in kinds:
+            made = batch[f"{kind}_file_id"]
+            await run_held(write_lines, store.content(made), journal.lines(is_good))
+            store.content(made).chmod(0o600)
+            await run_held(store.describe_file, batch["owner"], made, f"{batch['id']}_{kind}.jsonl", "batch_output")
+        await self._save_end(batch, status)
+        await run_held(journal.remove)
+        counts = batch["request_counts"]
+        log.info("batch ended", extra={"batch": batch["id"], "good": counts["completed"], "bad": counts["failed"]})
+
+    async def _save_end(self, batch: Data, status: str) -> None:
+        async with self.changing:
+            ended = {**batch, "status": status, f"{status}_at": int(time.time())}
+            await run_held(self.store.save, ended)
+            batch |= ended  # clients see the end when it is on disk
+
+    @asynccontextmanager
+    async def _saving(self, running: _Running) -> AsyncIterator[None]:
+        """Keeps the counts on disk up to date while the block runs, and sees if another server cancels the batch."""
+        task = start_task(self._save_counts(running))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _save_counts(self, running: _Running) -> None:
+        batch, job = running.batch, running.job
+        while job is not None and not job.is_cancelled:
+            await asyncio.sleep(_EVERY)
+            with suppress(ApiError, OSError):  # the next write may have room
+                async with self.changing:
+                    found = await run_held(self.store.get, batch["owner"], batch["id"], "batch")
+                    if found["status"] == "cancelling":
+                        batch |= {"status": "cancelling", "cancelling_at": found["cancelling_at"]}
+                        job.is_cancelled = True
+                    elif found["request_counts"] != batch["request_counts"]:
+                        await run_held(self.store.save, batch)
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    """Returns the error if its trace is for the log: a fault of our own."""
+    return None if isinstance(error, (WoollyError, OSError)) else error
+
+
+def _errors(error: Exception) -> Data:
+    """Returns the reason as OpenAI's batches have it; a fault of our own says no more than that."""
+    message = (
+        str(error) if isinstance(error, WoollyError) else "the server failed at this batch; its log has the reason"
+    )
+    return {"object": "list", "data": [{"code": "batch_failed", "message": message}]}

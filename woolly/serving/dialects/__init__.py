@@ -1,0 +1,3 @@
+"""One folder per API."""
+
+__all__: list[str] = []

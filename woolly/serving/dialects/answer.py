@@ -1,0 +1,152 @@
+"""Replies to conversations: opens a neutral request and replies in a dialect's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastapi.responses import Response
+from starlette.requests import HTTPConnection
+
+from woolly.chat import ChatRequest, Layout
+from woolly.errors import RequestError
+from woolly.llm import ChatChunk, ChatReader
+from woolly.serving.answers.admission import Place
+from woolly.serving.answers.events import EventStream
+from woolly.serving.answers.generation import Generation, Generator
+from woolly.serving.answers.kept_streams import KeptStreams
+from woolly.serving.dialects.dialect import ChatDialect, Dialect, Head
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.loading.loaded import Loaded
+from woolly.serving.logs import ignore, log
+
+__all__ = ["answer_chat", "json_bytes", "json_reply", "lay_out_chat", "open_chat", "settle_error", "stream_reply"]
+
+
+async def answer_chat(
+    connection: HTTPConnection,
+    dialect: ChatDialect,
+    chat: ChatRequest,
+    *,
+    model: str | None = None,
+    stream: bool = False,
+    form: Any = None,
+    id_slot: int | None = None,
+    score_only: bool = False,
+) -> Response:
+    """Returns the reply to a conversation, whole or as a stream. `form` is what the dialect finds in `Head.form`.
+
+    `score_only` computes the prompt, which the cache then has, and no answer.
+    """
+    generator: Generator = connection.app.state.generator
+
+    async def begin(held: AsyncExitStack) -> tuple[Head, AsyncIterator[ChatChunk]]:
+        place = held.enter_context(generator.place(chat.params.n))
+        return await open_chat(
+            held, connection, dialect, chat, place, model=model, form=form, id_slot=id_slot, score_only=score_only
+        )
+
+    async def begin_frames(held: AsyncExitStack) -> AsyncIterator[bytes]:
+        head, chunks = await begin(held)
+        return _guarded(dialect, dialect.frames(chunks, head))
+
+    if stream and (conversation := connection.headers.get("x-conversation-id")):
+        streams: KeptStreams = connection.app.state.streams
+        kept = await streams.open(conversation, owner_of(connection), begin_frames)
+        return EventStream(kept.read(), AsyncExitStack(), dialect.media_type)
+    async with AsyncExitStack() as held:
+        if stream:
+            return EventStream(await begin_frames(held), held.pop_all(), dialect.media_type)
+        head, chunks = await begin(held)
+        return json_reply(await dialect.whole(chunks, head))
+
+
+async def open_chat(
+    held: AsyncExitStack,
+    connection: HTTPConnection,
+    dialect: ChatDialect,
+    chat: ChatRequest,
+    place: Place,
+    *,
+    model: str | None,
+    form: Any,
+    id_slot: int | None = None,
+    score_only: bool = False,
+) -> tuple[Head, AsyncIterator[ChatChunk]]:
+    """Returns the head and the chunks of an answer under way, which ends when `held` is closed.
+
+    ApiError names the field of the body that is at fault.
+    """
+    state = connection.app.state
+    generator: Generator = state.generator
+    slot = await held.enter_async_context(state.models.use(model))
+    names = {"prompt": "messages", **dialect.fields}
+    try:
+        layout = await lay_out_chat(generator, chat, slot)
+        if layout.made_of is not None:  # the client never saw the grammar
+            names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
+        generation = Generation(
+            layout.params,
+            layout,
+            model,
+            score_only=score_only,
+            client=client_of(connection),
+            owner=owner_of(connection),
+            id_slot=-1 if id_slot is None else id_slot,
+            reports_progress=getattr(form, "has_progress", False),
+        )
+        running = await held.enter_async_context(generator.open(generation, place, slot))
+    except RequestError as error:
+        raise of_exception(error, names) from error
+    reader = ChatReader(layout, running.requests)
+    return Head(running, layout, form), (reader.read(chunk) async for chunk in running)
+
+
+async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded) -> Layout:
+    """Returns the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
+
+    Not if the effort is "none" and thoughts cannot be kept out.
+    """
+    try:
+        return await generator.lay_out(chat, slot)
+    except RequestError as error:
+        if error.field != "reasoning_effort" or chat.reasoning.effort == "none":
+            raise
+        ignore("reasoning_effort (the model has no such switch)")
+        plain = replace(chat, reasoning=replace(chat.reasoning, effort=None))
+        return await generator.lay_out(plain, slot)
+
+
+def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], held: AsyncExitStack) -> EventStream:
+    """Returns a stream whose last frame is the error, if one comes; `held` is closed when the stream ends."""
+    return EventStream(_guarded(dialect, frames), held, dialect.media_type)
+
+
+async def _guarded(dialect: Dialect, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for frame in frames:
+            yield frame
+    except Exception as error:
+        yield dialect.error_frame(settle_error(error))
+
+
+def settle_error(error: Exception) -> ApiError:
+    """Returns the error for the client of a stream that fails; logs a fault of the server's own."""
+    refusal = of_exception(error)
+    if refusal.status >= 500 and not isinstance(error, ApiError):
+        log.error("stream failed", exc_info=error)
+    return refusal
+
+
+def json_reply(content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a reply of plain JSON, which FastAPI would check a second time."""
+    return Response(json_bytes(content), media_type="application/json", headers=dict(headers or {}))
+
+
+def json_bytes(content: Any) -> bytes:
+    """Returns JSON without spaces; what UTF-8 cannot hold becomes a question mark."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

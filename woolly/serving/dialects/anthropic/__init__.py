@@ -1,0 +1,66 @@
+"""ANTHROPIC: /v1/messages and the count of its tokens, in the words of Anthropic's Messages API."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import named_event
+from woolly.serving.dialects.anthropic import replies, routes
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.errors import ApiError
+from woolly.serving.logs import request_id
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Anthropic"]
+
+# Anthropic's `type` by status; others are its invalid_request_error below 500 and api_error from there on.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class Anthropic(ChatDialect):
+    """Anthropic's Messages API."""
+
+    name = "anthropic"
+    prefix = "/v1/messages"
+    fields = {  # noqa: RUF012 - a constant of the class
+        "continue_final": "messages",
+        "reasoning_effort": "output_config.effort",
+        "schema": "output_config.format",
+        "stop": "stop_sequences",
+    }
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["Anthropic"])
+        self.router.include_router(routes.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns Anthropic's error object. Claude Code compacts a conversation only if it reads this sentence."""
+        kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+        message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+        if error.code == "context_length_exceeded" and error.exceeds is not None:
+            n_tokens, most = error.exceeds
+            message = f"prompt is too long: {n_tokens} tokens > {most} maximum"
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id.get()}
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Returns the event that ends a stream with an error."""
+        return named_event(self.error(error))
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields server-sent events."""
+        return replies.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns a message."""
+        return await replies.whole(chunks, head)
+
+
+DIALECT = Anthropic()

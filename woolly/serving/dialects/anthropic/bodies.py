@@ -1,0 +1,122 @@
+"""Bodies as Anthropic's clients send them: every field is honoured, harmless, or refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.anthropic.messages import Block, Message, read_messages
+from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.errors import refuse
+
+__all__ = ["CountBody", "MessagesBody", "OutputConfig", "Thinking"]
+
+# Anthropic's efforts, and the words that templates know.
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+_HARMLESS = "Accepted; nothing depends on it."
+
+
+class Thinking(BaseModel):
+    """Whether the model thinks. How many tokens it may take for that is the model's own choice."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: int | None = Field(None, description=_HARMLESS)
+    display: str | None = Field(None, description="omitted leaves the text out of the reply.")
+
+
+class OutputConfig(BaseModel):
+    """The form of an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    effort: str | None = None
+    format: dict[str, Any] | None = Field(None, description="A JSON schema that the answer follows.")
+
+
+class CountBody(BaseModel):
+    """The body of /v1/messages/count_tokens: the fields that a prompt is made of."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(description="Name of a model; any name, if one model is served.")
+    messages: Items[Message] = Field(min_length=1)
+    system: str | Items[Block] | None = None
+    tools: Items[ToolSpec] | None = None
+    tool_choice: ToolChoiceSpec | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = Field(None, description="As output_config.format.")
+    mcp_servers: list[Any] | None = None
+    metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    context_management: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    cache_control: dict[str, Any] | None = Field(None, description="Accepted; prefixes are always reused.")
+    betas: list[str] | None = Field(None, description=_HARMLESS)
+    service_tier: str | None = Field(None, description=_HARMLESS)
+    speed: str | None = Field(None, description=_HARMLESS)
+    inference_geo: str | None = Field(None, description=_HARMLESS)
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the client asks for thinking; without a word about it, Anthropic's models do not think."""
+        return self.thinking is not None and self.thinking.type != "disabled"
+
+    @property
+    def schema_wanted(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must follow; None: any text."""
+        format = self.output_config.format if self.output_config is not None else None
+        name = "output_config.format" if format is not None else "output_format"
+        format = self.output_format if format is None else format
+        if format is None:
+            return None
+        if format.get("type") != "json_schema" or not isinstance(format.get("schema"), dict):
+            raise refuse(name, "{'type': 'json_schema', 'schema': {...}} was expected")
+        schema: dict[str, Any] = format["schema"]
+        return schema
+
+    def to_chat(self, params: SamplingParams) -> ChatRequest:
+        """Returns the neutral conversation."""
+        if self.mcp_servers:
+            raise refuse("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
+        talk, schema = read_messages(self.system, self.messages), self.schema_wanted
+        choice = read_choice(self.tools or (), self.tool_choice)
+        last = talk[-1]
+        return ChatRequest(
+            talk,
+            params,
+            choice,
+            schema,
+            ReasoningOptions(self._effort() if self.is_thinking else None),
+            variables={} if self.is_thinking else {"enable_thinking": False},
+            continue_final=last.role == "assistant" and not last.calls and bool(last.content or last.reasoning),
+        )
+
+    def _effort(self) -> str:
+        effort = (self.output_config.effort if self.output_config is not None else None) or "medium"
+        if effort not in _EFFORTS:
+            raise refuse("output_config.effort", f"it is {effort[:40]!r}; expected one of: {', '.join(_EFFORTS)}")
+        return _EFFORTS[effort]
+
+
+class MessagesBody(CountBody):
+    """The body of /v1/messages."""
+
+    max_tokens: int = Field(
+        ge=0,
+        description="Most tokens of the answer; the context may end it before. 0 computes the prompt for the cache.",
+    )
+    stop_sequences: Items[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stream: bool | None = None
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        """Returns the engine's parameters."""
+        sent = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k")}
+        return Sampling(**sent, stop=self.stop_sequences or None).params(defaults, max_tokens=self.max_tokens or None)

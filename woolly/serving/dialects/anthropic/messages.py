@@ -1,0 +1,146 @@
+"""Messages as Anthropic's clients send them: blocks of text, thoughts, calls and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly import chat
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sealed import unseal
+from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["Block", "Message", "read_messages"]
+
+# Claude Code's first block of the system prompt. It differs between conversations, whose prompts could then share no
+# beginning, and says nothing to the model.
+_BILLING = "x-anthropic-billing-header"
+
+
+class Block(BaseModel):
+    """A block of a message. Fields of types that are not supported are not read."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | dict[str, Any] | None = None
+    is_error: bool | None = None
+    source: str | dict[str, Any] | None = None
+    title: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Items[Block] = Field(description="Text, or blocks.")
+
+
+def read_messages(system: str | Sequence[Block] | None, messages: Sequence[Message]) -> tuple[chat.Message, ...]:
+    """Returns the neutral messages; ApiError names what they cannot say."""
+    talk: list[chat.Message] = []
+    blocks = [Block(type="text", text=system)] if isinstance(system, str) else list(system or ())
+    texts = [_text(block, f"system.{i}") for i, block in enumerate(blocks)]
+    if shown := [text for text in texts if not text.startswith(_BILLING)]:
+        talk.append(chat.Message("system", "\n".join(shown)))
+    for i, message in enumerate(messages):
+        where = f"messages.{i}.content"
+        content = message.content
+        if isinstance(content, str):
+            talk.append(chat.Message(message.role, content))
+        elif message.role == "assistant":
+            talk.append(_assistant(content, where))
+        else:
+            talk += _user(message.role, content, where)
+    return tuple(talk)
+
+
+def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[chat.ToolCall] = []
+    for i, block in enumerate(blocks):
+        place = f"{where}.{i}"
+        if block.type == "thinking":
+            thoughts.append(block.thinking or unseal(block.signature))
+        elif block.type == "tool_use":
+            if block.id is None or block.name is None:
+                raise refuse(place, "a tool_use needs an id and a name")
+            calls.append(chat.ToolCall(block.id, block.name, json.dumps(block.input or {}, ensure_ascii=False)))
+        elif block.type == "redacted_thinking":
+            ignore(f"{where}.redacted_thinking")
+        elif _is_of_a_server_tool(block):
+            ignore(f"{where}.{block.type}")
+        else:
+            texts.append(_text(block, place))
+    reasoning = "\n".join(thought for thought in thoughts if thought)
+    return chat.Message("assistant", "".join(texts), calls=tuple(calls), reasoning=reasoning or None)
+
+
+def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
+    """Returns the results of calls, each a message of its own, and then the text."""
+    results: list[chat.Message] = []
+    texts: list[str] = []
+    for i, block in enumerate(blocks):
+        place = f"{where}.{i}"
+        if block.type == "tool_result":
+            if block.tool_use_id is None:
+                raise refuse(f"{place}.tool_use_id", "a tool_result names the call that it answers")
+            results.append(chat.Message("tool", _result(block, place), call_id=block.tool_use_id))
+        elif _is_of_a_server_tool(block):
+            ignore(f"{where}.{block.type}")
+        else:
+            texts.append(_text(block, place))
+    return [*results, chat.Message(role, "\n".join(texts))] if texts or not results else results
+
+
+def _result(block: Block, where: str) -> str:
+    """Returns the text of a call's result. Images in it become a note, so that an agent's conversation can go on."""
+    if isinstance(block.content, list):
+        parts = []
+        for i, part in enumerate(block.content):
+            if part.type == "image":
+                ignore("messages.content.tool_result.image")
+                parts.append(UNSEEN_IMAGE)
+            elif part.type == "tool_reference":
+                parts.append(str((part.model_extra or {}).get("tool_name", "")))
+            else:
+                parts.append(_text(part, f"{where}.content.{i}"))
+        text = "\n".join(parts)
+    else:
+        text = block.content if isinstance(block.content, str) else ""
+    return f"Error: {text}" if block.is_error else text  # templates have no other place for it
+
+
+def _text(block: Block, where: str) -> str:
+    if block.type == "text":
+        if block.text is None:
+            raise refuse(f"{where}.text", "a text block needs a text")
+        return block.text
+    source = block.source if isinstance(block.source, dict) else {}
+    if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
+        return "\n".join(one for one in (block.title, source["data"]) if one)
+    if block.type == "search_result" and isinstance(block.content, list):
+        found = [_text(part, f"{where}.content.{i}") for i, part in enumerate(block.content)]
+        return "\n".join(one for one in (block.title, *found) if one)
+    what = "images are" if block.type == "image" else f"a block of type {block.type[:40]!r} is"
+    raise refuse(where, f"{what} not supported here; send text")
+
+
+def _is_of_a_server_tool(block: Block) -> bool:
+    """Whether a block is about a tool that Anthropic's own server runs."""
+    return block.type in ("server_tool_use", "mcp_tool_use") or block.type.endswith("_tool_result")

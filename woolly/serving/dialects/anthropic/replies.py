@@ -1,0 +1,182 @@
+"""Replies in Anthropic's words: the events of a stream, and the message that they make."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import named_event
+from woolly.serving.dialects.arguments import Arguments
+from woolly.serving.dialects.dialect import Head
+from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.sealed import seal
+
+__all__ = ["Blocks", "Form", "frames", "whole"]
+
+Data = dict[str, Any]
+
+# The field of a block that a delta extends, and that of the delta.
+_PARTS = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+    "input_json_delta": ("input", "partial_json"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a body asks of its reply beside the answer."""
+
+    max_tokens: int
+    stops: tuple[str, ...] = ()
+    hides_thinking: bool = False  # only the signature holds the thoughts
+
+
+class Blocks:
+    """Turns the events of an answer into those of a stream: one block after another, each closed before the next."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._form: Form = head.form
+        self._index = -1
+        self._kind: str | None = None  # of the open block
+        self._arguments = Arguments()
+        self._thought: list[str] = []
+        self._thoughts: list[str] = []  # of all blocks
+
+    def push(self, event: Event) -> list[Data]:
+        """Returns the events of the stream that an event of the answer makes."""
+        if isinstance(event, Text):
+            begun = self._enter("text", {"type": "text", "text": ""})
+            return [*begun, self._delta("text_delta", event.text)]
+        if isinstance(event, Reasoning):
+            begun = self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self._thought.append(event.text)
+            self._thoughts.append(event.text)
+            return begun if self._form.hides_thinking else [*begun, self._delta("thinking_delta", event.text)]
+        if isinstance(event, CallStart):
+            # Anthropic's ids begin so; a conversation brings its ids back, and only they must match each other.
+            id = "toolu_" + event.id.removeprefix("call_")
+            closed = self._close()
+            self._arguments = Arguments()
+            return [*closed, *self._enter("tool_use", {"type": "tool_use", "id": id, "name": event.name, "input": {}})]
+        if isinstance(event, CallArguments):
+            text = self._arguments.push(event.text)
+            return [self._delta("input_json_delta", text)] if text else []
+        return [*self._close(), self._end(event)]
+
+    def _enter(self, kind: str, block: Data) -> list[Data]:
+        if self._kind == kind:
+            return []
+        closed = self._close()
+        self._kind = kind
+        self._index += 1
+        return [*closed, {"type": "content_block_start", "index": self._index, "content_block": block}]
+
+    def _close(self) -> list[Data]:
+        kind, self._kind = self._kind, None
+        if kind is None:
+            return []
+        told: list[Data] = []
+        if kind == "thinking":
+            thought = "".join(self._thought) if self._form.hides_thinking else ""
+            told.append(self._delta("signature_delta", seal(thought)))
+            self._thought.clear()
+        elif kind == "tool_use" and (rest := self._arguments.finish()):
+            told.append(self._delta("input_json_delta", rest))
+        return [*told, {"type": "content_block_stop", "index": self._index}]
+
+    def _delta(self, kind: str, text: str) -> Data:
+        return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, _PARTS[kind][1]: text}}
+
+    def _end(self, event: Finished) -> Data:
+        n_thought = self._head.count_thoughts("".join(self._thoughts))
+        usage = _usage(event.usage.n_prompt, event.usage.n_cached, event.usage.n_answer, n_thought)
+        return {"type": "message_delta", "delta": self._reason(event), "usage": usage}
+
+    def _reason(self, event: Finished) -> Data:
+        if event.reason == "tool_calls":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if event.reason == "length":
+            is_limit = event.usage.n_answer >= self._form.max_tokens
+            return {
+                "stop_reason": "max_tokens" if is_limit else "model_context_window_exceeded",
+                "stop_sequence": None,
+            }
+        if event.stop in self._form.stops:
+            return {"stop_reason": "stop_sequence", "stop_sequence": event.stop}
+        return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    """Yields server-sent events, and pings while there are none."""
+    return with_heartbeats(_frames(chunks, head), lambda: named_event({"type": "ping"}))
+
+
+async def _frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    yield named_event({"type": "message_start", "message": _message(head)})
+    async for data in _stream(chunks, head):
+        yield named_event(data)
+    yield named_event({"type": "message_stop"})
+
+
+async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+    """Returns the message that the events of the stream make."""
+    message = _message(head)
+    pieces: list[tuple[Data, dict[str, list[str]]]] = []
+    async for data in _stream(chunks, head):
+        if data["type"] == "content_block_start":
+            pieces.append((data["content_block"], {}))
+        elif data["type"] == "content_block_delta":
+            field, source = _PARTS[data["delta"]["type"]]
+            pieces[-1][1].setdefault(field, []).append(data["delta"][source])
+        elif data["type"] == "message_delta":
+            message |= {**data["delta"], "usage": data["usage"]}
+    message["content"] = [_block(block, parts) for block, parts in pieces]
+    return message
+
+
+def _block(block: Data, parts: dict[str, list[str]]) -> Data:
+    joined = {field: "".join(texts) for field, texts in parts.items()}
+    if block["type"] == "tool_use":
+        return {**block, "input": json.loads(joined["input"])}
+    return {**block, **joined}
+
+
+async def _stream(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[Data]:
+    blocks = Blocks(head)
+    async for chunk in chunks:
+        for event in chunk.events:
+            for data in blocks.push(event):
+                yield data
+
+
+def _message(head: Head) -> Data:
+    """Returns the message before its first block. How much of the prompt was cached is known at the end."""
+    return {
+        "id": f"msg_{secrets.token_hex(12)}",
+        "type": "message",
+        "role": "assistant",
+        "model": head.running.model.name,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _usage(len(head.running.prompt_ids), 0, 0),
+    }
+
+
+def _usage(n_prompt: int, n_cached: int, n_answer: int, n_thought: int = 0) -> Data:
+    """Returns Anthropic's counts: the three of the input add up to the prompt."""
+    return {
+        "input_tokens": n_prompt - n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": n_cached,
+        "output_tokens": n_answer,
+        "output_tokens_details": {"thinking_tokens": n_thought},
+    }

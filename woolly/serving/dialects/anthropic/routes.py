@@ -1,0 +1,67 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.answer import answer_chat, lay_out_chat
+from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
+from woolly.serving.dialects.anthropic.replies import Form
+from woolly.serving.dialects.dialect import dialect_of
+from woolly.serving.errors import of_exception
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.logs import request_id
+from woolly.serving.router import APIRouter
+
+__all__ = ["count_tokens", "messages", "router"]
+
+router = APIRouter()
+
+
+@router.post("/v1/messages", response_model=None, summary="Answer a conversation, as Anthropic does")
+async def messages(body: MessagesBody, request: Request) -> Response:
+    """Answers a conversation; with `stream`, by server-sent events."""
+    chat = body.to_chat(body.params(await request.app.state.generator.defaults_for(body.model)))
+    thinking = body.thinking
+    form = Form(
+        body.max_tokens,
+        tuple(body.stop_sequences or ()),
+        hides_thinking=thinking is not None and thinking.display == "omitted",
+    )
+    dialect = dialect_of(request)
+    reply = await answer_chat(
+        request,
+        dialect,
+        chat,
+        model=body.model,
+        stream=bool(body.stream),
+        form=form,
+        score_only=body.max_tokens == 0,
+    )
+    reply.headers["request-id"] = request_id.get()
+    return reply
+
+
+@router.post("/v1/messages/count_tokens", summary="Count the tokens of a conversation, as Anthropic does")
+async def count_tokens(body: CountBody, request: Request) -> dict[str, int]:
+    """Counts the tokens of the prompt that the model's template makes, tools included."""
+    generator: Generator = request.app.state.generator
+    models: ModelManager = request.app.state.models
+    chat = body.to_chat(await generator.defaults_for(body.model))
+    async with models.use(body.model) as slot, generator.texts:
+        generator.check_characters(slot.model, [_texts(body)])
+        try:
+            layout = await lay_out_chat(generator, chat, slot)
+        except RequestError as error:
+            raise of_exception(error, {"prompt": "messages", **dialect_of(request).fields}) from error
+        return {"input_tokens": await run_held(slot.model.count_tokens, layout)}
+
+
+def _texts(body: CountBody) -> Any:
+    return body.model_dump(include={"messages", "system", "tools"})

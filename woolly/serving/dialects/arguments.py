@@ -1,0 +1,156 @@
+"""Arguments: the JSON text of a call as it arrives, kept valid however it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+__all__ = ["Arguments", "arguments_object"]
+
+_MAX_DEPTH = 100
+_MAX_NUMBER = 300  # characters; Python refuses to read integers of thousands of digits
+_CLOSERS = {"{": "}", "[": "]"}
+_WORDS = ("true", "false", "null")
+_NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?(?:(?<=\d)[eE][+-]?\d*)?)?")
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+class Arguments:
+    """Passes on the characters of a JSON object while they are valid, and closes what is open at the end.
+
+    An answer that ends at its limit leaves a call in the middle, and a model may write what is no JSON: clients parse
+    the joined pieces and would fail. Control characters in strings, which JSON forbids, become escapes.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[str] = []  # the brackets that are open
+        self._state = "root"
+        self._word = ""  # a number or literal so far
+        self._is_key = False
+        self._n_hex = 0  # digits that a \\u still needs
+        self._is_over = False  # closed, or no JSON from here on
+
+    def push(self, text: str) -> str:
+        """Returns what the next piece adds to valid JSON."""
+        taken: list[str] = []
+        for c in text:
+            if self._is_over:
+                break
+            kept = self._push(c)
+            if kept is None:
+                self._is_over = True
+            else:
+                taken.append(kept)
+        return "".join(taken)
+
+    def finish(self) -> str:
+        """Returns what closes the object."""
+        if self._state == "root":
+            return "{}"
+        end = {"value": "null", "key": '"":null', "colon": ":null"}.get(self._state, "")
+        if self._state == "word":
+            end = next((word[len(self._word) :] for word in _WORDS if word.startswith(self._word)), "")
+            if self._word[0] not in "tfn" and not self._word[-1].isdigit():  # "-", "1.", "1e" or "1e+"
+                end = "0"
+        elif self._state in ("string", "escape"):
+            end = ("\\" if self._state == "escape" else "0" * self._n_hex) + '"' + (":null" if self._is_key else "")
+        end += "".join(_CLOSERS[one] for one in reversed(self._stack))
+        self._stack.clear()
+        self._state, self._is_over = "done", True
+        return end
+
+    def _push(self, c: str) -> str | None:
+        """Returns the character, as JSON may hold it; None if it does not belong here."""
+        if self._state == "string":
+            return self._in_string(c)
+        if self._state == "escape":
+            if c not in '"\\/bfnrtu':
+                return None
+            self._state = "string"
+            self._n_hex = 4 if c == "u" else 0
+            return c
+        if self._state == "word":
+            if self._continues_word(c):
+                self._word += c
+                return c
+            if not self._is_whole_word():
+                return None
+            self._state = "after"
+        if c in " \t\r\n":
+            return c
+        return c if self._structure(c) else None
+
+    def _in_string(self, c: str) -> str | None:
+        if self._n_hex:
+            if c not in _HEX:
+                return None
+            self._n_hex -= 1
+            return c
+        if c == "\\":
+            self._state = "escape"
+        elif c == '"':
+            self._state = "colon" if self._is_key else "after"
+        elif c < " ":
+            return f"\\u{ord(c):04x}"
+        return c
+
+    def _structure(self, c: str) -> bool:
+        """Whether a character outside of strings and words may come, with the state behind it."""
+        state = self._state
+        if state == "root":
+            return c == "{" and self._open(c)
+        if state == "colon":
+            return c == ":" and self._enter("value")
+        if c == '"' and state in ("key", "first key", "value", "first value"):
+            self._is_key = state in ("key", "first key")
+            self._state = "string"
+            return True
+        if c in "]}":
+            inner = {"{": "first key", "[": "first value"}
+            return bool(self._stack) and _CLOSERS[self._stack[-1]] == c and self._close(inner[self._stack[-1]])
+        if state == "after":
+            return c == "," and self._enter("key" if self._stack[-1] == "{" else "value")
+        if state in ("value", "first value"):
+            if c in "{[":
+                return self._open(c)
+            self._word, self._state = "", "word"
+            if self._continues_word(c):
+                self._word = c
+                return True
+            self._state = state
+        return False
+
+    def _open(self, c: str) -> bool:
+        if len(self._stack) == _MAX_DEPTH:
+            return False
+        self._stack.append(c)
+        return self._enter("first key" if c == "{" else "first value")
+
+    def _enter(self, state: str) -> bool:
+        self._state = state
+        return True
+
+    def _close(self, empty: str) -> bool:
+        if self._state not in ("after", empty):
+            return False
+        self._stack.pop()
+        self._state = "after"
+        if not self._stack:
+            self._state, self._is_over = "done", True
+        return True
+
+    def _continues_word(self, c: str) -> bool:
+        word = self._word + c
+        is_number = c.isascii() and len(word) <= _MAX_NUMBER and _NUMBER_BEGUN.fullmatch(word) is not None
+        return is_number or any(one.startswith(word) for one in _WORDS)
+
+    def _is_whole_word(self) -> bool:
+        return self._word in _WORDS or (self._word[-1].isdigit() and self._word[-1].isascii())
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """Returns the arguments of a whole call as an object."""
+    arguments = Arguments()
+    value: dict[str, Any] = json.loads(arguments.push(text) + arguments.finish())
+    return value

@@ -1,0 +1,31 @@
+"""COHERE: /v2/rerank and /v2/embed, in Cohere's words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from woolly.serving.dialects.cohere import embed, rerank
+from woolly.serving.dialects.dialect import Dialect
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Cohere"]
+
+
+class Cohere(Dialect):
+    """Cohere's second API, for texts."""
+
+    name = "cohere"
+    prefix = "/v2"
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["Cohere"])
+        for part in (embed, rerank):
+            self.router.include_router(part.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns Cohere's error, a message, with the object that every other dialect of this server has too."""
+        body = error_body(error)
+        return {"message": body["error"]["message"], **body}
+
+
+DIALECT = Cohere()

@@ -1,0 +1,93 @@
+"""/v2/embed: vectors of texts."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.meaning.embeddings import embed_texts
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "EmbedBody",
+    "EmbedReply",
+    "embed",
+    "router",
+]
+
+router = APIRouter()
+
+
+class EmbedBody(BaseModel):
+    """Texts, and the types of numbers that are wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    texts: Items[str]
+    input_type: str | None = Field(None, description="Accepted; a model's own prefix is the client's business.")
+    embedding_types: Items[str] | None = Field(None, description="float, base64.")
+    output_dimension: int | None = None
+    truncate: Literal["NONE", "END", "START"] | None = Field(None, description="END cuts texts that are too long.")
+    priority: int | None = Field(None, description="Accepted; requests are read in turn.")
+    max_tokens: int | None = None
+
+
+class EmbedReply(BaseModel):
+    """Vectors of length 1, by type."""
+
+    id: str
+    response_type: Literal["embeddings_by_type"]
+    embeddings: dict[str, list[Any]]
+    texts: list[str]
+    meta: dict[str, Any]
+
+
+@router.post("/v2/embed", responses={200: {"model": EmbedReply}}, response_model=None)
+async def embed(body: EmbedBody, request: Request) -> Response:
+    """Vectors of texts, as Cohere has them. The default is to refuse texts that are too long, not to cut them."""
+    types = body.embedding_types or ["float"]
+    for name in types:
+        if name not in ("float", "base64"):
+            raise refuse("embedding_types", f"it has {name[:40]!r}; float or base64 was expected")
+    if body.truncate == "START":
+        raise refuse("truncate", "texts are cut at their end: END was expected, or NONE")
+    if body.max_tokens is not None:
+        raise refuse("max_tokens", "texts are cut at what the model takes; leave it out")
+    if body.input_type is not None:
+        ignore("input_type (prefixes of a model are the client's business)")
+
+    def write(rows: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
+        made: dict[str, list[Any]] = {
+            "float": rows.tolist(),
+            "base64": [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows],
+        }
+        return {name: made[name] for name in types}
+
+    read = await embed_texts(
+        request,
+        body.model,
+        body.texts,
+        write,
+        field="texts",
+        dimensions=body.output_dimension,
+        truncate=body.truncate == "END",
+    )
+    reply = {
+        "id": secrets.token_hex(16),
+        "response_type": "embeddings_by_type",
+        "embeddings": read.result,
+        "texts": body.texts,
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": read.n_tokens}},
+    }
+    return json_reply(reply, read.headers)

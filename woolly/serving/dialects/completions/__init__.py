@@ -1,0 +1,3 @@
+"""COMPLETIONS: chat and text completions in OpenAI's shapes, for the dialects that reply in them."""
+
+__all__: list[str] = []

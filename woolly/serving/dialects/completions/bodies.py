@@ -1,0 +1,292 @@
+"""Bodies as OpenAI's clients send them: every field is honoured, harmless, or refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly import chat
+from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.completions.messages import Message, read_messages
+from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = [
+    "ChatBody",
+    "CompletionBody",
+    "JsonSchema",
+    "OpenAIBody",
+    "ReasoningSpec",
+    "ResponseFormat",
+    "StreamOptions",
+    "ThinkingSpec",
+]
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 256
+MAX_TOP = 20  # alternatives to a token, as OpenAI has it
+
+_STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
+
+TokenIds = Annotated[Items[int], Field(min_length=1)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class JsonSchema(BaseModel):
+    """A schema that an answer must follow; it always does, whatever `strict` says."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    name: str | None = None  # llama-server's clients leave it out
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema", description="As llama-server has it.")
+
+    @property
+    def wanted(self) -> dict[str, Any] | None:
+        """The schema that the answer must follow; None: any text."""
+        if self.type == "text":
+            return None
+        if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
+            raise refuse("response_format.json_schema", "it is missing, but the type is 'json_schema'")
+        if self.json_schema is not None and self.json_schema.schema_ is not None:
+            return self.json_schema.schema_
+        return {"type": "object"} if self.schema_ is None else self.schema_
+
+
+class ReasoningSpec(BaseModel):
+    """How much a model thinks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    effort: str | None = None
+    enabled: bool | None = None
+    summary: str | None = None
+    max_tokens: int | None = Field(None, description="Accepted; how long a model thinks is its own choice.")
+    exclude: bool | None = Field(None, description="Accepted; reasoning is a field of its own.")
+
+
+class ThinkingSpec(BaseModel):
+    """Whether a model thinks, in Anthropic's words."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: int | None = Field(None, description="Accepted; how long a model thinks is its own choice.")
+
+
+class OpenAIBody(Sampling):
+    """Fields of both kinds of completion."""
+
+    model: str | None = Field(None, description="Name of a model; without it, the one that is loaded.")
+    max_tokens: int | None = Field(None, description="Most tokens of the answer.")
+    n: int | None = Field(None, description="How many answers.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Accepted; nothing depends on it.")
+    return_progress: bool | None = Field(
+        None, description="Chunks of a stream that tell how much of the prompt is computed."
+    )
+    verbose: bool | None = Field(None, description="Adds __verbose to the reply: the prompt as the model reads it.")
+    id_slot: int | None = Field(
+        None, ge=-1, description="The slot that remembers the request's tokens, as /slots has it."
+    )
+    timings_per_token: bool | None = Field(None, description="Timings in every chunk of a stream.")
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a chunk of usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Refuses values that contradict each other."""
+        if self.n is not None and not 1 <= self.n <= MAX_CHOICES:
+            raise refuse("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
+        if self.stream_options is not None:
+            if not self.stream:
+                raise refuse("stream_options", "it is given, but stream is not true")
+            if self.stream_options.include_obfuscation:
+                ignore("stream_options.include_obfuscation")
+
+    def make(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
+        """Returns the engine's parameters."""
+        if self.seed is not None and not -1 <= self.seed < 2**32:
+            overrides.setdefault("seed", self.seed % (2**32 - 1))  # OpenAI's have 64 bits
+        return self.params(defaults, **overrides)
+
+
+class ChatBody(OpenAIBody):
+    """The body of /v1/chat/completions."""
+
+    messages: Items[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, description="As max_tokens.")
+    wants_logprobs: bool | None = Field(None, alias="logprobs")
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: Items[ToolSpec] | None = None
+    tool_choice: str | ChoiceSpec | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = Field(None, description="For models whose template takes it, or can switch it off.")
+    reasoning: ReasoningSpec | None = Field(None, description="As reasoning_effort, in the words of OpenRouter.")
+    thinking: ThinkingSpec | bool | None = Field(None, description="Whether the model thinks, as others have it.")
+    enable_thinking: bool | None = Field(None, description="As in chat_template_kwargs.")
+    reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
+        None, description="none leaves reasoning in the text."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Switches of the model's chat template.")
+    continue_final_message: bool | None = Field(
+        None, description="Whether the answer continues the assistant's last message; without it, as llama-server does."
+    )
+    add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message, as in vLLM.")
+
+    store: bool | None = None
+    metadata: dict[str, str] | None = Field(None, description="Accepted; nothing depends on it.")
+    service_tier: str | None = None
+    safety_identifier: str | None = Field(None, description="Accepted; nothing depends on it.")
+    prompt_cache_key: str | None = Field(None, description="Accepted; prefixes are found without it.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted; nothing depends on it.")
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted; nothing depends on it.")
+    modalities: Items[str] | None = None
+    verbosity: str | None = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    functions: Any = None
+    function_call: Any = None
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name."""
+        super().check()
+        for name in ("audio", "prediction", "web_search_options", "moderation"):
+            if getattr(self, name) is not None:
+                raise refuse(name, "it is not supported; leave it out")
+        for name in ("functions", "function_call"):
+            if getattr(self, name) is not None:
+                raise refuse(name, "it is not supported; use tools and tool_choice")
+        if self.store:
+            ignore("store")
+        if self.service_tier not in (None, "auto", "default"):
+            ignore("service_tier")
+        if self.modalities is not None and self.modalities != ["text"]:
+            raise refuse("modalities", "only ['text'] is supported")
+        if self.verbosity not in (None, "medium"):
+            ignore("verbosity")
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise refuse("max_completion_tokens", "it differs from max_tokens, which means the same; give one of them")
+        if self.top_logprobs is not None:
+            if not self.wants_logprobs:
+                raise refuse("top_logprobs", "it is given, but logprobs is not true")
+            if not 0 <= self.top_logprobs <= MAX_TOP:
+                raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {MAX_TOP} were expected")
+
+    def to_chat(
+        self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
+    ) -> ChatRequest:
+        """Returns the neutral request, about these messages or the body's own; `overrides` as in `params`."""
+        self.check()
+        schema = None if self.response_format is None else self.response_format.wanted
+        own = [name for name in _STRUCTURES if getattr(self, name) is not None]
+        if own and schema is not None:
+            raise refuse(own[0], "it is given together with response_format; an answer can have one structure")
+        for name in ("messages", "tools", "documents", "add_generation_prompt"):
+            if name in (self.chat_template_kwargs or {}):
+                raise refuse(f"chat_template_kwargs.{name}", "it is not a switch of a template; leave it out")
+        logprobs = (self.top_logprobs or 0) if self.wants_logprobs else None
+        talk = read_messages(self.messages if messages is None else messages)
+        choice = read_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return ChatRequest(
+            talk,
+            self.make(defaults, max_tokens=self.max_completion_tokens, logprobs=logprobs, **overrides),
+            choice,
+            schema,
+            ReasoningOptions(
+                self._effort(), None if self.reasoning_format is None else self.reasoning_format != "none"
+            ),
+            variables=self._variables(),
+            continue_final=self._continues(talk[-1], is_bound=schema is not None or choice.is_enforced),
+        )
+
+    def _effort(self) -> str | None:
+        """Returns how much the model thinks, under whichever name the client asks for it."""
+        if self.reasoning_effort is not None:
+            return self.reasoning_effort
+        if self.reasoning is not None and self.reasoning.enabled is not False:
+            return self.reasoning.effort
+        return "none" if self.reasoning is not None or self._thinks is False else None
+
+    @property
+    def _thinks(self) -> bool | None:
+        """Whether the model thinks, by fields of other APIs; None if they do not say."""
+        if self.enable_thinking is not None or self.thinking is None:
+            return self.enable_thinking
+        return self.thinking if isinstance(self.thinking, bool) else self.thinking.type != "disabled"
+
+    def _variables(self) -> dict[str, Any]:
+        """Returns the switches of the template."""
+        return ({"enable_thinking": True} if self._thinks else {}) | (self.chat_template_kwargs or {})
+
+    def _continues(self, last: chat.Message, *, is_bound: bool) -> bool:
+        """Whether the answer continues the last message: if asked, or if it is an assistant's text, as llama-server."""
+        wanted, begins = self.continue_final_message, self.add_generation_prompt
+        if wanted is not None and wanted is begins:
+            raise refuse("continue_final_message", f"it and add_generation_prompt are both {str(begins).lower()}")
+        if wanted is None and begins is None:
+            return last.role == "assistant" and not last.calls and bool(last.content or last.reasoning) and not is_bound
+        return bool(wanted) or begins is False
+
+
+class CompletionBody(OpenAIBody):
+    """The body of /v1/completions."""
+
+    prompt: str | Items[str] | TokenIds | Items[TokenIds]
+    echo: bool | None = Field(None, description="The prompt before the answer; with logprobs, its tokens' too.")
+    logprobs: int | None = Field(None, description="How many alternatives beside each token.")
+    best_of: int | None = None
+    suffix: str | None = Field(None, description="Text that follows the answer, for models with tokens for it.")
+
+    @property
+    def prompts(self) -> list[str | tuple[int, ...]]:
+        """Each prompt, as text or ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if self.prompt and isinstance(self.prompt[0], int):
+            return [tuple(token for token in self.prompt if isinstance(token, int))]
+        return [one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)]
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name."""
+        super().check()
+        if self.suffix and (self.echo or not all(isinstance(prompt, str) for prompt in self.prompts)):
+            raise refuse("suffix", "what is between a prompt and a suffix is filled in for texts, and without echo")
+        if self.best_of not in (None, self.n or 1):
+            raise refuse("best_of", "the best of several answers is not chosen here; ask for them with n")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_TOP:
+            raise refuse("logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
+        if not 1 <= len(self.prompts) <= MAX_PROMPTS:
+            raise refuse("prompt", f"there are {len(self.prompts)} prompts; 1 to {MAX_PROMPTS} were expected")
+        if self.max_tokens == 0 and not self.echo:
+            raise refuse("max_tokens", "it is 0, which gives nothing without echo; at least 1 was expected")

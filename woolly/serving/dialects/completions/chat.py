@@ -1,0 +1,233 @@
+"""Chat completions: the answers to a conversation as a whole reply, and as the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import event
+from woolly.serving.dialects.answer import answer_chat
+from woolly.serving.dialects.completions.bodies import ChatBody
+from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
+from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs
+from woolly.serving.dialects.dialect import Head, dialect_of
+from woolly.serving.dialects.heartbeat import with_heartbeats
+
+__all__ = ["DONE", "FIELDS", "Choice", "Form", "chat_completions", "delta", "figures", "frames", "message_of", "whole"]
+
+DONE = "[DONE]"
+
+FIELDS = {
+    "schema": "response_format",
+    "continue_final": "continue_final_message",
+}  # the body's names for fields of ChatRequest
+
+Delta = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a body asks of its reply beside the answer."""
+
+    usage: Literal["none", "own", "last"] = "none"  # in a stream: nowhere, in a chunk of its own, in the last chunk
+    has_timings: bool = False  # in every chunk of a stream
+    has_logprobs: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)  # further fields of a reply and of each chunk
+    is_verbose: bool = False  # the reply shows the prompt
+    has_progress: bool = False  # chunks tell how much of the prompt is computed
+
+    @classmethod
+    def of(cls, body: ChatBody, **more: Any) -> Form:
+        """Reads OpenAI's fields."""
+        usage: Literal["none", "own"] = "own" if body.includes_usage else "none"
+        return cls(usage, bool(body.timings_per_token), bool(body.wants_logprobs), more)
+
+
+async def chat_completions(body: ChatBody, request: Request) -> Response:
+    """Answers a conversation; with `stream`, by server-sent events."""
+    state = request.app.state
+    dialect = dialect_of(request)
+    chat = body.to_chat(await state.generator.defaults_for(body.model))
+    is_verbose = state.settings.verbose if body.verbose is None else body.verbose
+    form = replace(Form.of(body), is_verbose=is_verbose, has_progress=bool(body.return_progress))
+    return await answer_chat(
+        request, dialect, chat, model=body.model, stream=bool(body.stream), form=form, id_slot=body.id_slot
+    )
+
+
+class Choice:
+    """One of the n answers: its events and log-probabilities so far."""
+
+    def __init__(self, head: Head) -> None:
+        self._tokenizer = head.running.tokenizer
+        self._track: LogprobTrack | None = None
+        if head.form.has_logprobs:
+            self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
+        self._placed: list[PlacedLogprob] = []  # no chunk has carried them
+        self._events: list[Event] = []
+
+    def push(self, chunk: ChatChunk) -> None:
+        """Adds a chunk."""
+        if self._track is not None:
+            self._placed += self._track.push(chunk.raw, chunk.logprobs)
+        self._events += chunk.events
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended; None before."""
+        last = self._events[-1] if self._events else None
+        return last.reason if isinstance(last, Finished) else None
+
+    @property
+    def thought(self) -> str:
+        """What the model thought so far."""
+        return "".join(event.text for event in self._events if isinstance(event, Reasoning))
+
+    def take_logprobs(self) -> dict[str, Any] | None:
+        """Returns the log-probabilities since the last call, if they were asked for."""
+        placed, self._placed = self._placed, []
+        return None if self._track is None else chat_logprobs(self._tokenizer, placed)
+
+    def message(self) -> dict[str, Any]:
+        """Returns the answer so far."""
+        return message_of(self._events)
+
+
+async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
+    """Returns the reply."""
+    choices = _choices(head)
+    async for chunk in chunks:
+        choices[chunk.index].push(chunk)
+    listed = [
+        {
+            "index": index,
+            "message": choice.message(),
+            "logprobs": choice.take_logprobs(),
+            "finish_reason": choice.finish_reason,
+        }
+        for index, choice in enumerate(choices)
+    ]
+    envelope = Envelope("chatcmpl", "chat.completion", head.running.model.name)
+    return envelope.around(listed, **head.form.more, **_figures(head, choices), **_verbose(head))
+
+
+def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    """Yields server-sent events: the chunks, [DONE], and chunks that add nothing while there are none.
+
+    Not comments, which break some clients and do not count as data for others.
+    """
+    envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running.model.name)
+    empty = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
+    beat = event(envelope.around([empty], **head.form.more))
+    return with_heartbeats(_frames(chunks, head, envelope), lambda: beat)
+
+
+async def _frames(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope) -> AsyncIterator[bytes]:
+    async for chunk in _stream(chunks, head, envelope):
+        yield event(chunk)
+    yield event(DONE)
+
+
+async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelope) -> AsyncIterator[dict[str, Any]]:
+    """Yields the chunks; the last one of each answer has a finish reason, the last of all timings."""
+    form: Form = head.form
+    choices = _choices(head)
+    # If usage has a chunk of its own, OpenAI puts a null into every other chunk.
+    always: dict[str, Any] = {**form.more, "usage": None} if form.usage == "own" else dict(form.more)
+
+    def chunk_of(index: int, told: Delta, **more: Any) -> dict[str, Any]:
+        choice = {"index": index, "delta": told, "logprobs": None, "finish_reason": None, **more}
+        has_begun = "role" not in told
+        timed = {"timings": timings_of([head.running])} if form.has_timings and has_begun else {}
+        return envelope.around([choice], **always, **timed)
+
+    for index in range(len(choices)):
+        yield chunk_of(index, {"role": "assistant", "content": None, "refusal": None})
+    n_open = len(choices)
+    async for chunk in chunks:
+        index, choice = chunk.index, choices[chunk.index]
+        choice.push(chunk)
+        if chunk.n_computed is not None:
+            for done, timings in head.running.advance(chunk.n_computed):
+                timed = {"timings": timings} if form.has_timings else {}
+                yield {**chunk_of(index, {}), "prompt_progress": done, **timed}
+        for one in chunk.events:
+            logprobs = _some(choice.take_logprobs())
+            if not isinstance(one, Finished):
+                yield chunk_of(index, delta(one), logprobs=logprobs)
+                continue
+            n_open -= 1
+            last = chunk_of(index, {}, logprobs=logprobs, finish_reason=one.reason)
+            if n_open == 0:
+                last |= _verbose(head)
+                last |= _figures(head, choices) if form.usage == "last" else {"timings": timings_of([head.running])}
+            yield last
+    if form.usage == "own":
+        yield envelope.around([], **form.more, **_figures(head, choices))
+
+
+def delta(event: Event) -> Delta:
+    """Returns what an event adds to a message; nothing at its end."""
+    if isinstance(event, Text):
+        return {"content": event.text}
+    if isinstance(event, Reasoning):
+        return {"reasoning_content": event.text}
+    if isinstance(event, CallStart):
+        function = {"name": event.name, "arguments": ""}
+        return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
+    if isinstance(event, CallArguments):
+        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+    return {}
+
+
+def message_of(events: Iterable[Event]) -> dict[str, Any]:
+    """Returns the message that the events of one answer make."""
+    parts = gather(events)
+    content = parts.text if parts.text or not parts.tool_calls else None
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if parts.reasoning:
+        message["reasoning_content"] = parts.reasoning
+    if parts.tool_calls:
+        message["tool_calls"] = [_call(call) for call in parts.tool_calls]
+    return message
+
+
+def figures(head: Head) -> dict[str, Any]:
+    """Returns tokens and times so far."""
+    return {"usage": usage_of([head.running]), "timings": timings_of([head.running])}
+
+
+def _figures(head: Head, choices: Iterable[Choice]) -> dict[str, Any]:
+    """Returns tokens and times of answers that have ended, with the tokens of their thoughts if there are any."""
+    found = figures(head)
+    if thoughts := [choice.thought for choice in choices if choice.thought]:
+        n_thought = sum(head.count_thoughts(thought) for thought in thoughts)
+        found["usage"]["completion_tokens_details"] = {"reasoning_tokens": n_thought}
+    return found
+
+
+def _verbose(head: Head) -> dict[str, Any]:
+    """Returns what llama-server adds to a reply for those who look into it."""
+    if not head.form.is_verbose:
+        return {}
+    running = head.running
+    return {"__verbose": {"prompt": running.prompt_pieces, "id_slot": running.id_slot, "timings": running.timings()}}
+
+
+def _choices(head: Head) -> list[Choice]:
+    return [Choice(head) for _ in head.running.requests]
+
+
+def _some(logprobs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns log-probabilities if there are any: the first of several deltas carries those of all."""
+    return logprobs if logprobs is not None and logprobs["content"] else None
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

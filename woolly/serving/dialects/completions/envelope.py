@@ -1,0 +1,51 @@
+"""The Envelope: the fields that a reply and every chunk of a stream share."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from woolly import __version__
+from woolly.serving.answers.generation import Running
+
+__all__ = ["BUILD", "Envelope", "timings_of", "usage_of"]
+
+BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number after the b
+
+
+class Envelope:
+    """The id, kind, time and model of one reply."""
+
+    def __init__(self, prefix: str, kind: str, model: str) -> None:
+        """`prefix` is of the id, `kind` the `object`."""
+        self._fields: dict[str, Any] = {
+            "id": f"{prefix}-{secrets.token_urlsafe(22)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": BUILD,
+        }
+
+    def around(self, choices: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        """Returns a reply, or a chunk."""
+        return {**self._fields, "choices": list(choices), **more}
+
+
+def usage_of(runnings: Sequence[Running]) -> dict[str, Any]:
+    """Returns the tokens of one request or of several."""
+    each = [running.usage() for running in runnings]
+    n_prompt = sum(usage["prompt_tokens"] for usage in each)
+    n_completion = sum(usage["completion_tokens"] for usage in each)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_completion,
+        "total_tokens": n_prompt + n_completion,
+        "prompt_tokens_details": {"cached_tokens": sum(usage["cached_tokens"] for usage in each)},
+    }
+
+
+def timings_of(runnings: Sequence[Running]) -> dict[str, float]:
+    """Returns the timings of one request; of several, those of the last to end."""
+    return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

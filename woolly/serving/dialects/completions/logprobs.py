@@ -1,0 +1,114 @@
+"""Log-probabilities in the two shapes that OpenAI gives them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.sampling import TokenLogprob
+from woolly.tokens import StreamDetokenizer, Tokenizer
+
+__all__ = ["LogprobTrack", "PlacedLogprob", "chat_logprobs", "completion_logprobs", "place_prompt"]
+
+_LOWEST = -9999.0  # what OpenAI gives for tokens that cannot come; JSON has no infinity
+
+
+@dataclass(frozen=True)
+class PlacedLogprob:
+    """A token of an answer or a prompt, and the character at which its text begins."""
+
+    token: int
+    logprob: float | None  # None: nothing comes before it
+    top: tuple[tuple[int, float], ...]
+    offset: int
+
+
+class LogprobTrack:
+    """Releases the tokens of an answer together with their text.
+
+    A token waits while its text is held back. Tokens whose text is never shown are never released: those of a stop
+    string, and the token that ends the answer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, offset: int = 0, shown: frozenset[int] = frozenset()) -> None:
+        """`offset` is where the answer begins in the text that the client gets; `shown` as in StreamDetokenizer."""
+        self._detokenizer = StreamDetokenizer(tokenizer, strip_prefix=False, shown=shown)
+        self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # with the index of its first character
+        self._n_made = 0  # characters that the tokens make
+        self._n_shown = 0
+        self._offset = offset
+
+    def push(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[PlacedLogprob]:
+        """Returns the tokens whose text is shown for the first time."""
+        for logprob in logprobs:
+            self._waiting.append((self._n_made, logprob))
+            self._n_made += len(self._detokenizer.push(logprob.token))
+        self._n_shown += len(text)
+        given = []
+        while self._waiting and self._waiting[0][0] < self._n_shown:
+            at, one = self._waiting.popleft()
+            given.append(PlacedLogprob(one.token, one.logprob, one.top, self._offset + at))
+        return given
+
+
+def place_prompt(
+    tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None], *, skips_first: bool
+) -> list[PlacedLogprob]:
+    """Returns the tokens of a prompt; `skips_first` if the first one is a BOS that is not part of its text."""
+    detokenizer = StreamDetokenizer(tokenizer, skip_special=False)
+    placed, at = [], 0
+    for i, (token, one) in enumerate(zip(ids, logprobs, strict=True)):
+        placed.append(PlacedLogprob(token, None if one is None else one.logprob, () if one is None else one.top, at))
+        shown = detokenizer.push(token)
+        at += 0 if i == 0 and skips_first else len(shown)
+    return placed
+
+
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob]) -> dict[str, Any]:
+    """Returns the shape of chat completions: each token with its exact bytes."""
+
+    def one(token: int, logprob: float | None) -> dict[str, Any]:
+        data = tokenizer.token_bytes(token)
+        return {"token": _text(data, ""), "logprob": _number(logprob), "bytes": list(data)}
+
+    content = [
+        one(token.token, token.logprob) | {"top_logprobs": [one(*alternative) for alternative in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob]) -> dict[str, Any]:
+    """Returns the shape of text completions: four lists; the chosen token is always among the alternatives."""
+
+    def text(token: int) -> str:
+        return _text(tokenizer.token_bytes(token), "bytes:")
+
+    def alternatives(token: PlacedLogprob) -> dict[str, float] | None:
+        if token.logprob is None:
+            return None
+        found: dict[str, float] = {}
+        for other, logprob in (*token.top, (token.token, token.logprob)):
+            found.setdefault(text(other), _number(logprob))
+        return found
+
+    return {
+        "tokens": [text(token.token) for token in tokens],
+        "token_logprobs": [None if token.logprob is None else _number(token.logprob) for token in tokens],
+        "top_logprobs": [alternatives(token) for token in tokens],
+        "text_offset": [token.offset for token in tokens],
+    }
+
+
+def _text(data: bytes, prefix: str) -> str:
+    """Returns a token as text, or its bytes as OpenAI writes them if it is not a whole character."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return prefix + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _number(logprob: float | None) -> float:
+    return _LOWEST if logprob is None else max(_LOWEST, logprob)

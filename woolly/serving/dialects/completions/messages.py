@@ -1,0 +1,126 @@
+"""Messages as OpenAI's clients send them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly import chat
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["FunctionCall", "Message", "MessageCall", "Part", "read_messages"]
+
+
+class Part(BaseModel):
+    """A part of a message; others than text are refused by their type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(BaseModel):
+    """The function of a call that was made before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    arguments: str = Field(description="JSON text.")
+
+
+class MessageCall(BaseModel):
+    """A call that was made before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    type: str = "function"
+    function: FunctionCall | None = None
+    custom: dict[str, Any] | None = None
+    index: int | None = Field(None, description="As streams give it; not needed.")
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Items[Part] | None = None
+    name: str | None = None
+    tool_calls: Items[MessageCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = Field(None, description="What the model thought, as replies give it.")
+    reasoning: str | None = Field(None, description="As reasoning_content, under the name of vLLM and others.")
+    refusal: str | None = None
+    audio: dict[str, Any] | None = None
+    function_call: dict[str, Any] | None = None
+    annotations: list[Any] | None = Field(None, description="As replies of others give them; not read.")
+
+
+def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
+    """Returns the neutral messages; ApiError names what they cannot say."""
+    return tuple(_one(message, f"messages.{i}") for i, message in enumerate(messages))
+
+
+def _one(message: Message, where: str) -> chat.Message:
+    for name in ("audio", "function_call"):
+        if getattr(message, name) is not None:
+            raise refuse(f"{where}.{name}", f"{name} in a message is not supported; leave it out")
+    if message.role != "assistant":
+        if message.tool_calls is not None:
+            raise refuse(f"{where}.tool_calls", f"a message of role {message.role!r} makes no calls; leave them out")
+        for name in ("reasoning_content", "reasoning"):
+            if getattr(message, name) is not None:
+                raise refuse(f"{where}.{name}", f"a message of role {message.role!r} has no reasoning")
+    if message.role == "tool" and message.tool_call_id is None:
+        raise refuse(f"{where}.tool_call_id", "a message of role 'tool' names the call that it answers")
+    if message.role != "tool" and message.tool_call_id is not None:
+        raise refuse(f"{where}.tool_call_id", f"a message of role {message.role!r} answers no call; leave it out")
+    return chat.Message(
+        "system" if message.role == "developer" else message.role,
+        _content(message, where),
+        message.name,
+        tuple(_call(call, f"{where}.tool_calls.{i}") for i, call in enumerate(message.tool_calls or ())),
+        message.tool_call_id,
+        message.reasoning_content or message.reasoning,
+    )
+
+
+def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
+    content = message.content
+    if content is None:
+        # Templates add it to other text, so an answer of nothing but calls has an empty one.
+        if message.role != "assistant":
+            raise refuse(f"{where}.content", f"a message of role {message.role!r} needs a content")
+        return message.refusal or ""
+    if isinstance(content, str):
+        return content
+    is_result = message.role == "tool"
+    return tuple(_part(part, f"{where}.content.{i}", is_result=is_result) for i, part in enumerate(content))
+
+
+def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
+    """Returns a part as text. An image in the result of a call becomes a note, so that an agent's turn can go on."""
+    if is_result and part.type in ("image_url", "image"):
+        ignore("messages.content.image_url (the model reads a note)")
+        return chat.TextPart(UNSEEN_IMAGE)
+    if part.type == "refusal" and isinstance(text := (part.model_extra or {}).get("refusal"), str):
+        return chat.TextPart(text)
+    if part.type != "text":
+        raise refuse(where, f"a part of type {part.type[:40]!r} is not supported; only text parts are")
+    if part.text is None:
+        raise refuse(f"{where}.text", "a text part needs a text")
+    return chat.TextPart(part.text)
+
+
+def _call(call: MessageCall, where: str) -> chat.ToolCall:
+    if call.type != "function" or call.function is None:
+        raise refuse(where, "only calls of type 'function', with a function, are supported")
+    return chat.ToolCall(call.id, call.function.name, call.function.arguments)

@@ -1,0 +1,180 @@
+"""What clients get back, for the API's description; replies are built as plain JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = [
+    "AnswerDetails",
+    "ChatChoice",
+    "ChatLogprobs",
+    "ChatReply",
+    "CompletionChoice",
+    "CompletionLogprobs",
+    "CompletionReply",
+    "Reply",
+    "ReplyCall",
+    "ReplyFunction",
+    "ReplyMessage",
+    "ReplyModel",
+    "ReplyModels",
+    "TokenAlternative",
+    "TokenEntry",
+    "Usage",
+    "UsageDetails",
+]
+
+
+class Reply(BaseModel):
+    """What all replies are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ReplyModel(Reply):
+    """A model, with the fields that Anthropic's clients read beside OpenAI's."""
+
+    id: str
+    object: Literal["model"]
+    type: Literal["model"]
+    display_name: str
+    created: int
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
+    owned_by: str
+    aliases: list[str]
+    meta: dict[str, int | str | bool | None]
+
+
+class ReplyModels(Reply):
+    """Models."""
+
+    object: Literal["list"]
+    data: list[ReplyModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class UsageDetails(Reply):
+    """Tokens of the prompt that were in the cache."""
+
+    cached_tokens: int
+
+
+class AnswerDetails(Reply):
+    """Tokens of the answer that the model thought with."""
+
+    reasoning_tokens: int
+
+
+class Usage(Reply):
+    """Tokens that were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: UsageDetails
+    completion_tokens_details: AnswerDetails | None = None
+
+
+class ReplyFunction(Reply):
+    """A function's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ReplyCall(Reply):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"]
+    function: ReplyFunction
+
+
+class ReplyMessage(Reply):
+    """An answer."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[ReplyCall] | None = None
+
+
+class TokenAlternative(Reply):
+    """A token, how likely it was, and its exact bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenEntry(TokenAlternative):
+    """A token, and the likeliest ones in its place."""
+
+    top_logprobs: list[TokenAlternative]
+
+
+class ChatLogprobs(Reply):
+    """Log-probabilities of an answer."""
+
+    content: list[TokenEntry]
+    refusal: None
+
+
+class ChatChoice(Reply):
+    """One of the answers."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatReply(Reply):
+    """The reply of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: dict[str, float]
+
+
+class CompletionLogprobs(Reply):
+    """Log-probabilities of a text, and of its prompt with echo."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Reply):
+    """One of the texts."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionReply(Reply):
+    """The reply of /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    timings: dict[str, float]

@@ -1,0 +1,190 @@
+"""Text completions: prompts that are continued, and how likely texts are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.engine import Chunk
+from woolly.sampling import SamplingParams
+from woolly.serving.answers.events import event
+from woolly.serving.answers.generation import Generation, Generator, Running
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.answer import json_reply, stream_reply
+from woolly.serving.dialects.completions.bodies import CompletionBody
+from woolly.serving.dialects.completions.chat import DONE
+from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
+from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, completion_logprobs, place_prompt
+from woolly.serving.dialects.fill_in import fill_in
+from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.loading.loaded import Loaded
+
+__all__ = ["text_completions"]
+
+
+async def text_completions(body: CompletionBody, request: Request) -> Response:
+    """Continues one prompt or several; with `echo` and `logprobs`, scores them."""
+    body.check()
+    generator: Generator = request.app.state.generator
+    async with AsyncExitStack() as held:
+        params = _params(body, await generator.defaults_for(body.model))
+        place = held.enter_context(generator.place(body.n or 1, n_prompts=len(body.prompts)))
+        slot = await held.enter_async_context(request.app.state.models.use(body.model))
+        generations = [_generation(prompt, body, params, request) for prompt in await _prompts(body, generator, slot)]
+        runnings = [await held.enter_async_context(generator.open(one, place, slot)) for one in generations]
+        if body.stream:
+            dialect = request.app.state.dialects.of(request.url.path)
+            envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+            beat = event(envelope.around([_choice(0, "", None, None)]))
+            return stream_reply(
+                dialect, with_heartbeats(_frames(body, runnings, envelope), lambda: beat), held.pop_all()
+            )
+        return json_reply(await _reply(body, runnings))
+
+
+def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
+    overrides: dict[str, Any] = {"logprobs": body.logprobs}
+    if body.echo:
+        overrides["prompt_logprobs"] = body.logprobs
+    if body.max_tokens == 0:
+        overrides["max_tokens"] = 1  # of which none is asked for
+    return body.make(defaults, **overrides)
+
+
+async def _prompts(body: CompletionBody, generator: Generator, slot: Loaded) -> list[str | tuple[int, ...]]:
+    """Returns the prompts; with a suffix, as tokens that ask for what is between the two."""
+    suffix = body.suffix
+    if not suffix:
+        return body.prompts
+    tokenizer = slot.model.tokenizer
+    generator.check_characters(slot.model, [*body.prompts, suffix])
+    texts = [prompt for prompt in body.prompts if isinstance(prompt, str)]
+    return await run_held(lambda: [tuple(fill_in(tokenizer, text, suffix)) for text in texts])
+
+
+def _generation(
+    prompt: str | tuple[int, ...], body: CompletionBody, params: SamplingParams, request: Request
+) -> Generation:
+    return Generation(
+        params, prompt, body.model, body.max_tokens == 0, client=client_of(request), owner=owner_of(request)
+    )
+
+
+class _Text:
+    """One text in progress: its prompt if that is echoed, and the continuation."""
+
+    def __init__(self, body: CompletionBody, running: Running, prompt: str | tuple[int, ...], index: int) -> None:
+        """`index` is that among the n texts of the prompt."""
+        self._tokenizer = running.tokenizer
+        self._request = running.requests[index]
+        self._wants_logprobs = body.logprobs is not None
+        self._prompt = prompt
+        self._echoed = ""
+        if body.echo:
+            self._echoed = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+        self._echoes = bool(body.echo)
+        self._track = LogprobTrack(self._tokenizer, len(self._echoed))
+
+    def next(self, chunk: Chunk) -> tuple[str, dict[str, Any] | None]:
+        """Returns the text and log-probabilities that a chunk adds; the first chunk comes after the prompt."""
+        placed: list[PlacedLogprob] = []
+        text = chunk.text
+        if self._echoes:
+            self._echoes = False
+            text = self._echoed + text
+            if self._wants_logprobs:
+                placed += self._place_prompt()
+        placed += self._track.push(chunk.text, chunk.logprobs)
+        return text, completion_logprobs(self._tokenizer, placed) if self._wants_logprobs else None
+
+    def _place_prompt(self) -> list[PlacedLogprob]:
+        ids = self._request.prompt
+        # The tokenizer adds BOS to text that does not contain it.
+        is_added = isinstance(self._prompt, str) and self._tokenizer.add_bos and ids[:1] == (self._tokenizer.bos_id,)
+        return place_prompt(self._tokenizer, ids, (None, *self._request.prompt_logprobs), skips_first=is_added)
+
+
+def _texts(body: CompletionBody, runnings: Sequence[Running]) -> list[_Text]:
+    """Returns the n texts of the first prompt, then those of the second, and so on."""
+    return [
+        _Text(body, running, prompt, index)
+        for running, prompt in zip(runnings, body.prompts, strict=True)
+        for index in range(len(running.requests))
+    ]
+
+
+async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str, Any]:
+    texts = _texts(body, runnings)
+    ended = await asyncio.gather(*(running.completion() for running in runnings))
+    choices: list[dict[str, Any]] = []
+    for one in (choice for completion in ended for choice in completion.choices):
+        index = len(choices)
+        shown, logprobs = texts[index].next(Chunk(one.text, one.finish_reason, logprobs=one.logprobs or ()))
+        choices.append(_choice(index, shown, logprobs, one.finish_reason))
+    envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+    return envelope.around(choices, usage=usage_of(runnings), timings=timings_of(runnings))
+
+
+async def _frames(body: CompletionBody, runnings: Sequence[Running], envelope: Envelope) -> AsyncIterator[bytes]:
+    async for chunk in _chunks(body, runnings, envelope):
+        yield event(chunk)
+    yield event(DONE)
+
+
+async def _chunks(
+    body: CompletionBody, runnings: Sequence[Running], envelope: Envelope
+) -> AsyncIterator[dict[str, Any]]:
+    always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
+    texts = _texts(body, runnings)
+    n_open, n_each = len(texts), len(texts) // len(runnings)
+    async for number, chunk in _merged(runnings):
+        index = number * n_each + chunk.index
+        n_open -= chunk.finish_reason is not None
+        timed = {"timings": timings_of(runnings)} if body.timings_per_token or n_open == 0 else {}
+        shown, logprobs = texts[index].next(chunk)
+        if shown or chunk.finish_reason is not None:
+            yield envelope.around([_choice(index, shown, logprobs, chunk.finish_reason)], **always, **timed)
+    if body.includes_usage:
+        yield envelope.around([], usage=usage_of(runnings), timings=timings_of(runnings))
+
+
+async def _merged(runnings: Sequence[Running]) -> AsyncIterator[tuple[int, Chunk]]:
+    """Yields the chunks of all as they arrive; an exception of one ends all."""
+    if len(runnings) == 1:
+        async for chunk in runnings[0]:
+            yield 0, chunk
+        return
+    arrived: asyncio.Queue[tuple[int, Chunk | Exception | None]] = asyncio.Queue()
+
+    async def read(number: int, running: Running) -> None:
+        try:
+            async for chunk in running:
+                arrived.put_nowait((number, chunk))
+            arrived.put_nowait((number, None))
+        except Exception as error:
+            arrived.put_nowait((number, error))
+
+    tasks = [asyncio.create_task(read(number, running)) for number, running in enumerate(runnings)]
+    n_open = len(tasks)
+    try:
+        while n_open:
+            number, item = await arrived.get()
+            if item is None:
+                n_open -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield number, item
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _choice(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

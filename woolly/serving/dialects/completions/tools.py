@@ -1,0 +1,130 @@
+"""Tools and tool_choice as OpenAI's clients send them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from woolly.chat.tools.tool import Tool, ToolChoice
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+
+__all__ = ["AllowedTools", "ChoiceSpec", "FunctionName", "FunctionSpec", "ToolName", "ToolSpec", "read_choice"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
+class FunctionSpec(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolSpec(BaseModel):
+    """A tool; only functions are supported."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    function: FunctionSpec | None = None
+    custom: dict[str, Any] | None = None
+
+
+class FunctionName(BaseModel):
+    """The name of a function."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+
+
+class ToolName(BaseModel):
+    """A tool by its name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    function: FunctionName | None = None
+    custom: dict[str, Any] | None = None
+
+
+class AllowedTools(BaseModel):
+    """The tools that may be called, of those that are given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["auto", "required"]
+    tools: Items[ToolName]
+
+
+class ChoiceSpec(BaseModel):
+    """One tool that must be called, or several of which any may be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str
+    function: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
+    custom: dict[str, Any] | None = None
+
+
+def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | None, parallel: bool | None) -> ToolChoice:
+    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    given = _tools(tools or ())
+    names = {tool.name for tool in given}
+    is_parallel = parallel is not False
+    if choice is None:
+        choice = "auto" if given else "none"
+    if isinstance(choice, str):
+        if choice not in ("none", "auto", "required"):
+            raise refuse("tool_choice", f"it is {choice!r}; 'none', 'auto', 'required' or a tool was expected")
+        if choice == "required" and not given:
+            raise refuse("tool_choice", "it is 'required', but there are no tools")
+        mode: Any = choice if given else "none"
+        return ToolChoice(given, mode, None, is_parallel)
+    if choice.type == "function" and choice.function is not None:
+        return ToolChoice(given, "required", _known([choice.function.name], names), False)
+    if choice.type == "allowed_tools" and choice.allowed_tools is not None:
+        allowed = choice.allowed_tools
+        if not all(tool.type == "function" and tool.function is not None for tool in allowed.tools):
+            raise refuse("tool_choice", "only tools of type 'function' are supported")
+        only = _known([tool.function.name for tool in allowed.tools if tool.function is not None], names)
+        return ToolChoice(given, allowed.mode, only, is_parallel)
+    raise refuse("tool_choice", f"the type {choice.type[:40]!r} is not supported; 'function' with its name is")
+
+
+def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
+    for i, spec in enumerate(specs):
+        where = f"tools.{i}"
+        if spec.type != "function" or spec.function is None:
+            raise refuse(where, f"the type {spec.type[:40]!r} is not supported; 'function' with a function is")
+        function = spec.function
+        if not _NAME.fullmatch(function.name):
+            raise refuse(
+                f"{where}.function.name", f"{function.name[:40]!r} is no name; up to 128 letters, digits, _ . - are"
+            )
+        if any(tool.name == function.name for tool in tools):
+            raise refuse(f"{where}.function.name", f"there are two tools named {function.name!r}")
+        kind = (function.parameters or {}).get("type", "object")
+        if kind != "object":
+            raise refuse(f"{where}.function.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+        tools.append(Tool(function.name, function.description, function.parameters, bool(function.strict)))
+    return tuple(tools)
+
+
+def _known(wanted: Sequence[str], names: set[str]) -> frozenset[str]:
+    for name in wanted:
+        if name not in names:
+            raise refuse("tool_choice", f"it names {name[:80]!r}, which is not among the tools")
+    if not wanted:
+        raise refuse("tool_choice", "it allows no tools; leave them out instead")
+    return frozenset(wanted)

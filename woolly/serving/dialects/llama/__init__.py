@@ -1,0 +1,79 @@
+"""llama-server's own routes, with the fields that it documents."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.datastructures import State
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.completions import chat as completions
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.llama import (
+    chat,
+    completion,
+    embeddings,
+    infill,
+    lora,
+    metrics,
+    models,
+    predict,
+    props,
+    slots,
+    streams,
+    tokens,
+)
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Llama"]
+
+
+class Llama(ChatDialect):
+    """llama-server's API; every path that no other dialect claims has its errors."""
+
+    name = "llama-server"
+    prefix = ""
+    health = {  # noqa: RUF012 - a constant of the class
+        "/health": "health",
+        "/v1/health": "health",
+        "/health/ready": "ready",
+        "/health/live": "live",
+    }
+    metrics = ("/metrics",)
+    polled = ("/slots",)
+    fields = completions.FIELDS
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["llama-server"])
+        for part in (chat, completion, embeddings, infill, lora, models, predict, props, slots, streams, tokens):
+            self.router.include_router(part.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns OpenAI's error object, as llama-server does; a prompt that is too long has a type of its own."""
+        body = error_body(error)
+        if error.code == "context_length_exceeded" and error.exceeds is not None:
+            n_prompt, n_ctx = error.exceeds
+            body["error"] |= {
+                "type": "exceed_context_size_error",
+                "message": f"{body['error']['message']}; it exceeds the available context size ({n_ctx} tokens)",
+                "n_prompt_tokens": n_prompt,
+                "n_ctx": n_ctx,
+            }
+        elif error.status == 501:
+            body["error"]["type"] = "not_supported_error"
+        return body
+
+    def more_metrics(self, state: State) -> str:
+        """Returns llama-server's metrics."""
+        return metrics.metrics_text(state)
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields server-sent events."""
+        return completions.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns a chat.completion."""
+        return await completions.whole(chunks, head)
+
+
+DIALECT = Llama()

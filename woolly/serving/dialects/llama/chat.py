@@ -1,0 +1,40 @@
+"""POST /chat/completions, without /v1: OpenAI's chat as llama-server has it, and its count of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.answer import lay_out_chat
+from woolly.serving.dialects.completions.bodies import ChatBody
+from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
+from woolly.serving.dialects.completions.replies import ChatReply
+from woolly.serving.errors import of_exception
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = ["count_input", "router"]
+
+router = APIRouter()
+router.post("/chat/completions", responses={200: {"model": ChatReply}}, response_model=None)(chat_completions)
+
+
+@router.post("/chat/completions/input_tokens")
+@router.post("/v1/chat/completions/input_tokens")
+async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
+    """Counts the tokens of a conversation as the model would read it; computes nothing."""
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    chat = body.to_chat(await generator.defaults_for(body.model))
+    async with models.use(body.model) as slot, generator.texts:
+        generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
+        try:
+            layout = await lay_out_chat(generator, chat, slot)
+        except RequestError as error:
+            raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
+        n_tokens = await run_held(slot.model.count_tokens, layout)
+    return {"object": "response.input_tokens", "input_tokens": n_tokens}

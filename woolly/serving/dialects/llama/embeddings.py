@@ -1,0 +1,126 @@
+"""POST /embedding, /embeddings, /rerank, /reranking, /score and /classify, without /v1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request, Response
+from pydantic import BaseModel, Field
+
+from woolly.engine.meaning import Reading
+from woolly.llm import LLM
+from woolly.serving.answers.texts import read_texts
+from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.meaning.bodies import EmbeddingsBody, Input, TextBody, as_texts
+from woolly.serving.dialects.meaning.embeddings import embeddings
+from woolly.serving.dialects.meaning.ranking import classify, rerank, score
+from woolly.serving.dialects.meaning.replies import (
+    ClassifyReply,
+    EmbeddingsReply,
+    RankedText,
+    RerankReply,
+    ScoreReply,
+)
+from woolly.serving.errors import refuse
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "EmbeddingBody",
+    "LlamaEmbedding",
+    "embedding",
+    "embeddings_by_shape",
+    "router",
+]
+
+router = APIRouter()
+
+_LARGEST = 32760.0  # of numbers that embd_normalize=0 makes, as 16 bits hold them
+
+
+class EmbeddingBody(TextBody):
+    """A text or several, as `content` or `input`."""
+
+    content: Input | None = None
+    input: Input | None = Field(None, description="As content; /embeddings then replies as OpenAI.")
+    embd_normalize: int | None = Field(
+        None,
+        description="-1: none, 0: by the largest number, 1: by the sum, 2 (default): by the length, p: by the p-norm.",
+    )
+    encoding_format: str | None = None
+    dimensions: int | None = None
+
+
+class LlamaEmbedding(BaseModel):
+    """The vector of one text in a list, or those of its tokens if the model's file names no pooling."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+async def embedding(body: EmbeddingBody, request: Request) -> Response:
+    """Vectors of texts, as llama-server has them; of their tokens, if the model's file names no pooling."""
+    given = body.content if body.content is not None else body.input
+    if given is None:
+        raise refuse("content", "a text or a list of texts was expected")
+    field = "content" if body.content is not None else "input"
+    kind = 2 if body.embd_normalize is None else body.embd_normalize
+    texts = as_texts(given)
+
+    def prepare(llm: LLM) -> Reading:
+        if llm.plan.pooling != "none":
+            return llm.prepare_embedding(texts, dimensions=body.dimensions, truncate=body.cuts)
+        if body.dimensions is not None:
+            raise refuse("dimensions", "the vectors of tokens are given whole; leave it out")
+        return llm.prepare_token_embedding(texts, truncate=body.cuts)
+
+    def finish(llm: LLM, reading: Reading) -> list[Any]:
+        if llm.plan.pooling == "none":
+            return [rows.tolist() for rows in reading.all_rows()]  # as they are: llama-server does not normalize them
+        rows = llm.vectors(reading, normalize=False, dimensions=body.dimensions)
+        return [[row] for row in _rows(rows, kind=kind)]
+
+    read = await read_texts(request, body.model, ("embedding", "token_embedding"), prepare, finish, field=field)
+    return json_reply([{"index": i, "embedding": rows} for i, rows in enumerate(read.result)], read.headers)
+
+
+async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response:
+    """Vectors of texts: as llama-server has them for `content`, as OpenAI for `input`.
+
+    Vectors of tokens have no shape of OpenAI's.
+    """
+    if body.content is not None or body.input is None:
+        return await embedding(body, request)
+    models: ModelManager = request.app.state.models
+    if "token_embedding" in (await models.answering(body.model, "embedding")).capabilities:
+        return await embedding(body, request)
+    fields = body.model_dump(exclude={"content", "embd_normalize"}, exclude_none=True)
+    if body.encoding_format not in (None, "float", "base64"):
+        raise refuse("encoding_format", "float or base64 was expected")
+    return await embeddings(EmbeddingsBody(**fields), request)
+
+
+def _rows(rows: npt.NDArray[np.float32], *, kind: int) -> list[Any]:
+    """Returns the vectors in one of llama-server's lengths."""
+    wide = rows.astype(np.float64)
+    size = np.abs(wide)
+    if kind < 0:
+        lengths = np.ones((len(wide), 1))
+    elif kind == 0:
+        lengths = size.max(axis=1, keepdims=True, initial=0.0) / _LARGEST
+    else:
+        lengths = (size**kind).sum(axis=1, keepdims=True) ** (1 / kind)
+    out: list[Any] = (wide / np.where(lengths == 0, 1.0, lengths)).astype(np.float32).tolist()
+    return out
+
+
+router.post("/embedding", responses={200: {"model": list[LlamaEmbedding]}}, response_model=None)(embedding)
+router.post("/embeddings", responses={200: {"model": list[LlamaEmbedding] | EmbeddingsReply}}, response_model=None)(
+    embeddings_by_shape
+)
+for _path in ("/rerank", "/reranking"):
+    router.post(_path, responses={200: {"model": RerankReply | list[RankedText]}}, response_model=None)(rerank)
+router.post("/score", responses={200: {"model": ScoreReply}}, response_model=None)(score)
+router.post("/classify", responses={200: {"model": ClassifyReply}}, response_model=None)(classify)

@@ -1,0 +1,48 @@
+"""GET and POST /lora-adapters: the adapters of --lora and --lora-scaled, and how much each counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from woolly.engine.adapters import scales_of
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.router import APIRouter
+
+__all__ = ["list_adapters", "router", "scale_adapters"]
+
+router = APIRouter()
+
+
+@router.get("/lora-adapters")
+async def list_adapters(request: Request) -> list[dict[str, Any]]:
+    """The adapters that are loaded with --model, with the scales of requests that name none."""
+    state = request.app.state
+    pairs = zip(state.settings.adapters, state.generator.adapter_scales, strict=True)
+    return [{"id": i, "path": path, "scale": scale} for i, ((path, _), scale) in enumerate(pairs)]
+
+
+@router.post("/lora-adapters")
+async def scale_adapters(scales: Items[dict[str, Any]], request: Request) -> dict[str, bool]:
+    """Sets the scales of requests that name none; an adapter that is not listed counts 0.
+
+    It changes the answers of all clients, so that a key must be one that may configure models.
+    """
+    check_admin(request)
+    generator: Generator = request.app.state.generator
+    for one in scales:
+        if one.keys() - {"id", "scale"} or type(one.get("id")) is not int:
+            raise ApiError(
+                400, "invalid_request", f"{one!r} was sent; objects with id and scale were expected", param="id"
+            )
+    names = [str(number) for number in range(len(generator.adapter_scales))]
+    try:
+        generator.adapter_scales = scales_of({one["id"]: one.get("scale", 0.0) for one in scales}, names)
+    except RequestError as error:
+        raise ApiError(400, "invalid_request", str(error), param="scale") from None
+    return {"success": True}

@@ -1,0 +1,74 @@
+"""GET /models, POST /models/load and /models/unload: llama-server's words for what Ole's dialect does by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict
+
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = ["ModelBody", "list_models", "load_model", "router", "unload_model"]
+
+router = APIRouter()
+
+_HUB = re.compile(r"[^:/]+/[^:/]+:[^:/]+")  # org/repo:QUANT
+_STATUS = {"ready": "loaded", "loading": "loading", "unloading": "loaded", "unloaded": "unloaded"}
+
+
+class ModelBody(BaseModel):
+    """The name of a model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+
+
+@router.get("/models")
+async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> dict[str, Any]:
+    """Every model that can be asked for, with its state. The folder is read each time, so `reload` has no effect."""
+    models: ModelManager = request.app.state.models
+    return {"object": "list", "data": [_model(info) for info in await models.list()]}
+
+
+@router.post("/models/load")
+async def load_model(body: ModelBody, request: Request) -> dict[str, bool]:
+    """Loads a model; replies when it is ready."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    await models.load(body.model)
+    return {"success": True}
+
+
+@router.post("/models/unload")
+async def unload_model(body: ModelBody, request: Request) -> dict[str, bool]:
+    """Unloads a model; replies when its running requests have ended and its memory is free."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    await models.unload(body.model)
+    return {"success": True}
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    # A file of the hub is listed as llama-server names it, which is a name of it everywhere.
+    shown = next((name for name in info.aliases if _HUB.fullmatch(name)), info.name)
+    return {
+        "id": info.name if info.given_names else shown,
+        "model": shown,
+        "aliases": list(info.given_names or info.aliases),
+        "tags": list(info.tags),
+        "object": "model",
+        "created": info.created,
+        "owned_by": "woolly",
+        "status": {"value": _STATUS[info.state], **({"reason": info.unsupported} if info.unsupported else {})},
+        "meta": {
+            "n_ctx": info.context_length,
+            "n_ctx_train": info.n_ctx_train,
+            "n_params": info.parameters,
+            "size": info.size_bytes,
+        },
+    }

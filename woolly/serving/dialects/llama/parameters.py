@@ -1,0 +1,184 @@
+"""The body of POST /completion and the settings that its reply echoes, under llama-server's names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field
+
+from woolly.sampling import SamplingParams, options_of
+from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.errors import ApiError
+
+__all__ = ["CompletionBody", "Prompt", "generation_settings", "prompts_of"]
+
+# Text, ids, or both mixed; or an object with the text, as for multimodal prompts.
+Prompt = str | Items[int | str] | dict[str, Any]
+
+_RANDOM_SEED = 2**32 - 1
+
+# A list of prompts is one request each; the queue's limit is checked one by one, this one before any is read.
+_MOST_PROMPTS = 256
+
+# Each is sent as text, bytes and a number: the whole vocabulary per token would be megabytes.
+_MOST_PROBS = 100
+
+
+class CompletionBody(Sampling):
+    """llama-server's fields of a completion. What Woolly has no counterpart for is refused unless it asks for nothing.
+
+    `n_keep` without `context_shift` asks for nothing, because nothing is dropped then.
+    """
+
+    prompt: Prompt | Items[Prompt | Items[int | str]] = Field(
+        description="Text, token ids, both mixed, or a list of such prompts."
+    )
+    model: str | None = None
+    n_predict: int | None = Field(None, description="Most tokens of the answer; -1: until it ends; 0: none.")
+    max_tokens: int | None = Field(None, description="The same as n_predict.")
+    n_cmpl: int | None = Field(None, ge=1, description="Answers to each prompt.")
+    stream: bool = False
+    n_probs: int = Field(0, ge=0, le=_MOST_PROBS, description="Likeliest tokens to tell with each one that was chosen.")
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    response_fields: Items[str] | None = Field(
+        None, description="Fields of the reply to keep, such as timings/predicted_n."
+    )
+    id_slot: int = Field(-1, ge=-1, description="The slot that remembers the request's tokens; -1: any.")
+    t_max_predict_ms: int | None = Field(None, description="Only 0: there is --request-timeout.")
+    n_indent: int | None = Field(None, description="Only 0.")
+    n_discard: int | None = Field(None, description="Only 0: a shift drops the older half.")
+    n_cache_reuse: int | None = Field(None, description="Only 0.")
+    return_progress: bool | None = Field(None, description="Chunks of a stream that tell how much is computed.")
+    backend_sampling: bool | None = Field(None, description="Without effect: tokens are chosen on the CPU.")
+    lora: Items[dict[str, Any]] | None = Field(None, description="Scales of adapters: objects with id and scale.")
+    adaptive_target: float | None = Field(None, description="Only below 0, which is off.")
+    adaptive_decay: float | None = Field(None, description="Without effect while adaptive_target is off.")
+
+    def to_params(self, defaults: SamplingParams) -> SamplingParams:
+        """What the engine takes. A limit of 0 is left to the caller: the engine's own begins at 1."""
+        for name in ("t_max_predict_ms", "n_indent", "n_discard", "n_cache_reuse"):
+            self._only(name, 0)
+        if self.adaptive_target is not None and self.adaptive_target >= 0:
+            self._only("adaptive_target", -1.0)
+        body = self.model_copy(update={"grammar": self.grammar or None})
+        if not self.context_shift:
+            body = body.model_copy(update={"n_keep": None})
+        with_ids = self.n_probs > 0 or self.stream  # a stream sends the ids of each chunk
+        params = body.params(
+            defaults, n=self.n_cmpl, logprobs=self.n_probs if with_ids else None, adapters=self._adapters()
+        )
+        limit = self.limit
+        return replace(params, max_tokens=limit if limit is not None and limit > 0 else params.max_tokens)
+
+    @property
+    def limit(self) -> int | None:
+        """Most tokens of the answer; None: the server's own limit."""
+        for name in ("n_predict", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < -2:
+                raise ApiError(
+                    400,
+                    "invalid_request",
+                    f"{name} is {value}; a number of tokens, or -1 for no limit, was expected",
+                    param=name,
+                )
+        if self.n_predict is not None and self.max_tokens is not None and self.n_predict != self.max_tokens:
+            raise ApiError(
+                400,
+                "invalid_request",
+                f"n_predict is {self.n_predict} and max_tokens is {self.max_tokens}; send one of them",
+                param="n_predict",
+            )
+        limit = self.max_tokens if self.n_predict is None else self.n_predict
+        return None if limit is None or limit < 0 else limit
+
+    def _adapters(self) -> dict[str | int, float] | None:
+        """Scales by the number of the adapter, 0 for those that are not listed; None: those of the server."""
+        for one in self.lora or ():
+            if one.keys() - {"id", "scale"} or not isinstance(one.get("id"), int):
+                raise ApiError(
+                    400, "invalid_request", f"lora holds {one!r}; objects with id and scale were expected", param="lora"
+                )
+        return None if self.lora is None else {one["id"]: one.get("scale", 0.0) for one in self.lora}
+
+    def _only(self, name: str, nothing: Any) -> None:
+        value = getattr(self, name)
+        if value is not None and value != nothing:
+            raise ApiError(
+                400,
+                "unsupported_parameter",
+                f"{name} is {value!r}, which is not supported; leave it out or send {nothing!r}",
+                param=name,
+            )
+
+
+def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str]], bool]:
+    """The prompts, and whether they came as a list, so that the reply is one too."""
+    prompt = body.prompt
+    if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
+        return [_one(prompt)], False
+    is_mixed = any(isinstance(part, int) for part in prompt)
+    if is_mixed and all(isinstance(part, (int, str)) for part in prompt):
+        return [_one(prompt)], False
+    if len(prompt) > _MOST_PROMPTS:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"{len(prompt)} prompts were sent; at most {_MOST_PROMPTS} are taken",
+            param="prompt",
+        )
+    return [_one(part) for part in prompt], True
+
+
+def _one(prompt: Any) -> str | list[int | str]:
+    if isinstance(prompt, dict):
+        text = prompt.get("prompt_string")
+        unknown = sorted(set(prompt) - {"prompt_string", "multimodal_data"})
+        if not isinstance(text, str) or unknown:
+            raise ApiError(
+                400,
+                "invalid_request",
+                "a prompt that is an object has a text prompt_string and nothing else",
+                param="prompt",
+            )
+        if prompt.get("multimodal_data"):
+            raise ApiError(
+                400, "unsupported_parameter", "multimodal_data is not supported; only text is", param="prompt"
+            )
+        return text
+    if isinstance(prompt, bool) or not isinstance(prompt, (str, list)):
+        raise ApiError(400, "invalid_request", "a prompt is a text or a list of token ids and texts", param="prompt")
+    if not prompt:
+        raise ApiError(400, "invalid_request", "the prompt is empty; at least one token is needed", param="prompt")
+    return prompt
+
+
+def generation_settings(params: SamplingParams, *, limit: int | None, **given: Any) -> dict[str, Any]:
+    """The parameters as they took effect, under llama-server's names; `given` are those that are not the engine's."""
+    n_predict = -1 if limit is None else limit
+    rows = [row for row in options_of(SamplingParams).values() if row.group and row.kind in (int, float, bool)]
+    return {
+        **{row.name: getattr(params, row.name) for row in rows},
+        "seed": _RANDOM_SEED if params.seed is None else params.seed,
+        "dry_sequence_breakers": list(params.dry_sequence_breakers),
+        "stop": list(params.stop),
+        "max_tokens": n_predict,
+        "n_predict": n_predict,
+        "n_discard": 0,
+        "logit_bias": [
+            {"token": token, "bias": None if bias == float("-inf") else bias}
+            for token, bias in params.logit_bias.items()
+        ],
+        "grammar": params.grammar or "",
+        "samplers": list(params.samplers),
+        "stream": False,
+        "n_probs": 0,
+        "timings_per_token": False,
+        "post_sampling_probs": params.post_sampling_probs,
+        "lora": [{"id": number, "scale": scale} for number, scale in (params.adapters or {}).items()],
+        "adaptive_target": -1.0,  # off
+        "adaptive_decay": 0.9,
+        **given,
+    }

@@ -1,0 +1,57 @@
+"""POST /predict: several requests in the envelope of Google's Vertex AI, as llama-server takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from woolly.serving.dialects.completions.bodies import ChatBody
+from woolly.serving.dialects.completions.chat import chat_completions
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.router import APIRouter
+
+__all__ = ["Predictions", "predict", "router"]
+
+router = APIRouter()
+
+_FORMAT = "@requestFormat"
+_MOST = 64  # requests of one envelope
+
+
+class Predictions(BaseModel):
+    """The envelope: one body of /chat/completions each, with its format beside the fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instances: Items[dict[str, Any]]
+    parameters: dict[str, Any] | None = None
+
+
+@router.post("/predict")
+async def predict(body: Predictions, request: Request) -> dict[str, Any]:
+    """Answers every request of the envelope; `parameters` are fields that all of them share."""
+    if not 1 <= len(body.instances) <= _MOST:
+        raise refuse("instances", f"there are {len(body.instances)} requests; 1 to {_MOST} were expected")
+    bodies = [_read(i, {**(body.parameters or {}), **one}) for i, one in enumerate(body.instances)]
+    replies = await asyncio.gather(*(chat_completions(one, request) for one in bodies))
+    return {"predictions": [json.loads(bytes(reply.body)) for reply in replies]}
+
+
+def _read(index: int, fields: dict[str, Any]) -> ChatBody:
+    where = f"instances.{index}"
+    kind = fields.pop(_FORMAT, "chatCompletions")
+    if kind != "chatCompletions":
+        raise refuse(f"{where}.{_FORMAT}", f"it is {str(kind)[:40]!r}; 'chatCompletions' was expected")
+    if fields.get("stream"):
+        raise refuse(f"{where}.stream", "an envelope is answered as a whole; leave it out")
+    try:
+        return ChatBody.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([where, *map(str, first["loc"])])
+        raise refuse(place, first["msg"][:1].lower() + first["msg"][1:]) from None

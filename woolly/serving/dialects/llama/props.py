@@ -1,0 +1,105 @@
+"""GET and POST /props: what the server is set to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import Request
+
+from woolly.gguf import open_gguf
+from woolly.sampling import SamplingParams, options_of
+from woolly.serving.answers.generation import Generator
+from woolly.serving.dialects.completions.envelope import BUILD
+from woolly.serving.dialects.llama.parameters import generation_settings
+from woolly.serving.errors import ApiError, switched_off
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.logs import ignore
+from woolly.serving.router import APIRouter
+from woolly.serving.settings import Settings
+
+__all__ = ["change_props", "props", "router"]
+
+router = APIRouter()
+
+
+@router.get("/props")
+async def props(request: Request, model: str | None = None) -> dict[str, Any]:
+    """The defaults of a request, the slots, and the model's chat template. Nothing is loaded for it."""
+    state = request.app.state
+    models: ModelManager = state.models
+    generator: Generator = state.generator
+    settings: Settings = state.settings
+    try:
+        info = await models.get(model)
+    except ApiError as error:
+        if model is not None or error.code != "model_required":
+            raise
+        return _of_many(settings)
+    defaults = await generator.defaults_for(info.name)
+    slot = models.ready(info.name)
+    return {
+        "default_generation_settings": {
+            "id": 0,
+            "id_task": -1,
+            "n_ctx": info.context_length,
+            "speculative": slot is not None and slot.is_speculative,
+            "is_processing": False,
+            "params": generation_settings(defaults, limit=defaults.max_tokens),
+            "prompt": "",
+            "next_token": [
+                {"has_next_token": True, "has_new_line": False, "n_remain": -1, "n_decoded": 0, "stopping_word": ""}
+            ],
+        },
+        # Woolly's own: the form of its page.
+        "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
+        "total_slots": settings.parallel,
+        "model_alias": info.name,
+        "model_path": info.path.name,  # not the folder, which is private
+        "chat_template": await _template(info, models, settings),
+        "chat_template_caps": {},
+        "modalities": {"vision": False, "audio": False},
+        "build_info": BUILD,
+        "role": "model",
+        "is_sleeping": not info.loaded,
+    }
+
+
+@router.post("/props")
+async def change_props(body: dict[str, Any], request: Request) -> dict[str, bool]:
+    """Takes properties to change, of which llama-server has none; needs --props."""
+    settings: Settings = request.app.state.settings
+    if not settings.props:
+        raise switched_off("POST /props", "--props")
+    check_admin(request)
+    for name in body:
+        ignore(name)
+    return {"success": True}
+
+
+def _of_many(settings: Settings) -> dict[str, Any]:
+    """Returns the properties of a server that names no model: each request does."""
+    return {
+        "role": "router",
+        "max_instances": settings.models_max,
+        "models_autoload": settings.models_autoload,
+        "total_slots": settings.parallel,
+        "model_alias": None,
+        "build_info": BUILD,
+    }
+
+
+async def _template(info: ModelInfo, models: ModelManager, settings: Settings) -> str:
+    slot = models.ready(info.name)
+    if slot is not None and slot.llm is not None:
+        return slot.llm.template.source  # without `use`, which would keep an idle model loaded
+    if settings.template_source is not None:
+        return settings.template_source
+    return await asyncio.to_thread(_template_of_file, info)
+
+
+def _template_of_file(info: ModelInfo) -> str:
+    with open_gguf(info.path) as file:
+        found = file.metadata.get("tokenizer.chat_template", "")
+        return found if isinstance(found, str) else ""

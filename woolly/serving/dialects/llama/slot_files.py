@@ -1,0 +1,106 @@
+"""Slot files: the tokens that a slot held, with the model and the client that they belong to.
+
+K and V are not stored: they follow from the tokens, bit for bit, and a restore computes them again. A file is a few
+bytes per token, and no file can put wrong numbers into the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import struct
+import threading
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+from woolly.serving.errors import ApiError, refuse
+from woolly.serving.loading.library import ModelInfo
+
+__all__ = ["read_slot", "slot_path", "write_slot"]
+
+_MAGIC = b"WOOLSLOT"
+_HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
+_VERSION = 2
+_MOST_BYTES = 256 << 20
+_REPLACING = threading.Lock()  # between the look at a file and its end
+_NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
+
+
+def slot_path(folder: Path, name: str) -> Path:
+    """Returns the path of a slot file. ApiError 400 for a name that leads out of the folder."""
+    if not _NAME.fullmatch(name) or name.strip(". ") == "":
+        raise refuse("filename", f"{name[:80]!r} is no plain name of a file")
+    return folder / name
+
+
+def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -> int:
+    """Writes the file and returns its size; a reader never sees half of it.
+
+    It replaces a slot file of the same owner, and no other file: ApiError 400.
+    """
+    mark = _mark(info)
+    head = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), len(mark), len(tokens))
+    data = head + mark + array("i", tokens).tobytes()
+    beside = path.with_name(f".slot.{secrets.token_hex(16)}")
+    try:
+        beside.write_bytes(data)
+        with _REPLACING:
+            if os.path.lexists(path):
+                _check_owner(path, _read_head(path), owner)
+            beside.replace(path)
+    except OSError as error:
+        raise ApiError(507, "storage_full", f"{path.name} could not be written: {error.strerror}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+    return len(data)
+
+
+def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
+    """Returns the tokens and the size of the file. ApiError 400 if it is none, or another model's or client's."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise refuse("filename", f"{path.name} is larger than any slot file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise refuse("filename", f"{path.name} cannot be read: {error.strerror}") from None
+    _check_owner(path, data[: _HEAD.size], owner)
+    *_, n_mark, n_tokens = _HEAD.unpack_from(data)
+    end = _HEAD.size + n_mark
+    if len(data) != end + 4 * n_tokens:
+        raise refuse("filename", f"{path.name} is no slot file of Woolly")
+    if data[_HEAD.size : end] != _mark(info):
+        raise refuse("filename", f"{path.name} was saved with another model")
+    tokens = array("i")
+    tokens.frombytes(data[end:])
+    if any(not 0 <= token < n_vocab for token in tokens):
+        raise refuse("filename", f"{path.name} holds tokens that the model does not have")
+    return tokens.tolist(), len(data)
+
+
+def _read_head(path: Path) -> bytes:
+    """Returns the first bytes of a file; none of what is no plain file, which might never end."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(_HEAD.size)
+
+
+def _check_owner(path: Path, head: bytes, owner: str) -> None:
+    """ApiError 400 unless the first bytes of a file are those of this owner's slot file."""
+    if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
+        raise refuse("filename", f"{path.name} is no slot file of Woolly")
+    if _HEAD.unpack(head)[2] != _digest(owner):
+        raise refuse("filename", f"{path.name} belongs to another client; choose another name")
+
+
+def _digest(owner: str) -> bytes:
+    data = owner.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=16, person=b"woolly slot").digest()
+
+
+def _mark(info: ModelInfo) -> bytes:
+    """Returns what tells models apart: two files of one mark tokenize alike."""
+    return f"{info.architecture} {info.parameters} {info.size_bytes}".encode()

@@ -1,0 +1,166 @@
+"""GET and POST /slots: the requests that run, and what they leave in the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict
+
+from woolly.engine import Engine
+from woolly.engine import Request as EngineRequest
+from woolly.runtime import PAGE_SIZE
+from woolly.serving.answers.generation import Generation, Generator
+from woolly.serving.answers.slots import HeldSlot
+from woolly.serving.dialects.llama.parameters import generation_settings
+from woolly.serving.dialects.llama.slot_files import read_slot, slot_path, write_slot
+from woolly.serving.errors import ApiError, refuse, switched_off
+from woolly.serving.gate.identity import client_of, owner_of
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+from woolly.serving.settings import Settings
+
+__all__ = ["SlotFile", "change_slot", "router", "slots"]
+
+router = APIRouter()
+
+
+@router.get("/slots")
+async def slots(request: Request, fail_on_no_slot: int = Query(0, ge=0, le=1)) -> list[dict[str, Any]]:
+    """One entry for each request that can run at once; a slot remembers the tokens of its last request.
+
+    If keys are set, a client sees the parameters of its own requests only: stop texts and grammars are private.
+    """
+    settings: Settings = request.app.state.settings
+    models: ModelManager = request.app.state.models
+    if not settings.slots:
+        raise switched_off("GET /slots", "--slots")
+    generator: Generator = request.app.state.generator
+    info = await models.get(None)
+    owner = owner_of(request)
+    requests = [(one, running.owner == owner) for running in generator.running for one in running.requests]
+    # A waiting one has no place in the batch yet.
+    running = [pair for pair in requests if pair[0].finish_reason is None and pair[0].pages][: settings.parallel]
+    if fail_on_no_slot and len(running) >= settings.parallel:
+        raise ApiError(503, "no_slot_available", "all slots are in use", retry_after=1.0)
+    model = models.ready(info.name)
+    guesses = model is not None and model.is_speculative
+    idle = {"id_task": -1, "n_ctx": info.context_length, "speculative": guesses}
+    return [
+        {"id": i, **idle, **(_busy(*running[i]) if i < len(running) else {"is_processing": False})}
+        for i in range(settings.parallel)
+    ]
+
+
+class SlotFile(BaseModel):
+    """The file of a slot, in the folder of --slot-save-path."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    filename: str | None = None
+    model: str | None = None
+
+
+@router.post("/slots/{id_slot}")
+async def change_slot(id_slot: int, request: Request, action: str = "", body: SlotFile | None = None) -> dict[str, Any]:
+    """Saves the tokens of a slot's last request to a file, restores them, or erases what the cache holds of them."""
+    given = body or SlotFile()
+    if action == "erase":
+        return await _erase(id_slot, request, given)
+    if action not in ("save", "restore"):
+        raise refuse("action", f"it is {action[:40]!r}; save, restore or erase was expected")
+    settings: Settings = request.app.state.settings
+    if settings.slot_save_path is None:
+        raise switched_off("saving and restoring slots", "--slot-save-path")
+    if given.filename is None:
+        raise refuse("filename", "it is missing")
+    path = slot_path(settings.slot_save_path, given.filename)
+    return await (_save if action == "save" else _restore)(id_slot, request, given, path)
+
+
+async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> dict[str, Any]:
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    started = time.monotonic()
+    owner = owner_of(request)
+    held = generator.slots.held(id_slot, owner)
+    info = await models.get(held.model or body.model)
+    n_bytes = await asyncio.to_thread(write_slot, path, info, owner, held.tokens)
+    return {
+        "id_slot": id_slot,
+        "filename": body.filename,
+        "n_saved": len(held.tokens),
+        "n_written": n_bytes,
+        "timings": {"save_ms": 1000 * (time.monotonic() - started)},
+    }
+
+
+async def _restore(id_slot: int, request: Request, body: SlotFile, path: Path) -> dict[str, Any]:
+    """Computes the tokens as a prompt of which nothing is asked, so that the cache holds them."""
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    owner = owner_of(request)
+    generator.slots.held(id_slot, owner)  # refuses a slot that is not there
+    started = time.monotonic()
+    salt = b""
+    async with models.use(body.model) as slot:
+        tokens, n_bytes = await asyncio.to_thread(read_slot, path, slot.info, owner, slot.model.tokenizer.n_vocab)
+        if tokens:
+            params = replace(await generator.defaults_for(slot.info.name), max_tokens=1, n=1)
+            generation = Generation(
+                params, tuple(tokens), slot.info.name, True, client=client_of(request), owner=owner, id_slot=id_slot
+            )
+            with generator.place() as place:
+                async with generator.open(generation, place, slot) as running:
+                    await running.completion()
+                    salt = running.requests[0].salt
+    generator.slots.keep(id_slot, slot.info.name, owner, tokens, salt)
+    return {
+        "id_slot": id_slot,
+        "filename": body.filename,
+        "n_restored": len(tokens),
+        "n_read": n_bytes,
+        "timings": {"restore_ms": 1000 * (time.monotonic() - started)},
+    }
+
+
+async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, Any]:
+    """Removes the slot's tokens from the cache, unless a running request uses them, and reports how many it removed."""
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    owner = owner_of(request)
+    held = generator.slots.held(id_slot, owner)
+    n_erased = 0
+    if held.tokens and (slot := models.ready(held.model)) is not None:
+        n_erased = await asyncio.to_thread(slot.model.driver.call, partial(_forget, held))
+    generator.slots.keep(id_slot, "", owner, ())
+    return {"id_slot": id_slot, "n_erased": n_erased}
+
+
+def _forget(held: HeldSlot, engine: Engine) -> int:
+    """Returns the number of tokens that left the cache; those after the last full page leave with all pages."""
+    n_pages = engine.forget(held.tokens, held.salt)
+    return len(held.tokens) if n_pages == len(held.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
+
+
+def _busy(request: EngineRequest, is_own: bool) -> dict[str, Any]:
+    n_decoded = len(request.output)
+    limit = request.max_tokens
+    return {
+        "id_task": request.id,
+        "is_processing": True,
+        "params": generation_settings(request.params, limit=limit) if is_own else {},
+        "next_token": [
+            {
+                "has_next_token": request.finish_reason is None,
+                "has_new_line": is_own and "\n" in request.text,
+                "n_remain": -1 if limit is None else limit - n_decoded,
+                "n_decoded": n_decoded,
+            }
+        ],
+    }

@@ -1,0 +1,63 @@
+"""GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that outlive their connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict
+
+from woolly.serving.answers.kept_streams import KeptStreams
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.gate.identity import owner_of
+from woolly.serving.router import APIRouter
+
+__all__ = ["Conversations", "look_up", "read_stream", "router", "stop_stream"]
+
+router = APIRouter()
+
+
+class Conversations(BaseModel):
+    """The names of conversations."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    conversation_ids: Items[str]
+
+
+@router.get("/v1/stream", response_class=Response)
+async def read_stream(request: Request, conv_id: str, start: int = Query(0, ge=0, alias="from")) -> Response:
+    """The stream of a conversation that was asked for with X-Conversation-Id, from a byte on, until it ends."""
+    streams: KeptStreams = request.app.state.streams
+    kept = streams.find(conv_id, owner_of(request))
+    if start < kept.n_lost:
+        raise refuse("from", f"the first {kept.n_lost} bytes of the stream are kept no longer")
+    if start > kept.n_bytes:
+        raise refuse("from", f"it is {start}; the stream has {kept.n_bytes} bytes so far")
+    return StreamingResponse(kept.read(start), media_type="text/event-stream")
+
+
+@router.delete("/v1/stream", status_code=204, response_class=Response)
+async def stop_stream(request: Request, conv_id: str) -> Response:
+    """Ends the stream of a conversation and forgets it; does nothing if there is none."""
+    streams: KeptStreams = request.app.state.streams
+    streams.drop(conv_id, owner_of(request))
+    return Response(status_code=204)
+
+
+@router.post("/v1/streams/lookup")
+async def look_up(body: Conversations, request: Request) -> list[dict[str, Any]]:
+    """Which of these conversations have a stream that is kept."""
+    streams: KeptStreams = request.app.state.streams
+    return [
+        {
+            "conversation_id": kept.name,
+            "is_done": kept.ended is not None,
+            "total_bytes": kept.n_bytes,
+            "started_at": int(kept.started),
+            "completed_at": int(kept.ended or 0),
+        }
+        for kept in streams.known(body.conversation_ids, owner_of(request))
+    ]

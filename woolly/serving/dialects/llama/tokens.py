@@ -1,0 +1,144 @@
+"""POST /tokenize, /detokenize and /apply-template."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.chat import ChatRequest, render_prompt
+from woolly.llm import LLM
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.completions.bodies import ChatBody
+from woolly.serving.dialects.completions.messages import Message, read_messages
+from woolly.serving.dialects.completions.tools import ToolSpec, read_choice
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "Detokenize",
+    "Template",
+    "Tokenize",
+    "apply_template",
+    "detokenize",
+    "router",
+    "tokenize",
+]
+
+router = APIRouter()
+
+
+class Tokenize(BaseModel):
+    """A text, as llama-server (`content`) or vLLM (`prompt`, or `messages`) takes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    content: str | None = None
+    add_special: bool = Field(False, description="Add BOS and EOS as the model's file says.")
+    parse_special: bool = Field(True, description="Know control tokens that are written out.")
+    with_pieces: bool = Field(False, description="Tell the text of each token, or its bytes where they are no text.")
+    prompt: str | None = Field(None, description="The text, in vLLM's words.")
+    messages: Items[Message] | None = Field(None, description="A conversation, in vLLM's words.")
+    tools: Items[ToolSpec] | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool = Field(True, description="As add_special, for vLLM's fields.")
+    return_token_strs: bool | None = Field(None, description="Tell the text of each token, for vLLM's fields.")
+    model: str | None = None
+
+
+class Detokenize(BaseModel):
+    """Token ids."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tokens: Items[int]
+    model: str | None = None
+
+
+class Template(ChatBody):
+    """The body of /chat/completions: a conversation, and what a template may show of the rest."""
+
+    documents: Items[dict[str, Any]] | None = None
+
+
+@router.post("/tokenize")
+async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
+    """Text -> token ids. With `prompt` or `messages` the reply is vLLM's: count, max_model_len, tokens, token_strs."""
+    given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise refuse(given[1] if given else "content", "one of content, prompt and messages was expected")
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    async with models.use(body.model) as slot, generator.texts:
+        generator.check_characters(slot.model, body.model_dump(include={*given, "tools"}).values())
+        if given == ["content"]:
+            return await run_held(_tokens, slot.model, body)
+        chat = None
+        if body.messages is not None:
+            choice = read_choice(body.tools, None, None)
+            asked = ChatRequest(read_messages(body.messages), tools=choice, variables=body.chat_template_kwargs or {})
+            chat = generator.as_set(asked, slot)
+        return await run_held(_counted, slot.model, body, chat)
+
+
+@router.post("/detokenize")
+async def detokenize(body: Detokenize, request: Request) -> dict[str, str]:
+    """Token ids -> text, under llama-server's name of it and vLLM's."""
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    async with models.use(body.model) as slot, generator.texts:
+        text = await run_held(slot.model.detokenize, body.tokens)
+        return {"content": text, "prompt": text}
+
+
+@router.post("/apply-template")
+async def apply_template(body: Template, request: Request) -> dict[str, str]:
+    """The prompt that the model's chat template makes of a conversation."""
+    models: ModelManager = request.app.state.models
+    generator: Generator = request.app.state.generator
+    is_open_end = body.add_generation_prompt is False and not body.continue_final_message
+    asked = body.model_copy(update={"add_generation_prompt": None}) if is_open_end else body
+    chat = asked.to_chat(await generator.defaults_for(body.model))
+    documents = None if body.documents is None else tuple(body.documents)
+    continues = chat.continue_final and not is_open_end
+    chat = replace(chat, documents=documents, continue_final=continues)
+    async with models.use(body.model) as slot, generator.texts:
+        given = body.model_dump(include={"messages", "tools", "documents", "chat_template_kwargs"})
+        generator.check_characters(slot.model, given.values())
+        render = partial(render_prompt, begins_answer=not is_open_end)
+        return {"prompt": await run_held(render, generator.as_set(chat, slot), slot.model.template)}
+
+
+def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
+    ids = llm.tokenize(body.content or "", add_special=body.add_special, parse_special=body.parse_special)
+    return {"tokens": [{"id": id, "piece": _piece(llm, id)} for id in ids] if body.with_pieces else ids}
+
+
+def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None) -> dict[str, Any]:
+    """Returns vLLM's reply."""
+    if chat is None:
+        ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
+    else:
+        ids = llm.tokenize_chat(render_prompt(chat, llm.template, begins_answer=body.add_generation_prompt))
+    strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+    return {
+        "count": len(ids),
+        "max_model_len": llm.ctx,
+        "tokens": ids,
+        "token_strs": strings if body.return_token_strs else None,
+    }
+
+
+def _piece(llm: LLM, id: int) -> str | list[int]:
+    data = llm.tokenizer.token_bytes(id)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)

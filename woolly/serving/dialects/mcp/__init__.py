@@ -1,0 +1,61 @@
+"""The Model Context Protocol: models as tools for other programs at /mcp, and tools of MCP servers for the page."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.mcp import page_tools
+from woolly.serving.dialects.mcp.endpoint import Endpoint, McpRoute
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Mcp"]
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The endpoint and the servers of --mcp end with the app."""
+    app.state.mcp = Endpoint(app.state)
+    app.state.tools = page_tools.PageTools(app.state.settings.mcp)
+    try:
+        yield
+    finally:
+        try:
+            await app.state.mcp.close()
+        finally:
+            await app.state.tools.close()
+
+
+class Mcp(ChatDialect):
+    """Errors of the gate have OpenAI's shape; those of a tool are results, as the protocol has it."""
+
+    name = "mcp"
+    prefix = "/mcp"
+    fields: Mapping[str, str] = {"schema": "json_schema"}
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["mcp"], lifespan=_lifespan)
+        self.router.routes.append(Route("/mcp", McpRoute(), methods=["POST"], include_in_schema=False))
+        self.router.include_router(page_tools.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns OpenAI's error object, which the page reads."""
+        return error_body(error)
+
+    async def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields the text as it comes; the protocol itself answers a call as a whole."""
+        async for chunk in chunks:
+            yield chunk.text.encode()
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns the text of an answer."""
+        texts = [chunk.text async for chunk in chunks]
+        return {"text": "".join(texts)}
+
+
+DIALECT = Mcp()

@@ -1,0 +1,146 @@
+"""The endpoint /mcp: streamable HTTP, by the mcp package."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import State
+from starlette.types import Receive, Scope, Send
+
+from woolly import __version__
+from woolly.errors import WoollyError
+from woolly.serving.dialects.mcp.tools import TOOLS
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.logs import log
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.types import CallToolResult, ListToolsResult
+
+__all__ = ["Endpoint", "McpRoute"]
+
+_ABOUT = "Language models that run on this machine. They cost nothing per token: give them bulk work."
+
+
+class McpRoute:
+    """The route as an ASGI app: the mcp package reads and writes the connection itself."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        manager = await scope["app"].state.mcp.manager()
+        await manager.handle_request(scope, receive, send)
+
+
+class Endpoint:
+    """Holds the package's session manager, from the first request to the end of the app. Each request is on its own."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._opened: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    async def manager(self) -> StreamableHTTPSessionManager:
+        """Returns the manager. ApiError 501 if the package is missing or cannot be used."""
+        if self._opened is None:
+            if find_spec("mcp") is None:
+                raise ApiError(
+                    501, "not_supported", "/mcp needs a package on the server's machine: pip install 'woolly[mcp]'"
+                )
+            self._opened = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._hold(self._opened))
+        return await asyncio.shield(self._opened)
+
+    async def close(self) -> None:
+        """Ends the manager and what it still serves."""
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+
+    async def _hold(self, opened: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        try:
+            manager = _make_manager(self._state.settings.max_body_bytes)
+            async with manager.run():  # opened and closed by one task, as the package wants it
+                opened.set_result(manager)
+                await self._closing.wait()
+        except Exception as error:
+            if opened.done():
+                raise
+            log.error("mcp", exc_info=error)
+            unusable = "/mcp cannot use the package mcp of the server's machine: pip install --upgrade 'woolly[mcp]'"
+            opened.set_exception(ApiError(501, "not_supported", unusable))
+            opened.exception()  # marks it as seen, if nobody waits any more
+
+
+def _make_manager(max_body: int) -> StreamableHTTPSessionManager:
+    # Imported with the first request: it takes half a second, and most servers are never asked.
+    from mcp.server.lowlevel import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    async def list_tools(_: Any, __: Any) -> ListToolsResult:
+        return _listed()
+
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        return await _called(context.request, params.name, params.arguments or {})
+
+    server: Server[Any] = Server(
+        "woolly",
+        version=__version__,
+        instructions=_ABOUT,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=lambda name: TOOLS[name].body.model_json_schema() if name in TOOLS else None,
+    )
+    return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=max_body)
+
+
+def _listed() -> ListToolsResult:
+    from mcp.types import ListToolsResult, Tool, ToolAnnotations
+
+    hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    tools = [
+        Tool(name=name, description=tool.about, input_schema=tool.body.model_json_schema(), annotations=hints)
+        for name, tool in TOOLS.items()
+    ]
+    return ListToolsResult(tools=tools)
+
+
+async def _called(request: Request, name: str, arguments: dict[str, Any]) -> CallToolResult:
+    """Returns the result of a tool; a refusal is a result too, which the other program's model reads."""
+    try:
+        if name not in TOOLS:
+            raise ApiError(404, "not_found", f"there is no tool {name[:80]!r}; there are: {', '.join(TOOLS)}")
+        body = _read(TOOLS[name].body, arguments)
+        return _result(await TOOLS[name].run(request, body))
+    except WoollyError as error:
+        refusal = of_exception(error)
+        request.app.state.stats.refused(refusal.code)
+        return _result(refusal.shown, is_error=True)
+    except Exception as error:
+        log.error("tool failed", exc_info=error)
+        return _result(of_exception(error).shown, is_error=True)
+
+
+def _read(kind: type[BaseModel], arguments: dict[str, Any]) -> BaseModel:
+    try:
+        return kind.model_validate(arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ApiError(400, "invalid_request", f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def _result(given: Any, *, is_error: bool = False) -> CallToolResult:
+    from mcp.types import CallToolResult, TextContent
+
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)],
+        structured_content=None if isinstance(given, str) else dict(given),
+        is_error=is_error,
+    )

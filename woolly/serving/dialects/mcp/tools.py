@@ -1,0 +1,206 @@
+"""What other programs may ask of this server by MCP: answers, vectors, ranks, tokens and the list of models."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.chat import ChatRequest, Message
+from woolly.llm import LLM
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.answer import lay_out_chat, open_chat
+from woolly.serving.dialects.dialect import dialect_of
+from woolly.serving.dialects.meaning.bodies import RerankBody
+from woolly.serving.dialects.meaning.embeddings import embed_texts
+from woolly.serving.dialects.meaning.ranking import rank
+from woolly.serving.loading.manager import ModelManager
+
+__all__ = [
+    "TOOLS",
+    "ChatBody",
+    "CountBody",
+    "EmbedBody",
+    "GenerateBody",
+    "ListBody",
+    "OrderBody",
+    "ServerTool",
+    "TurnBody",
+]
+
+_Model = Annotated[
+    str | None, Field(description="Name of the model, as list_models has it; by default the loaded one.")
+]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    model: _Model = None
+
+
+class _Answer(_Body):
+    json_schema: dict[str, Any] | None = Field(default=None, description="JSON schema that the answer must follow.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the answer.")
+    temperature: float | None = Field(default=None, ge=0, le=100, description="0 takes the likeliest token each time.")
+
+
+class GenerateBody(_Answer):
+    """Arguments of generate."""
+
+    prompt: str = Field(description="What the model shall do, with all the text that it needs.")
+    system: str | None = Field(default=None, description="System prompt.")
+
+
+class TurnBody(BaseModel):
+    """One message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatBody(_Answer):
+    """Arguments of chat."""
+
+    messages: list[TurnBody] = Field(min_length=1, description="The conversation, its oldest message first.")
+
+
+class EmbedBody(_Body):
+    """Arguments of embed."""
+
+    texts: list[str] = Field(min_length=1)
+    dimensions: int | None = Field(default=None, ge=1, description="Numbers of each vector; by default all.")
+
+
+class OrderBody(_Body):
+    """Arguments of rerank."""
+
+    query: str
+    documents: list[str] = Field(min_length=1)
+    top_n: int | None = Field(default=None, ge=1, description="How many of the best are returned; by default all.")
+
+
+class CountBody(_Body):
+    """Arguments of count_tokens."""
+
+    text: str
+
+
+class ListBody(BaseModel):
+    """list_models takes no arguments."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class ServerTool:
+    """A tool of this server: the model of its arguments, and what runs it."""
+
+    about: str
+    body: type[BaseModel]
+    run: Callable[[Request, Any], Awaitable[str | Mapping[str, Any]]]
+
+
+async def _generate(request: Request, body: GenerateBody) -> str:
+    system = () if body.system is None else (Message("system", body.system),)
+    return await _answer(request, body, (*system, Message("user", body.prompt)))
+
+
+async def _chat(request: Request, body: ChatBody) -> str:
+    return await _answer(request, body, tuple(Message(turn.role, turn.content) for turn in body.messages))
+
+
+async def _answer(request: Request, body: _Answer, messages: tuple[Message, ...]) -> str:
+    generator: Generator = request.app.state.generator
+    params = await generator.defaults_for(body.model)
+    if body.max_tokens is not None:
+        params = replace(params, max_tokens=body.max_tokens)
+    if body.temperature is not None:
+        params = replace(params, temperature=body.temperature)
+    dialect = dialect_of(request)
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place())
+        chat = ChatRequest(messages, params, schema=body.json_schema)
+        head, chunks = await open_chat(held, request, dialect, chat, place, model=body.model, form=None)
+        return str((await dialect.whole(chunks, head))["text"])
+
+
+async def _embed(request: Request, body: EmbedBody) -> Mapping[str, Any]:
+    read = await embed_texts(
+        request, body.model, body.texts, lambda rows: rows.tolist(), field="texts", dimensions=body.dimensions
+    )
+    return {"model": read.model.name, "vectors": read.result}
+
+
+async def _rerank(request: Request, body: OrderBody) -> Mapping[str, Any]:
+    asked = RerankBody.model_validate(body.model_dump())
+    read, order = await rank(request, asked, body.documents)
+    results = [{"index": index, "score": score, "document": body.documents[index]} for index, score in order]
+    return {"model": read.model.name, "results": results}
+
+
+async def _count(request: Request, body: CountBody) -> Mapping[str, Any]:
+    generator: Generator = request.app.state.generator
+    models: ModelManager = request.app.state.models
+    async with models.use(body.model) as slot:
+        generator.check_characters(slot.model, (body.text,))
+        chat = ChatRequest((Message("user", body.text),))
+        async with generator.texts:
+            layout = await lay_out_chat(generator, chat, slot)
+            n_message, n_text = await run_held(_lengths, slot.model, layout.text, body.text)
+    return {"text_tokens": n_text, "message_tokens": n_message, "context": slot.model.ctx, "model": slot.info.name}
+
+
+def _lengths(model: LLM, message: str, text: str) -> tuple[int, int]:
+    n_message = len(model.tokenize(message, add_special=False))
+    return n_message, len(model.tokenize(text, add_special=False, parse_special=False))
+
+
+async def _list(request: Request, _: ListBody) -> Mapping[str, Any]:
+    models: ModelManager = request.app.state.models
+    listed = [
+        {
+            "name": info.name,
+            "loaded": info.loaded,
+            "parameters": info.parameters,
+            "context_length": info.context_length,
+            "capabilities": list(info.capabilities),
+        }
+        for info in await models.list()
+        if not info.unsupported
+    ]
+    return {"models": listed}
+
+
+TOOLS = {
+    "generate": ServerTool(
+        "Gives a language model on this machine one task, and returns its answer: a summary, a translation, a"
+        " classification, data by a JSON schema.",
+        GenerateBody,
+        _generate,
+    ),
+    "chat": ServerTool(
+        "Answers a conversation of several messages by a language model on this machine.", ChatBody, _chat
+    ),
+    "embed": ServerTool(
+        "Makes vectors of texts, of length 1, by an embedding model on this machine.", EmbedBody, _embed
+    ),
+    "rerank": ServerTool(
+        "Orders documents by how well they answer a query, the best first, by a reranking model on this machine.",
+        OrderBody,
+        _rerank,
+    ),
+    "count_tokens": ServerTool(
+        "Counts the tokens of a text, alone and as a message, and says how many the model's context holds.",
+        CountBody,
+        _count,
+    ),
+    "list_models": ServerTool("Lists the models that this server can run.", ListBody, _list),
+}

@@ -1,0 +1,132 @@
+"""Bodies that ask for vectors, ranks and labels, as OpenAI, Jina, TEI, Cohere and vLLM have them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+
+__all__ = [
+    "ClassifyBody",
+    "Document",
+    "EmbeddingsBody",
+    "Input",
+    "RerankBody",
+    "ScoreBody",
+    "TextBody",
+    "as_texts",
+    "read_truncate",
+]
+
+Ids = Annotated[list[int], Field(fail_fast=True)]
+Input = str | Items[str] | Ids | Annotated[list[Ids], Field(fail_fast=True)]
+
+_TRUNCATE = "Cut texts that are too long; by default they are refused. The reply names those that were cut."
+
+
+class TextBody(BaseModel):
+    """What every body has."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    truncate: bool | None = Field(None, description=_TRUNCATE)
+    truncate_prompt_tokens: int | None = Field(None, description="vLLM's truncate: -1 cuts what is too long.")
+    user: str | None = None
+    priority: int | None = Field(None, description="Accepted; requests are read in turn.")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether texts that are too long are cut."""
+        return read_truncate(self.truncate, self.truncate_prompt_tokens)
+
+
+class EmbeddingsBody(TextBody):
+    """The body of /v1/embeddings."""
+
+    input: Input = Field(description="A text or several, or token ids of this model.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="float, or base64 of little-endian f32."
+    )
+    dimensions: int | None = Field(None, description="Numbers of each vector, cut and normalized again.")
+
+
+class Document(BaseModel):
+    """A document as an object."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    text: str
+
+
+class RerankBody(TextBody):
+    """The body of /v1/rerank and its names, with TEI's fields beside Jina's and Cohere's."""
+
+    query: str
+    documents: Items[str | Document] | None = None
+    texts: Items[str] | None = Field(None, description="TEI's documents: the reply is then a list, as TEI's.")
+    top_n: int | None = Field(None, description="How many of the best are replied.")
+    return_documents: bool | None = None
+    return_text: bool | None = Field(None, description="TEI's return_documents.")
+    raw_scores: bool | None = Field(None, description="The model's own scores, not those from 0 to 1.")
+    max_tokens_per_doc: int | None = Field(None, description="Longer documents are cut.")
+
+    def listed(self) -> list[str]:
+        """Returns the documents as texts; ApiError if there is no such field, or both."""
+        if (self.documents is None) == (self.texts is None):
+            raise refuse("documents", "one of documents and texts was expected")
+        return [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
+
+    def best(self, n: int) -> int:
+        """Returns how many results are wanted."""
+        if self.top_n is not None and self.top_n < 1:
+            raise refuse("top_n", f"it is {self.top_n}; at least 1 was expected")
+        return n if self.top_n is None else min(n, self.top_n)
+
+
+class ScoreBody(TextBody):
+    """The body of /v1/score: pairs of texts, one to one or one to many."""
+
+    text_1: str | Items[str] | None = None
+    text_2: str | Items[str] | None = None
+    queries: str | Items[str] | None = Field(None, description="As text_1.")
+    documents: str | Items[str] | None = Field(None, description="As text_2.")
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Returns the pairs; ApiError if the two lists cannot be paired."""
+        first, second = (
+            as_texts(one if one is not None else other)
+            for one, other in ((self.text_1, self.queries), (self.text_2, self.documents))
+        )
+        if not first or not second:
+            raise refuse("text_1" if not first else "text_2", "a text or a list of texts was expected")
+        if len(first) == 1:
+            first = first * len(second)
+        if len(first) != len(second):
+            raise refuse("text_2", f"{len(first)} and {len(second)} texts cannot be paired; one with many, or as many")
+        return list(zip(first, second, strict=True))
+
+
+class ClassifyBody(TextBody):
+    """The body of /v1/classify."""
+
+    input: Input = Field(description="A text or several, or token ids of this model.")
+
+
+def as_texts(given: Any) -> list[Any]:
+    """Returns one text, or the ids of one, as a list of it, and several as they are."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [given]
+    return [given] if given and isinstance(given[0], int) else list(given)
+
+
+def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
+    """Returns whether texts are cut. ApiError for a length of its own: a text is cut at what the model takes."""
+    if n_tokens is not None and n_tokens != -1:
+        raise refuse("truncate_prompt_tokens", f"it is {n_tokens}; -1 was expected, which cuts at what the model takes")
+    return bool(truncate) or n_tokens == -1

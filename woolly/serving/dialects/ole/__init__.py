@@ -1,0 +1,73 @@
+"""Ole's routes and those of the original Woolly, below /api/v1."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.completions import chat
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.ole import auth, inference, models, performance, sessions, websocket
+from woolly.serving.dialects.ole.figures import Bandwidth
+from woolly.serving.dialects.ole.store import SessionStore
+from woolly.serving.errors import ApiError
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Ole"]
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The sessions are open for as long as the app runs."""
+    settings = app.state.settings
+    app.state.sessions = SessionStore(
+        settings.sessions_path, most_sessions=settings.max_sessions, most_bytes=settings.max_session_bytes
+    )
+    app.state.busy_sessions = set()
+    app.state.bandwidth = Bandwidth()
+    app.state.looks = {}  # by model: one look at its engine for all who ask meanwhile
+    app.state.benchmarking = asyncio.Lock()
+    try:
+        yield
+    finally:
+        app.state.sessions.close()
+
+
+class Ole(ChatDialect):
+    """Ole's API: OpenAI's completions, sessions that the server keeps, and errors of its own shape."""
+
+    name = "ole"
+    prefix = "/api/v1"
+    health = {  # noqa: RUF012 - a constant of the class
+        "/api/v1/health": "status",
+        "/api/v1/health/ready": "ready",
+        "/api/v1/health/live": "live",
+    }
+    metrics = ("/api/v1/metrics",)
+    polled = ("/api/v1/performance/stats",)
+    tokens = ("/api/v1/auth/token", "/api/v1/auth/validate")
+    fields = chat.FIELDS
+
+    def __init__(self) -> None:
+        self.router = APIRouter(prefix=self.prefix, tags=["ole"], lifespan=_lifespan)
+        for part in (auth, models, inference, performance, sessions, websocket):
+            self.router.include_router(part.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns Ole's error object."""
+        told = {"code": error.code, "message": error.shown, "suggestion": error.suggestion, "details": error.details}
+        return {"error": told}
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields server-sent events in OpenAI's shape; websocket.py has the messages of a socket."""
+        return chat.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns a chat.completion."""
+        return await chat.whole(chunks, head)
+
+
+DIALECT = Ole()

@@ -1,0 +1,62 @@
+"""POST /auth/token and /auth/validate: a token for a key, and what a token says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict
+
+from woolly.serving.dialects.ole.sessions import timestamp
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.rates import Guesses
+from woolly.serving.router import APIRouter
+
+__all__ = ["TokenBody", "ValidateBody", "issue_token", "router", "validate_token"]
+
+router = APIRouter(prefix="/auth")
+
+
+class TokenBody(BaseModel):
+    """Who asks, and the key that allows it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    user_id: str
+    api_key: str
+
+
+class ValidateBody(BaseModel):
+    """A token."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: str
+
+
+@router.post("/token", summary="Get a token for a key")
+async def issue_token(body: TokenBody, request: Request) -> dict[str, Any]:
+    """The token stands for the user in `Authorization: Bearer TOKEN` until it expires."""
+    authority: Authority = request.app.state.authority
+    guesses: Guesses = request.app.state.guesses
+    try:
+        token, lifetime = authority.issue(body.user_id, body.api_key)
+    except ApiError as error:
+        if error.status == 401:
+            guesses.wrong(request.state.bucket)
+        raise
+    if (client := authority.identify(body.api_key)) is not None:
+        guesses.right(request.state.bucket, client.key)
+    return {"token": token, "expires_in": lifetime, "token_type": "Bearer"}
+
+
+@router.post("/validate", summary="Read a token")
+async def validate_token(body: ValidateBody, request: Request) -> dict[str, Any]:
+    """Whether this server signed it and it still holds."""
+    authority: Authority = request.app.state.authority
+    claims = authority.validate(body.token)
+    if claims is None:
+        return {"valid": False, "claims": None, "expires_at": None}
+    told = {name: value for name, value in claims.items() if name != "key"}
+    return {"valid": True, "claims": {**told, "user_id": claims["sub"]}, "expires_at": timestamp(claims["exp"])}

@@ -1,0 +1,87 @@
+"""Bodies as Ole sends them: OpenAI's fields, a prompt, a session, and Ole's own names for two fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+
+from woolly.chat import ChatRequest
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.completions.bodies import ChatBody, CompletionBody
+from woolly.serving.dialects.completions.chat import Form
+from woolly.serving.dialects.completions.messages import Message
+from woolly.serving.dialects.foreign_fields import fields_of, settle_foreign
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+
+__all__ = ["InferenceBody", "validated"]
+
+Body = TypeVar("Body", bound=BaseModel)
+
+# Ole's names, and what the same is called elsewhere.
+_ALIASES = {"repetition_penalty": "repeat_penalty", "stop_sequences": "stop"}
+
+
+class InferenceBody(ChatBody):
+    """`repetition_penalty` is `repeat_penalty`, `stop_sequences` is `stop`; else as in /v1/chat/completions."""
+
+    messages: Items[Message] | None = Field(  # type: ignore[assignment]
+        default=None, min_length=1, description="A conversation to answer, or what is new of one with session_id."
+    )
+    prompt: str | None = Field(default=None, description="A text to continue; in a chat, what the user says.")
+    repetition_penalty: float | None = None
+    stop_sequences: Items[str] | None = None
+    session_id: str | None = Field(default=None, description="The session that goes on with these messages.")
+
+    def sent(self, *, chat: bool) -> list[Message] | None:
+        """Returns the messages to answer, or None if a prompt is to be continued."""
+        if (self.prompt is None) == (self.messages is None):
+            raise refuse("prompt", "send either a prompt or messages")
+        if self.messages is not None:
+            return self.messages
+        if chat or self.session_id is not None:
+            return [Message.model_validate({"role": "user", "content": self.prompt})]
+        return None
+
+    def to_chat(
+        self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
+    ) -> ChatRequest:
+        """Returns the neutral request, with Ole's names under those of the engine."""
+        return super().to_chat(defaults, messages, **self._renamed(), **overrides)
+
+    def to_completion(self) -> CompletionBody:
+        """Returns the body of a text completion; fields of chats are refused by name."""
+        own = {"messages", "session_id", *_ALIASES}
+        fields = self.model_dump(exclude=own, exclude_none=True, by_alias=True)
+        for name in fields.keys() - fields_of(CompletionBody):
+            raise refuse(name, "it belongs to conversations; send messages instead of a prompt")
+        return validated(CompletionBody, {**fields, **self._renamed()})
+
+    def form(self, session_id: str | None) -> Form:
+        """Returns what the body asks of its reply; without a word about usage, the last chunk has it."""
+        form = Form.of(self, **({} if session_id is None else {"session_id": session_id}))
+        return replace(form, usage="last") if self.stream_options is None else form
+
+    def _renamed(self) -> dict[str, Any]:
+        found = {}
+        for ours, theirs in _ALIASES.items():
+            if (value := getattr(self, ours)) is not None:
+                if getattr(self, theirs) is not None:
+                    raise refuse(ours, f"it means the same as {theirs}; send one of them")
+                found[theirs] = value
+        return found
+
+
+def validated(kind: type[Body], fields: Any) -> Body:
+    """Returns a body that did not arrive as one; its errors are those of a body that did."""
+    while True:
+        try:
+            return kind.model_validate(fields)
+        except ValidationError as error:
+            problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
+            if not settle_foreign(fields, problems, fields_of(kind)):
+                raise RequestValidationError(problems) from None

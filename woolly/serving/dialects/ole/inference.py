@@ -1,0 +1,94 @@
+"""POST /inference/complete, /inference/chat and /inference/stream: Ole's fields, OpenAI's replies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.requests import HTTPConnection
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.answer import json_reply, open_chat, stream_reply
+from woolly.serving.dialects.completions.chat import chat_completions
+from woolly.serving.dialects.completions.messages import Message
+from woolly.serving.dialects.completions.replies import ChatReply, CompletionReply
+from woolly.serving.dialects.completions.text import text_completions
+from woolly.serving.dialects.dialect import Head, dialect_of
+from woolly.serving.dialects.ole.bodies import InferenceBody
+from woolly.serving.dialects.ole.conversation import conversation
+from woolly.serving.errors import refuse
+from woolly.serving.router import APIRouter
+
+__all__ = ["answer_chat", "answer_prompt", "answer_stream", "open_reply", "router"]
+
+router = APIRouter()
+
+_EITHER: dict[int | str, dict[str, Any]] = {200: {"model": ChatReply | CompletionReply}}
+
+
+@router.post("/inference/complete", summary="Continue a prompt", responses=_EITHER, response_model=None)
+async def answer_prompt(body: InferenceBody, request: Request) -> Response:
+    """Messages, if they are sent, are answered as a conversation."""
+    return await _answer(body, request, body.sent(chat=False))
+
+
+@router.post(
+    "/inference/chat", summary="Answer a conversation", responses={200: {"model": ChatReply}}, response_model=None
+)
+async def answer_chat(body: InferenceBody, request: Request) -> Response:
+    """With `session_id`, the server keeps the conversation and only what is new is sent."""
+    return await _answer(body, request, body.sent(chat=True))
+
+
+@router.post("/inference/stream", summary="Answer by server-sent events", response_model=None)
+async def answer_stream(body: InferenceBody, request: Request) -> Response:
+    """A prompt is continued, messages are answered; always as a stream."""
+    if body.stream is False:
+        raise refuse("stream", "it is false, but this route always streams")
+    body = body.model_copy(update={"stream": True})
+    return await _answer(body, request, body.sent(chat=False))
+
+
+# The routes of earlier clients: the same engine, OpenAI's fields.
+router.post("/optimized/chat/completions", responses={200: {"model": ChatReply}}, response_model=None)(chat_completions)
+router.post("/optimized/completions", responses={200: {"model": CompletionReply}}, response_model=None)(
+    text_completions
+)
+
+
+@asynccontextmanager
+async def open_reply(
+    connection: HTTPConnection, body: InferenceBody, sent: list[Message]
+) -> AsyncIterator[tuple[Head, AsyncIterator[ChatChunk]]]:
+    """Yields the head and the chunks of an answer under way, which ends with the block."""
+    if body.session_id is not None and (body.n or 1) > 1:
+        raise refuse("n", "a session goes on with one answer")
+    body.check()
+    generator = connection.app.state.generator
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place(body.n or 1))
+        talk = await held.enter_async_context(conversation(connection, body.session_id, sent))
+        head, chunks = await open_chat(
+            held,
+            connection,
+            dialect_of(connection),
+            body.to_chat(await generator.defaults_for(body.model or talk.model), talk.messages),
+            place,
+            model=body.model or talk.model,
+            form=body.form(talk.session_id),
+        )
+        yield head, talk.keep(chunks, head)
+
+
+async def _answer(body: InferenceBody, request: Request, sent: list[Message] | None) -> Response:
+    if sent is None:
+        return await text_completions(body.to_completion(), request)
+    dialect = dialect_of(request)
+    async with AsyncExitStack() as held:
+        head, chunks = await held.enter_async_context(open_reply(request, body, sent))
+        if body.stream:
+            return stream_reply(dialect, dialect.frames(chunks, head), held.pop_all())
+        return json_reply(await dialect.whole(chunks, head))

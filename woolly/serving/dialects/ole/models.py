@@ -1,0 +1,77 @@
+"""GET /models, POST /models/{name}/load and /unload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.ole.client import wrapped
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = ["LoadBody", "get_model", "list_models", "load_model", "router", "unload_model"]
+
+router = APIRouter(prefix="/models")
+
+
+class LoadBody(BaseModel):
+    """How to load a model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    path: str | None = Field(default=None, description="A file of the model folder, relative to it.")
+    config: dict[str, Any] | None = Field(default=None, description="Settings for this model, such as ctx_size")
+
+
+@router.get("", summary="List the models")
+async def list_models(request: Request) -> Any:
+    """Read from the files' headers; nothing is loaded. Ole gets `{"success": true, "data": [...]}`."""
+    models: ModelManager = request.app.state.models
+    return wrapped(request, [_shape(info) for info in await models.list()])
+
+
+@router.get("/{name:path}", summary="Tell of one model")
+async def get_model(name: str, request: Request) -> dict[str, Any]:
+    """`loaded` and `current` mean the one that is loaded."""
+    models: ModelManager = request.app.state.models
+    return _shape(await models.get(name))
+
+
+@router.post("/{name:path}/load", summary="Load a model")
+async def load_model(name: str, request: Request, body: LoadBody | None = None) -> dict[str, Any]:
+    """Answers when it is ready. A path that leads out of the model folder is refused."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    body = body or LoadBody()
+    info = await models.load(name, path=body.path, config=body.config)
+    return {"success": True, "message": f"{info.name} is loaded", "model_info": _shape(info)}
+
+
+@router.post("/{name:path}/unload", summary="Unload a model")
+async def unload_model(name: str, request: Request) -> dict[str, Any]:
+    """Answers when its running requests have ended and its memory is free."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    info = await models.unload(name)
+    return {"success": True, "message": f"{info.name} is unloaded", "model_info": _shape(info)}
+
+
+def _shape(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "aliases": list(info.aliases),
+        "description": info.description,
+        "path": info.path.name,  # within the model folder, whose path is private
+        "loaded": info.loaded,
+        "unsupported": info.unsupported,
+        "state": info.state,
+        "size_bytes": info.size_bytes,
+        "parameters": info.parameters,
+        "architecture": info.architecture,
+        "context_length": info.context_length,
+        "capabilities": list(info.capabilities),
+        "metadata": dict(info.metadata),
+    }

@@ -1,0 +1,129 @@
+"""GET /performance/stats and POST /performance/benchmark: figures that were measured."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.measure.live import Benchmarked, TestType, run_benchmark
+from woolly.serving.answers.threads import Shared, run_held
+from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
+from woolly.serving.errors import ApiError
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.metrics import Stats
+from woolly.serving.router import APIRouter
+from woolly.serving.settings import Settings
+
+__all__ = ["BenchmarkBody", "Look", "benchmark", "look_at", "router", "stats"]
+
+Look = tuple[ModelInfo | None, list[str], dict[str, Any]]  # the loaded model, what speeds it up, its engine's figures
+
+router = APIRouter(prefix="/performance")
+
+_SECONDS = 30.0  # that a benchmark may take, but for its first iteration
+
+
+class BenchmarkBody(BaseModel):
+    """What to measure."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    test_type: TestType
+    iterations: int = Field(5, ge=1, le=100, description="At most; fewer where they take longer than half a minute.")
+
+
+@router.get("/stats", summary="Figures since the start")
+async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
+    """Figures of a loaded model: the one named, or the one used last. Nothing is loaded for it.
+
+    Rates and latencies are those of its answers among the last 1024.
+    """
+    state = request.app.state
+    counted: Stats = state.stats
+    models: ModelManager = state.models
+    slot = models.ready(model)
+    looks: dict[str | None, Shared[Look]] = state.looks
+    key = None if slot is None else slot.info.name
+    if key not in looks:
+        for gone in looks.keys() - {one.info.name for one in models.all_loaded}:
+            del looks[gone]
+        looks[key] = Shared(partial(look_at, state, key))
+    info, names, figures = await looks[key].get()
+    shot = counted.snapshot(key)
+    return {
+        "model_type": None if info is None else info.architecture,
+        "model": None if info is None else info.name,
+        "average_tokens_per_second": shot["predicted_tokens_per_second"],
+        "memory_usage_mb": memory_mb(),
+        "cache_hit_rate": figures.get("prefix_cache", {}).get("hit_rate", 0.0),
+        "optimizations_enabled": names,
+        **shot,
+        **figures,
+    }
+
+
+@router.post("/benchmark", summary="Measure the served model beside the portable kernels")
+async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
+    """Requests go on meanwhile, each step waiting for one run at most. One benchmark at a time."""
+    state = request.app.state
+    models: ModelManager = state.models
+    lock: asyncio.Lock = state.benchmarking
+    if lock.locked():
+        raise ApiError(
+            429, "rate_limit_exceeded", "a benchmark is running; only one runs at a time", retry_after=_SECONDS
+        )
+    stop = threading.Event()
+    async with lock, models.use(None) as slot:
+        work = asyncio.ensure_future(
+            asyncio.to_thread(run_benchmark, slot.model, body.test_type, body.iterations, seconds=_SECONDS, stop=stop)
+        )
+        try:
+            measured = await asyncio.shield(work)
+        finally:
+            # The model must stay until the thread has let go of it.
+            stop.set()
+            await asyncio.wait([work])
+            work.exception()  # marks the exception as retrieved: the waiter got it, or left
+    return _shape(measured)
+
+
+async def look_at(state: Any, name: str | None) -> Look:
+    """Asks the engine of a loaded model, on a thread, since it may be in the midst of a long step."""
+    models: ModelManager = state.models
+    settings: Settings = state.settings
+    bandwidth: Bandwidth = state.bandwidth
+    slot = None if name is None else models.ready(name)
+    if slot is None:
+        return None, optimizations(None, settings), {}
+    rate = state.stats.snapshot(name)["predicted_tokens_per_second"]
+    async with models.use(slot.info.name) as used:
+        llm = used.model
+        figures = await run_held(lambda: engine_figures(llm, bandwidth.measured(llm), rate))
+        return slot.info, optimizations(llm, settings), figures
+
+
+def _shape(measured: Benchmarked) -> dict[str, Any]:
+    total = sum(measured.seconds)
+    average = total / len(measured.seconds)
+    return {
+        "test_type": measured.test_type,
+        "iterations": len(measured.seconds),
+        "total_time_ms": 1000 * total,
+        "average_time_ms": 1000 * average,
+        "tokens_per_second": measured.n_tokens / average,
+        "speedup_vs_baseline": measured.speedup,
+        "tokens": measured.n_tokens,
+        "kernels": measured.level,
+        "threads": measured.threads,
+        "baseline": {
+            "kernels": measured.baseline,
+            "iterations": measured.n_compared,
+            "layers": measured.compared_layers,
+            "of_layers": measured.n_layers,
+        },
+    }

@@ -1,0 +1,340 @@
+"""The SessionStore: conversations in one SQLite file. What was answered is on the disk, whatever ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from woolly.errors import RequestError
+from woolly.serving.dialects.ole.reserve import Reserve
+from woolly.serving.errors import ApiError
+from woolly.serving.logs import log
+
+__all__ = ["Session", "SessionStore"]
+
+Message = Mapping[str, Any]
+Result = TypeVar("Result")
+
+_FULL = "storage_full"
+_VERSION = 1
+_TABLES = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    last_accessed REAL NOT NULL,
+    model_name TEXT NOT NULL,
+    context_length INTEGER NOT NULL,
+    max_context_length INTEGER NOT NULL,
+    metadata TEXT NOT NULL
+);
+CREATE INDEX sessions_by_owner ON sessions (owner, last_accessed);
+CREATE TABLE messages (
+    session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (session, position)
+) WITHOUT ROWID;
+"""
+_COLUMNS = (
+    "id, created_at, last_accessed, model_name, context_length, max_context_length, metadata,"
+    " (SELECT count(*) FROM messages WHERE session = sessions.id)"
+)
+
+# Clients that make sessions in a loop must not fill the disk, under whatever names.
+_MOST_SESSIONS = 10_000
+_MOST_METADATA = 16 * 1024
+
+_MOST_INTEGER = 2**63 - 1  # that SQLite stores; a file may claim a longer context
+
+# A session that was not used for this long counts as inactive; it is kept.
+_ACTIVE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is known of a conversation beside its messages."""
+
+    id: str
+    created_at: float  # seconds since 1970
+    last_accessed: float
+    model_name: str
+    context_length: int  # tokens of the conversation as it was last computed
+    max_context_length: int
+    metadata: Mapping[str, Any]
+    message_count: int
+
+    @property
+    def active(self) -> bool:
+        """Whether it was used within the last hour."""
+        return time.time() - self.last_accessed < _ACTIVE_SECONDS
+
+
+class SessionStore:
+    """Thread-safe. Each owner sees and changes only sessions of its own.
+
+    The event loop asks by `ask`: one thread does what is asked in turn, as the lock would have it anyway, so that a
+    slow disk takes no thread that others need.
+    """
+
+    def __init__(self, path: Path | None, *, most_sessions: int = 1000, most_bytes: int = 1 << 20) -> None:
+        """Opens or makes the file; None keeps the sessions in memory.
+
+        An owner keeps at most `most_sessions`; the messages of a session take at most `most_bytes`.
+        """
+        self._most_sessions = most_sessions
+        self._most_bytes = most_bytes
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Conversations are private. SQLite gives its side files the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            path.chmod(0o600)
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="woolly-sessions")
+        self._db = sqlite3.connect(
+            ":memory:" if path is None else path, check_same_thread=False, isolation_level=None, timeout=10.0
+        )
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # A message is written once per answer: waiting for the disk costs little beside computing it, and a
+            # message that was confirmed survives a power cut too, not only the end of the process.
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            # Pages of the log: a short one leaves a full disk the room that deleting needs.
+            self._db.execute("PRAGMA wal_autocheckpoint = 32")
+            self._make_tables()
+            self._reserve = Reserve(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    async def ask(self, method: Callable[..., Result], *args: Any, **named: Any) -> Result:
+        """What one of the methods below gives, without waiting on the event loop's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(method, *args, **named))
+
+    def create(
+        self,
+        owner: str,
+        *,
+        model_name: str,
+        max_context_length: int,
+        metadata: Mapping[str, Any] | None = None,
+        messages: Sequence[Message] = (),
+    ) -> Session:
+        """A conversation that begins with these messages.
+
+        ApiError 409 where the owner, or the server, keeps as many as it may; 413 where the messages are too long.
+        """
+        text = _metadata(metadata or {})
+        self._check_size(0, messages, "system_prompt")
+        id, now = secrets.token_urlsafe(16), time.time()
+        with self._transaction() as db:
+            (n,) = db.execute("SELECT count(*) FROM sessions WHERE owner = ?", (owner,)).fetchone()
+            if n >= self._most_sessions:
+                raise ApiError(
+                    409,
+                    "session_limit_reached",
+                    f"this client keeps {n} sessions, and {self._most_sessions} are the most that it may",
+                    suggestion="Delete sessions that are no longer needed.",
+                )
+            (n,) = db.execute("SELECT count(*) FROM sessions").fetchone()
+            if n >= _MOST_SESSIONS:
+                raise ApiError(
+                    409,
+                    "session_limit_reached",
+                    f"the server keeps {_MOST_SESSIONS} sessions and cannot take another",
+                    suggestion="Delete sessions that are no longer needed.",
+                )
+            db.execute(
+                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, 0, ?, ?)",
+                (id, owner, now, now, model_name, min(max_context_length, _MOST_INTEGER), text),
+            )
+            self._write(db, id, 0, messages)
+            return self._find(db, owner, id)
+
+    def get(self, owner: str, id: str) -> Session:
+        """Returns one session; one that does not exist, or has another owner, is not found."""
+        with self._transaction() as db:
+            return self._find(db, owner, id)
+
+    def all(self, owner: str) -> list[Session]:
+        """All sessions of an owner, the last used first."""
+        with self._transaction() as db:
+            rows = db.execute(
+                f"SELECT {_COLUMNS} FROM sessions WHERE owner = ? ORDER BY last_accessed DESC, id", (owner,)
+            )
+            return [_session(row) for row in rows]
+
+    def messages(self, owner: str, id: str) -> list[Message]:
+        """The conversation so far."""
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            rows = db.execute("SELECT body FROM messages WHERE session = ? ORDER BY position", (id,))
+            return [json.loads(body) for (body,) in rows]
+
+    def check_room(self, owner: str, id: str, messages: Sequence[Message]) -> None:
+        """Raises ApiError 413 if a session has no room for these messages. The answer to what fits is always kept."""
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            (n,) = db.execute("SELECT total(length(body)) FROM messages WHERE session = ?", (id,)).fetchone()
+        self._check_size(int(n), messages, "messages")
+
+    def append(
+        self, owner: str, id: str, messages: Sequence[Message], *, after: int, context_length: int, model_name: str
+    ) -> Session:
+        """Adds a question and its answer, both or neither, behind the first `after` messages."""
+        with self._transaction() as db:
+            if self._find(db, owner, id).message_count != after:
+                raise ApiError(
+                    409,
+                    "session_conflict",
+                    f"the session {id!r} went on while this answer was made, which was not added to it",
+                    suggestion="Send one message of a session at a time.",
+                )
+            self._write(db, id, after, messages)
+            db.execute(
+                "UPDATE sessions SET last_accessed = ?, context_length = ?, model_name = ? WHERE id = ?",
+                (time.time(), context_length, model_name, id),
+            )
+            return self._find(db, owner, id)
+
+    def delete(self, owner: str, id: str) -> None:
+        """Forgets a session and its messages. Works on a full disk, so that room can be made."""
+        try:
+            self._delete(owner, id)
+        except ApiError as error:
+            if error.code != _FULL:
+                raise
+            with self._reserve.released():
+                self._shrink_log()
+                self._delete(owner, id)
+                self._shrink_log()
+
+    def close(self) -> None:
+        """Closes the file; further calls are refused."""
+        self._thread.shutdown()
+        with self._lock:
+            self._db.close()
+
+    def _shrink_log(self) -> None:
+        """Moves what SQLite's log holds into the file, as far as there is room."""
+        with self._lock, suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _delete(self, owner: str, id: str) -> None:
+        with self._transaction() as db:
+            self._find(db, owner, id)
+            db.execute("DELETE FROM sessions WHERE id = ?", (id,))
+
+    def _check_size(self, n_kept: int, messages: Sequence[Message], param: str) -> None:
+        n_bytes = sum(len(_body(message)) for message in messages)
+        if n_kept + n_bytes > self._most_bytes:
+            kept = f" beside the {n_kept} that the session holds" if n_kept else ""
+            raise ApiError(
+                413,
+                "session_too_large",
+                f"{param} takes {n_bytes} bytes{kept}; a session keeps at most {self._most_bytes}",
+                param=param,
+                suggestion="Begin another session, or send less.",
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing, one thread at a time."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:  # a full disk may have ended it
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    raise _storage_error(error) from error
+                raise
+
+    def _make_tables(self) -> None:
+        # In one transaction: a process that is killed here leaves an empty file, not half of the tables.
+        with self._transaction() as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise RequestError(f"the sessions file has version {version}, but {_VERSION} was expected")
+            if version == 0:
+                for statement in _TABLES.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    @staticmethod
+    def _find(db: sqlite3.Connection, owner: str, id: str) -> Session:
+        # A name that SQLite cannot store names no session.
+        row = None
+        if id.isascii() and id.isprintable():
+            row = db.execute(f"SELECT {_COLUMNS} FROM sessions WHERE id = ? AND owner = ?", (id, owner)).fetchone()
+        if row is None:
+            raise ApiError(
+                404,
+                "session_not_found",
+                f"there is no session {id[:64]!r}",
+                suggestion="GET /api/v1/sessions lists the sessions; POST /api/v1/sessions makes one.",
+            )
+        return _session(row)
+
+    @staticmethod
+    def _write(db: sqlite3.Connection, id: str, first: int, messages: Sequence[Message]) -> None:
+        bodies = map(_body, messages)
+        db.executemany(
+            "INSERT INTO messages VALUES (?, ?, ?)", ((id, first + i, body) for i, body in enumerate(bodies))
+        )
+
+
+def _storage_error(error: sqlite3.OperationalError) -> ApiError:
+    """Returns the error for a file that cannot be written, which no client and no code is to blame for."""
+    log.error("sessions cannot be stored", extra={"reason": str(error)})
+    if "full" in str(error):
+        return ApiError(
+            507,
+            _FULL,
+            "the disk that stores the sessions is full",
+            suggestion="Delete sessions that are no longer needed, or chat without a session.",
+        )
+    return ApiError(503, "storage_failed", f"the sessions cannot be stored: {error}", retry_after=5.0)
+
+
+def _body(message: Message) -> str:
+    """As it is kept: JSON in ASCII, so that its length is its bytes."""
+    return json.dumps(dict(message))
+
+
+def _metadata(metadata: Mapping[str, Any]) -> str:
+    """Returns its JSON in ASCII, because SQLite cannot store half a surrogate pair."""
+    try:
+        text = json.dumps(dict(metadata), allow_nan=False)
+    except ValueError:
+        raise ApiError(
+            400, "invalid_request", "metadata holds a number that JSON has no word for", param="metadata"
+        ) from None
+    if len(text) > _MOST_METADATA:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"metadata has {len(text)} bytes; at most {_MOST_METADATA} are kept",
+            param="metadata",
+        )
+    return text
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    id, created, accessed, model, length, longest, metadata, count = row
+    return Session(id, created, accessed, model, length, longest, json.loads(metadata), count)

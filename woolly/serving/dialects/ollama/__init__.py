@@ -1,0 +1,48 @@
+"""OLLAMA: /api/chat, /api/generate and what clients ask before them, in Ollama's words."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.ollama import absent, answers, embed, models, pull, replies
+from woolly.serving.errors import ApiError
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Ollama"]
+
+
+class Ollama(ChatDialect):
+    """Ollama's own API."""
+
+    name = "ollama"
+    prefix = "/api"
+    media_type = "application/x-ndjson"
+    fields = {"schema": "format", "reasoning_effort": "think", "max_tokens": "options.num_predict"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["Ollama"])
+        for part in (answers, embed, models, pull, absent):
+            self.router.include_router(part.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns Ollama's error, a text. Agents know a prompt that is too long by its first words."""
+        message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+        if error.code == "context_length_exceeded":
+            message = f"input length exceeds the context length: {message}"
+        return {"error": message}
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Returns the line that ends a stream with an error."""
+        return replies.line(dict(self.error(error)))
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields lines of JSON."""
+        return replies.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns one object."""
+        return await replies.whole(chunks, head)
+
+
+DIALECT = Ollama()

@@ -1,0 +1,190 @@
+"""Bodies as Ollama's clients send them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly import chat
+from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["AnswerBody", "ChatBody", "Function", "GenerateBody", "Message", "MessageCall"]
+
+
+_MOST_TOP = 20  # as Ollama has it
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")  # as Go writes it: 1h30m
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Function(BaseModel):
+    """The function of a call that was made before."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    arguments: dict[str, Any] | str = Field(default_factory=dict)
+    index: int | None = None
+
+
+class MessageCall(BaseModel):
+    """A call that was made before."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    function: Function
+    id: str | None = None
+    type: str | None = None
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: Items[MessageCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class AnswerBody(BaseModel):
+    """Fields of /api/chat and /api/generate."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    stream: bool | None = Field(None, description="Without it, the answer is streamed.")
+    format: str | dict[str, Any] | None = Field(None, description="json, or a JSON schema.")
+    think: bool | str | None = Field(None, description="Whether the model thinks, or how much.")
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = Field(
+        None, description="How long the model stays loaded after its last use; 0 without a prompt unloads it at once."
+    )
+    truncate: bool | None = Field(None, description="Accepted; prompts are not truncated.")
+    shift: bool | None = Field(None, description="Accepted; an answer ends where the context does.")
+    logprobs: bool | None = Field(None, description="Log-probabilities of the answer's tokens.")
+    top_logprobs: int | None = Field(None, description="How many of the likeliest tokens come with each, 0 to 20.")
+
+    @property
+    def kept(self) -> float | None:
+        """How many seconds the model stays loaded after its last use; infinite for ever, None if nothing is asked."""
+        given = self.keep_alive
+        if isinstance(given, str):
+            parts = _DURATION.findall(given)
+            if not given or "".join(number + unit for number, unit in parts) != given.lstrip("-+"):
+                raise refuse("keep_alive", f"it is {given[:40]!r}; seconds or a duration such as '5m' was expected")
+            total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+            given = -total if given[0] == "-" else total
+        return math.inf if given is not None and given < 0 else given
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the model should be unloaded."""
+        return self.kept == 0
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name."""
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_TOP:
+            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MOST_TOP} were expected")
+        if self.top_logprobs and not self.logprobs:
+            ignore("top_logprobs (without logprobs)")
+        if isinstance(self.format, str) and self.format not in ("", "json"):
+            raise refuse("format", f"it is {self.format[:40]!r}; 'json' or a JSON schema was expected")
+
+    @property
+    def schema_wanted(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must follow; None: any text."""
+        if isinstance(self.format, str):
+            return {"type": "object"} if self.format else None
+        return self.format
+
+    def asked(self, talk: Sequence[chat.Message], params: SamplingParams, **more: Any) -> ChatRequest:
+        """Returns the neutral conversation."""
+        effort = "medium" if self.think is True else {"max": "high"}.get(self.think, self.think) if self.think else None
+        return ChatRequest(
+            tuple(talk),
+            params,
+            schema=self.schema_wanted,
+            reasoning=ReasoningOptions(effort),
+            variables={"enable_thinking": False} if self.think is False else {},
+            **more,
+        )
+
+
+class ChatBody(AnswerBody):
+    """The body of /api/chat."""
+
+    messages: Items[Message] = Field(default_factory=list)
+    tools: Items[ToolSpec] | None = None
+    tool_choice: str | ChoiceSpec | None = Field(None, description="As OpenAI has it.")
+
+    def to_chat(self, params: SamplingParams) -> ChatRequest:
+        """Returns the neutral conversation; ApiError names what it cannot say."""
+        self.check()
+        talk = [_message(message, i) for i, message in enumerate(self.messages)]
+        choice = read_choice(self.tools, self.tool_choice, None)
+        last, is_bound = talk[-1], self.schema_wanted is not None or choice.is_enforced
+        begun = last.role == "assistant" and not last.calls and bool(last.content) and not is_bound
+        return self.asked(talk, params, tools=choice, continue_final=begun)
+
+
+class GenerateBody(AnswerBody):
+    """The body of /api/generate."""
+
+    prompt: str = ""
+    suffix: str | None = Field(None, description="The text behind the answer, for models that can fill in.")
+    system: str | None = None
+    template: str | None = None
+    raw: bool | None = Field(None, description="The prompt is not laid out by the model's template.")
+    images: list[Any] | None = None
+    context: list[int] | None = Field(None, description="Accepted; earlier turns are sent to /api/chat.")
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name."""
+        super().check()
+        if self.images:
+            raise refuse("images", "images are not supported here; send text")
+        if self.template:
+            raise refuse("template", "the model's own template is used; leave it out, or set raw")
+        if self.raw and self.system:
+            raise refuse("system", "it is given together with raw; leave one out")
+
+    def to_chat(self, params: SamplingParams) -> ChatRequest:
+        """Returns the prompt as a conversation."""
+        system = [chat.Message("system", self.system)] if self.system else []
+        return self.asked([*system, chat.Message("user", self.prompt)], params)
+
+
+def _message(message: Message, i: int) -> chat.Message:
+    where, role = f"messages.{i}", message.role.lower()
+    if role not in ("system", "user", "assistant", "tool"):
+        raise refuse(f"{where}.role", f"it is {message.role[:40]!r}; system, user, assistant or tool was expected")
+    if message.images:
+        raise refuse(f"{where}.images", "images are not supported here; send text")
+    return chat.Message(
+        role,
+        message.content or "",
+        message.tool_name if role == "tool" else None,
+        tuple(_call(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())),
+        message.tool_call_id if role == "tool" else None,
+        message.thinking if role == "assistant" else None,
+    )
+
+
+def _call(call: MessageCall, id: str) -> chat.ToolCall:
+    given = call.function.arguments
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return chat.ToolCall(call.id or id, call.function.name, text)

@@ -1,0 +1,120 @@
+"""/api/embed and /api/embeddings: vectors of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.meaning.embeddings import embed_texts
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.logs import ignore
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "EmbedBody",
+    "EmbedReply",
+    "EmbeddingBody",
+    "EmbeddingReply",
+    "ModelBody",
+    "embed",
+    "embed_prompt",
+    "router",
+]
+
+router = APIRouter()
+
+_LATER = "the operator sets it by --keep-alive"
+
+
+class ModelBody(BaseModel):
+    """Fields of both."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    keep_alive: float | str | None = Field(None, description=f"Accepted; {_LATER}.")
+    options: dict[str, Any] | None = Field(None, description="Accepted; no option changes a vector.")
+
+    def note(self) -> None:
+        """Tells which fields have no effect."""
+        if self.keep_alive is not None:
+            ignore(f"keep_alive ({_LATER})")
+        for name, value in (self.options or {}).items():
+            if value is not None:
+                ignore(f"options.{name}")
+
+
+class EmbedBody(ModelBody):
+    """The body of /api/embed."""
+
+    input: str | Items[str]
+    truncate: bool | None = Field(None, description="Cut texts that are too long; by default they are refused.")
+    dimensions: int | None = None
+
+
+class EmbeddingBody(ModelBody):
+    """The body of /api/embeddings."""
+
+    prompt: str
+
+
+class EmbedReply(BaseModel):
+    """Vectors of length 1; times are in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+    truncated: list[int] | None = None
+
+
+class EmbeddingReply(BaseModel):
+    """A vector as the model makes it."""
+
+    embedding: list[float]
+
+
+@router.post("/api/embed", responses={200: {"model": EmbedReply}}, response_model=None, summary="Make vectors of texts")
+async def embed(body: EmbedBody, request: Request) -> Response:
+    """Vectors of texts."""
+    body.note()
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    read = await embed_texts(
+        request, body.model, texts, _lists, dimensions=body.dimensions or None, truncate=bool(body.truncate)
+    )
+    return json_reply(
+        {
+            "model": body.model,
+            "embeddings": read.result,
+            "total_duration": int(1e9 * read.seconds),
+            "load_duration": int(1e9 * read.load_seconds),
+            "prompt_eval_count": read.n_tokens,
+            **({"truncated": list(read.cut)} if read.cut else {}),
+        },
+        read.headers,
+    )
+
+
+@router.post(
+    "/api/embeddings",
+    responses={200: {"model": EmbeddingReply}},
+    response_model=None,
+    summary="Make a vector of a text",
+)
+async def embed_prompt(body: EmbeddingBody, request: Request) -> Response:
+    """The vector of a text, not normalized; for older clients."""
+    body.note()
+    texts = [body.prompt] if body.prompt else []
+    read = await embed_texts(request, body.model, texts, _lists, field="prompt", normalize=False)
+    return json_reply({"embedding": read.result[0] if read.result else []})
+
+
+def _lists(rows: npt.NDArray[np.float32]) -> list[Any]:
+    out: list[Any] = rows.tolist()
+    return out

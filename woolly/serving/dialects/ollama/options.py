@@ -1,0 +1,49 @@
+"""Options of Ollama's requests, as parameters of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.parameters import Sampling
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["read_options"]
+
+_WHOLE = ("top_k", "repeat_last_n", "seed", "mirostat")
+_SAME = (
+    *_WHOLE, "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+    "stop", "mirostat_tau", "mirostat_eta",
+)  # fmt: skip
+
+
+def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:
+    """Returns the engine's parameters. Null asks for nothing; what has no effect here is noted.
+
+    `n_ctx` is the context of the model, which no request changes: a prompt that does not fit is refused.
+    """
+    sent = {name: value for name, value in (options or {}).items() if value is not None}
+    limit = _whole("num_predict", sent.pop("num_predict", -1))
+    context = _whole("num_ctx", sent.pop("num_ctx", 0))
+    if context > n_ctx:
+        ignore(f"options.num_ctx (the context is {n_ctx})")
+    fields = {name: _whole(name, sent[name]) if name in _WHOLE else sent[name] for name in _SAME if name in sent}
+    for name in sent.keys() - fields.keys():
+        ignore(f"options.{name}")
+    try:
+        # -1 and -2 are Ollama's words for no limit.
+        return Sampling.model_validate(fields).params(defaults, max_tokens=limit if limit >= 0 else None)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise refuse(f"options.{first['loc'][0]}", first["msg"][:1].lower() + first["msg"][1:]) from None
+
+
+def _whole(name: str, value: Any) -> int:
+    """Returns a whole number, which some clients send as 40.0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
+        raise refuse(f"options.{name}", f"it is {str(value)[:40]!r}; a whole number was expected")
+    return int(value)

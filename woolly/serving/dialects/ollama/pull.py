@@ -1,0 +1,129 @@
+"""POST /api/pull: answers for models that are here, and fetches others if the operator allows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.errors import StoreError
+from woolly.serving.dialects.answer import json_reply, stream_reply
+from woolly.serving.dialects.dialect import dialect_of
+from woolly.serving.dialects.ollama.replies import line
+from woolly.serving.errors import ApiError, refuse
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.router import APIRouter
+from woolly.serving.settings import Settings
+from woolly.store import HubName, is_catalogued, is_path, models_folder, remote_name
+from woolly.store import pull as fetch
+
+__all__ = ["PullBody", "pull", "router"]
+
+router = APIRouter()
+
+_SUCCESS = {"status": "success"}
+
+
+class PullBody(BaseModel):
+    """Which model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    name: str | None = Field(None, description="As model, for older clients.")
+    stream: bool | None = Field(None, description="Without it, progress is streamed.")
+    insecure: bool | None = Field(None, description="Accepted; nothing depends on it.")
+
+
+@router.post("/api/pull", response_model=None, summary="Fetch a model, with --allow-pull")
+async def pull(body: PullBody, request: Request) -> Response:
+    """Reports success for a model that is here. Downloads another only if --allow-pull is set."""
+    name = body.model or body.name
+    if not name:
+        raise ApiError(400, "invalid_request", "model: it is missing", param="model")
+    steps = _nothing() if await _is_here(request, name) else _download(_allowed(request, name))
+    if body.stream is False:
+        async for _ in steps:
+            pass
+        return json_reply(_SUCCESS)
+    return stream_reply(dialect_of(request), _lines(steps), AsyncExitStack())
+
+
+async def _is_here(request: Request, name: str) -> bool:
+    try:
+        await request.app.state.models.get(name)
+    except ApiError as error:
+        if error.code != "model_not_found":
+            raise
+        return False
+    return True
+
+
+def _allowed(request: Request, name: str) -> str:
+    """Returns the name for the store. ApiError 403 or 400 if it is not fetched for a client."""
+    settings: Settings = request.app.state.settings
+    if not settings.allow_pull:
+        raise ApiError(
+            403,
+            "access_denied",
+            f"{name[:200]} is not here, and requests download nothing; run `woolly pull {name[:200]}`, or start the"
+            " server with --allow-pull",
+        )
+    check_admin(request)
+    name = name.removesuffix(":latest")
+    if not _is_public(name):
+        raise refuse("model", f"it is {name[:200]!r}; a name of the catalogue or of the hub was expected")
+    if settings.folder != models_folder():
+        raise ApiError(400, "invalid_request", "downloads go to the default folder, but the server has --models-dir")
+    return name
+
+
+def _is_public(name: str) -> bool:
+    """Whether a name is one of the catalogue or of the hub: not a path here, nor any address that we can reach."""
+    try:
+        return is_catalogued(name) or (not is_path(name) and isinstance(remote_name(name), HubName))
+    except StoreError:
+        return False
+
+
+async def _nothing() -> AsyncIterator[dict[str, Any]]:
+    return
+    yield {}
+
+
+async def _download(name: str) -> AsyncIterator[dict[str, Any]]:
+    """Yields the progress of a download, which goes on if the client leaves."""
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+
+    def report(done: int, total: int) -> None:
+        news_line = {"status": f"pulling {name}", "total": total, "completed": done}
+        loop.call_soon_threadsafe(news.put_nowait, news_line)
+
+    async def work() -> None:
+        try:
+            await asyncio.to_thread(fetch, name, progress=report)
+        finally:
+            news.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    while (step := await news.get()) is not None:
+        yield step
+    try:
+        await task
+    except StoreError as error:
+        raise ApiError(400, "model_not_found", str(error), param="model") from error
+
+
+async def _lines(steps: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    yield line({"status": "pulling manifest"})
+    async for step in steps:
+        yield line(step)
+    yield line({"status": "verifying sha256 digest"})
+    yield line({"status": "writing manifest"})
+    yield line(_SUCCESS)

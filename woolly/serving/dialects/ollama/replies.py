@@ -1,0 +1,150 @@
+"""Replies in Ollama's words: lines of JSON, and the object that they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.arguments import arguments_object
+from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
+from woolly.serving.dialects.dialect import Head
+from woolly.serving.dialects.heartbeat import with_heartbeats
+
+__all__ = ["Form", "Lines", "at_once", "frames", "line", "moment", "whole"]
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the reply repeats of the request, and which of the two shapes it has."""
+
+    model: str  # as the client named it
+    kind: Literal["chat", "generate"]
+
+
+class Lines:
+    """Turns the events of an answer into lines; a call comes whole, when its last character is there."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._form: Form = head.form
+        self._tokenizer = head.running.tokenizer
+        self._track = None
+        if head.layout.params.logprobs is not None:
+            self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
+        self._call: CallStart | None = None
+        self._arguments: list[str] = []
+
+    def read(self, chunk: ChatChunk) -> list[Data]:
+        """Returns the lines that a chunk makes; the first one has the log-probabilities of its tokens."""
+        lines = [data for event in chunk.events for data in self._push(event)]
+        if self._track is not None and (placed := self._track.push(chunk.raw, chunk.logprobs)):
+            if not lines:
+                lines = [_line(self._form)]
+            lines[0]["logprobs"] = chat_logprobs(self._tokenizer, placed)["content"]
+        return lines
+
+    def _push(self, event: Event) -> list[Data]:
+        if isinstance(event, CallArguments):
+            self._arguments.append(event.text)
+            return []
+        lines = self._take_call()
+        if isinstance(event, CallStart):
+            self._call = event
+        elif isinstance(event, Text):
+            lines.append(_line(self._form, event.text))
+        elif isinstance(event, Reasoning):
+            lines.append(_line(self._form, thinking=event.text))
+        elif isinstance(event, Finished):
+            lines.append(self._end(event))
+        return lines
+
+    def _take_call(self) -> list[Data]:
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        function = {"index": call.index, "name": call.name, "arguments": arguments_object("".join(self._arguments))}
+        self._arguments.clear()
+        return [_line(self._form, calls=[{"id": call.id, "function": function}])]
+
+    def _end(self, event: Finished) -> Data:
+        timings = self._head.running.timings()
+        prompt, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
+        return {
+            **_line(self._form),
+            "done": True,
+            "done_reason": "length" if event.reason == "length" else "stop",
+            "total_duration": prompt + answer,  # nanoseconds, as all durations
+            "load_duration": 0,
+            "prompt_eval_count": event.usage.n_prompt,
+            "prompt_eval_cached_count": event.usage.n_cached,
+            "prompt_eval_duration": prompt,
+            "eval_count": event.usage.n_answer,
+            "eval_duration": answer,
+        }
+
+
+def line(data: Data) -> bytes:
+    """Returns a line of JSON."""
+    return (json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "replace")
+
+
+def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    """Yields the lines, and empty ones while there are none."""
+    return with_heartbeats(_frames(chunks, head), lambda: line(_line(head.form)))
+
+
+async def _frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    lines = Lines(head)
+    async for chunk in chunks:
+        for data in lines.read(chunk):
+            yield line(data)
+
+
+async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+    """Returns the last line with what all lines say."""
+    lines = Lines(head)
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Data] = []
+    logprobs: list[Data] = []
+    last: Data = {}
+    async for chunk in chunks:
+        for last in lines.read(chunk):
+            part = last.get("message", last)
+            texts.append(part.get("content", part.get("response", "")))
+            thoughts.append(part.get("thinking", ""))
+            calls += part.get("tool_calls", ())
+            logprobs += last.get("logprobs", ())
+    said = _said(head.form, "".join(texts), "".join(thoughts), calls)
+    return {**last, **said, **({"logprobs": logprobs} if logprobs else {})}
+
+
+def at_once(form: Form, reason: Literal["load", "unload"]) -> Data:
+    """Returns the reply to a request that only loads or unloads the model."""
+    return {**_line(form), "done": True, "done_reason": reason}
+
+
+def moment(seconds: float | None = None) -> str:
+    """Returns a time as RFC 3339 has it; by default now."""
+    now = datetime.now(timezone.utc) if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
+    return now.isoformat().replace("+00:00", "Z")
+
+
+def _line(form: Form, text: str = "", thinking: str = "", calls: list[Data] | None = None) -> Data:
+    return {"model": form.model, "created_at": moment(), **_said(form, text, thinking, calls), "done": False}
+
+
+def _said(form: Form, text: str, thinking: str, calls: list[Data] | None) -> Data:
+    more: Data = {"thinking": thinking} if thinking else {}
+    if form.kind == "generate":
+        return {"response": text, **more}
+    if calls:
+        more["tool_calls"] = calls
+    return {"message": {"role": "assistant", "content": text, **more}}

@@ -1,0 +1,41 @@
+"""OPENAI: models, completions, embeddings, files and batches under /v1, in OpenAI's words."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from woolly.llm import ChatChunk
+from woolly.serving.dialects.completions import chat
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.openai import batches, embeddings, files, models, routes
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "OpenAI"]
+
+
+class OpenAI(ChatDialect):
+    """OpenAI's API."""
+
+    name = "openai"
+    prefix = "/v1"
+    fields = chat.FIELDS
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["OpenAI"])
+        for part in (models, routes, embeddings, files, batches):
+            self.router.include_router(part.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns OpenAI's error object."""
+        return error_body(error)
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields server-sent events."""
+        return chat.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns a chat.completion."""
+        return await chat.whole(chunks, head)
+
+
+DIALECT = OpenAI()

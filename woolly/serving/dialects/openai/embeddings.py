@@ -1,0 +1,23 @@
+"""/v1/embeddings, and what others put beside it: /v1/rerank, /v1/score and /v1/classify."""
+
+from __future__ import annotations
+
+from woolly.serving.dialects.meaning.embeddings import embeddings
+from woolly.serving.dialects.meaning.ranking import classify, rerank, score
+from woolly.serving.dialects.meaning.replies import (
+    ClassifyReply,
+    EmbeddingsReply,
+    RankedText,
+    RerankReply,
+    ScoreReply,
+)
+from woolly.serving.router import APIRouter
+
+__all__ = ["router"]
+
+router = APIRouter()
+router.post("/v1/embeddings", responses={200: {"model": EmbeddingsReply}}, response_model=None)(embeddings)
+for _path in ("/v1/rerank", "/v1/reranking"):
+    router.post(_path, responses={200: {"model": RerankReply | list[RankedText]}}, response_model=None)(rerank)
+router.post("/v1/score", responses={200: {"model": ScoreReply}}, response_model=None)(score)
+router.post("/v1/classify", responses={200: {"model": ClassifyReply}}, response_model=None)(classify)

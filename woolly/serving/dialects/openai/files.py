@@ -1,0 +1,91 @@
+"""/v1/files: what batches read and write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import FileResponse
+
+from woolly.serving.answers.threads import run_held
+from woolly.serving.batches.store import BatchStore
+from woolly.serving.dialects.openai.form import read_form
+from woolly.serving.errors import ApiError, refuse
+from woolly.serving.gate.identity import owner_of
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "create_file",
+    "delete_file",
+    "get_content",
+    "get_file",
+    "list_files",
+    "router",
+    "shown",
+    "store_of",
+]
+
+router = APIRouter()
+
+_PURPOSE = "batch"
+
+
+@router.post("/v1/files", response_model=None)
+async def create_file(request: Request) -> dict[str, Any]:
+    """Keeps a file of rows; a form of `purpose` and `file`, as OpenAI's clients send it."""
+    form = await run_held(read_form, request.scope["state"].get("form_type", ""), await request.body())
+    purpose = form.get("purpose", (None, b""))[1].decode("utf-8", "replace")
+    if purpose != _PURPOSE:
+        raise refuse("purpose", f"it is {purpose[:40]!r}; this server keeps files of the purpose 'batch'")
+    if "file" not in form:
+        raise refuse("file", "a file was expected in the form")
+    name, data = form["file"]
+    async with request.app.state.batches.changing:
+        file = await run_held(
+            store_of(request).add_file, owner_of(request), (name or "rows.jsonl")[:200], purpose, data
+        )
+    return shown(file)
+
+
+@router.get("/v1/files")
+async def list_files(request: Request) -> dict[str, Any]:
+    """The client's files, the latest first."""
+    found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "file")
+    files = [shown(file) for file in found]
+    return {"object": "list", "data": files, "has_more": False}
+
+
+@router.get("/v1/files/{id}")
+async def get_file(id: str, request: Request) -> dict[str, Any]:
+    """What is known of a file."""
+    return shown(await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file"))
+
+
+@router.get("/v1/files/{id}/content", response_class=Response)
+async def get_content(id: str, request: Request) -> Response:
+    """The bytes of a file."""
+    file = await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file")
+    path = store_of(request).content(id)
+    if not path.is_file():
+        raise ApiError(404, "not_found", f"the content of {id} is not here any more")
+    return FileResponse(path, media_type="application/jsonl", filename=file["filename"])
+
+
+@router.delete("/v1/files/{id}")
+async def delete_file(id: str, request: Request) -> dict[str, Any]:
+    """Removes a file."""
+    async with request.app.state.batches.changing:
+        await run_held(store_of(request).delete_file, owner_of(request), id)
+    return {"id": id, "object": "file", "deleted": True}
+
+
+def store_of(request: Request) -> BatchStore:
+    """Returns the store of the server."""
+    store: BatchStore = request.app.state.batches.store
+    return store
+
+
+def shown(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object as a client sees it."""
+    return {name: value for name, value in found.items() if name != "owner"}

@@ -1,0 +1,70 @@
+"""The form (multipart/form-data) of an upload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from email.message import EmailMessage
+from email.parser import BytesParser
+from email.policy import HTTP
+
+from woolly.serving.errors import ApiError
+
+__all__ = ["read_form"]
+
+_MOST_PARTS = 64
+_MOST_HEAD = 8192  # bytes of the headers of a part
+_PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it as it is
+
+
+def read_form(kind: str, body: bytes) -> dict[str, tuple[str | None, bytes]]:
+    """Returns the file name and the content of each field. ApiError 400 if the body is no form.
+
+    `kind` is the Content-Type. Boundaries are found in one pass, whatever lines the contents have.
+    """
+    if not kind.lower().startswith("multipart/form-data"):
+        raise _wrong("a form (multipart/form-data) with purpose and file was expected")
+    boundary = _headers(f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace")).get_boundary()
+    if not boundary:
+        raise _wrong("the Content-Type of the form has no boundary")
+    fields: dict[str, tuple[str | None, bytes]] = {}
+    for n, part in enumerate(_parts(body, boundary.encode("latin-1", "replace"))):
+        if n == _MOST_PARTS:
+            raise _wrong(f"the form has more than {_MOST_PARTS} fields")
+        end = part.find(b"\r\n\r\n", 0, _MOST_HEAD)
+        if end < 0:
+            raise _wrong("a field of the form has no headers")
+        headers = _headers(part[: end + 4])
+        if str(headers.get("content-transfer-encoding", "")).lower() not in _PLAIN:
+            raise _wrong("a field of the form has a Content-Transfer-Encoding; send it as it is")
+        name = headers.get_param("name", header="content-disposition")
+        if isinstance(name, str):
+            fields[name] = (headers.get_filename(), part[end + 4 :])
+    return fields
+
+
+def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
+    """Yields what is between two boundaries, from the line after the first on."""
+    mark = b"\r\n--" + boundary
+    at = len(mark) - 2 if body.startswith(mark[2:]) else _after(body, mark, 0)
+    while not body.startswith(b"--", at):
+        start = body.find(b"\r\n", at)
+        end = body.find(mark, at)
+        if start < 0 or end < 0:
+            raise _wrong("the form ends before its last boundary")
+        yield body[start + 2 : end]
+        at = end + len(mark)
+
+
+def _after(body: bytes, mark: bytes, at: int) -> int:
+    found = body.find(mark, at)
+    if found < 0:
+        raise _wrong("the form does not have the boundary that its Content-Type names")
+    return found + len(mark)
+
+
+def _headers(data: bytes) -> EmailMessage:
+    return BytesParser(policy=HTTP).parsebytes(data, headersonly=True)
+
+
+def _wrong(message: str) -> ApiError:
+    return ApiError(400, "invalid_request", message)

@@ -1,0 +1,53 @@
+"""/v1/models: which models there are."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from fastapi import Request
+
+from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
+from woolly.serving.loading.manager import ModelInfo
+from woolly.serving.router import APIRouter
+
+__all__ = ["list_models", "one_model", "router"]
+
+router = APIRouter()
+
+
+@router.get("/v1/models", response_model=ReplyModels)
+async def list_models(request: Request) -> dict[str, Any]:
+    """Every model that can be asked for."""
+    models = [_model(info) for info in await request.app.state.models.list()]
+    ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": models, "has_more": False, **ends}
+
+
+@router.get("/v1/models/{id:path}", response_model=ReplyModel)
+async def one_model(id: str, request: Request) -> dict[str, Any]:
+    """One model by its name."""
+    return _model(await request.app.state.models.get(id))
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "id": info.name,
+        "object": "model",
+        "type": "model",
+        "display_name": info.description,
+        "created": info.created,
+        "created_at": datetime.fromtimestamp(info.created, timezone.utc).isoformat().replace("+00:00", "Z"),
+        "max_input_tokens": info.context_length,
+        "max_tokens": info.context_length,
+        "owned_by": "woolly",
+        "aliases": list(info.aliases),
+        "meta": {
+            "architecture": info.architecture,
+            "n_params": info.parameters,
+            "size": info.size_bytes,
+            "n_ctx": info.context_length,
+            "loaded": info.loaded,
+            "unsupported": info.unsupported,  # Woolly's own: why it cannot be run
+        },
+    }

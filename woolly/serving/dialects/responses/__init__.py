@@ -1,0 +1,57 @@
+"""RESPONSES: /v1/responses, in the words of OpenAI's Responses API."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import named_event
+from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialects.responses import replies, routes
+from woolly.serving.errors import ApiError, error_body
+from woolly.serving.router import APIRouter
+
+__all__ = ["DIALECT", "Responses"]
+
+
+class Responses(ChatDialect):
+    """OpenAI's Responses API."""
+
+    name = "responses"
+    prefix = "/v1/responses"
+    aliases = ("/responses",)
+    fields = {  # noqa: RUF012 - a constant of the class
+        "continue_final": "input",
+        "max_tokens": "max_output_tokens",
+        "prompt": "input",
+        "reasoning_effort": "reasoning.effort",
+        "schema": "text.format",
+    }
+
+    def __init__(self) -> None:
+        self.router = APIRouter(tags=["OpenAI responses"])
+        self.router.include_router(routes.router)
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns OpenAI's error object. Codex knows a server that is busy by this code."""
+        body = error_body(error)
+        if error.status == 503:
+            body["error"]["code"] = "server_is_overloaded"
+        return body
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Returns the event of a stream that fails where no response can say so."""
+        told = self.error(error)["error"]
+        return named_event(
+            {"type": "error", **{name: told[name] for name in ("code", "message", "param")}, "sequence_number": 0}
+        )
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields server-sent events."""
+        return replies.frames(chunks, head)
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns a response."""
+        return await replies.whole(chunks, head)
+
+
+DIALECT = Responses()

@@ -1,0 +1,162 @@
+"""Bodies as clients of OpenAI's responses send them: every field is honoured, harmless, or refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.chat import ChatRequest, Message, ReasoningOptions
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.dialects.responses.items import read_items
+from woolly.serving.dialects.responses.tools import Toolbox, read_choice, read_tools
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["ResponseBody", "ResponseReasoning", "ResponseText"]
+
+_HARMLESS = "Accepted; nothing depends on it."
+_MAX_TOP = 20  # alternatives to a token, as OpenAI has it
+_LOGPROBS = "message.output_text.logprobs"
+_SEALED = "reasoning.encrypted_content"
+
+
+class ResponseReasoning(BaseModel):
+    """How much a model thinks, and how its thoughts are shown: as they are, whichever summary is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: Any = Field(None, description=_HARMLESS)
+    mode: Any = Field(None, description=_HARMLESS)
+
+
+class ResponseText(BaseModel):
+    """The form of an answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: dict[str, Any] | None = Field(None, description="text, json_object, or json_schema with its schema.")
+    verbosity: str | None = None
+
+
+class ResponseBody(Sampling):
+    """The body of /v1/responses."""
+
+    model: str | None = Field(None, description="Name of a model; any name, if one model is served.")
+    input: str | Items[dict[str, Any]] | None = Field(None, description="A text of the user, or items.")
+    instructions: str | None = Field(None, description="The system prompt.")
+    tools: Items[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ResponseReasoning | None = None
+    text: ResponseText | None = None
+    max_output_tokens: int | None = Field(None, description="Most tokens of the answer, thoughts included.")
+    top_logprobs: int | None = None
+    include: Items[str] | None = None
+    stream: bool | None = None
+    store: bool | None = Field(None, description="Whether the response can be continued and fetched; true without it.")
+    previous_response_id: str | None = Field(None, description="A stored response that this one continues.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Switches of the model's chat template.")
+
+    metadata: dict[str, Any] | None = Field(None, description="Given back with the response.")
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="Accepted; no item is dropped.")
+    stream_options: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    user: str | None = Field(None, description=_HARMLESS)
+    safety_identifier: str | None = Field(None, description=_HARMLESS)
+    service_tier: str | None = Field(None, description=_HARMLESS)
+    prompt_cache_key: str | None = Field(None, description="Accepted; prefixes are found without it.")
+    prompt_cache_retention: str | None = Field(None, description=_HARMLESS)
+    prompt_cache_options: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    client_metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    access_programs: dict[str, Any] | None = Field(None, description=_HARMLESS)
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+    moderation: Any = None
+    context_management: Any = None
+    max_tool_calls: int | None = None
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The input as items."""
+        if isinstance(self.input, str):
+            return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
+        return self.input or []
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether thoughts are shown as a summary, which some clients show alone."""
+        reasoning = self.reasoning
+        return reasoning is not None and (reasoning.summary or reasoning.generate_summary) is not None
+
+    @property
+    def has_sealed(self) -> bool:
+        """Whether thoughts come sealed too, for clients that send them back."""
+        return _SEALED in (self.include or ())
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether log-probabilities are asked for."""
+        return _LOGPROBS in (self.include or ()) or self.top_logprobs is not None
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name; notes what has no effect."""
+        if self.background:
+            raise refuse("background", "answers are given at once; leave it out, and stream")
+        if self.conversation is not None:
+            raise refuse("conversation", "conversations are not stored; use previous_response_id, or send all items")
+        for name in ("prompt", "moderation", "context_management", "max_tool_calls"):
+            if getattr(self, name) is not None:
+                raise refuse(name, "it is not supported; leave it out")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MAX_TOP:
+            raise refuse("top_logprobs", f"it is {self.top_logprobs}; 0 to {_MAX_TOP} were expected")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1 and self.max_output_tokens != -1:
+            raise refuse("max_output_tokens", f"it is {self.max_output_tokens}; at least 1 was expected")
+        for name in self.include or ():
+            if name not in (_LOGPROBS, _SEALED):
+                ignore(f"include ({name[:60]})")
+        if self.text is not None and self.text.verbosity not in (None, "medium"):
+            ignore("text.verbosity")
+
+    def toolbox(self) -> Toolbox:
+        """Returns the tools that can be called here."""
+        return read_tools(self.tools or ())
+
+    def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: Toolbox) -> ChatRequest:
+        """Returns the neutral request about these items."""
+        self.check()
+        talk = read_items(items)
+        if self.instructions:
+            talk.insert(0, Message("system", self.instructions))
+        if not talk:
+            raise refuse("input", "it is empty; a text or items were expected")
+        schema, choice = self._schema(), read_choice(toolbox, self.tool_choice, self.parallel_tool_calls)
+        seed = None if self.seed is None or -1 <= self.seed < 2**32 else self.seed % (2**32 - 1)
+        logprobs = (self.top_logprobs or 0) if self.has_logprobs else None
+        params = self.params(defaults, max_tokens=self.max_output_tokens, logprobs=logprobs, seed=seed)
+        last, is_bound = talk[-1], schema is not None or choice.is_enforced
+        return ChatRequest(
+            tuple(talk),
+            params,
+            choice,
+            schema,
+            ReasoningOptions(self.reasoning.effort if self.reasoning is not None else None),
+            variables=self.chat_template_kwargs or {},
+            continue_final=last.role == "assistant" and not last.calls and bool(last.content) and not is_bound,
+        )
+
+    def _schema(self) -> dict[str, Any] | None:
+        format = None if self.text is None else self.text.format
+        kind = "text" if format is None else format.get("type")
+        if format is None or kind == "text":
+            return None
+        if kind == "json_object":
+            return {"type": "object"}
+        if kind == "json_schema" and isinstance(schema := format.get("schema"), dict):
+            return schema
+        raise refuse("text.format", "'text', 'json_object', or 'json_schema' with its schema was expected")

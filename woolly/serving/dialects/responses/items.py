@@ -1,0 +1,166 @@
+"""Input items as clients of OpenAI's responses send them, read as messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from woolly.chat import Message, Part, TextPart, ToolCall
+from woolly.serving.dialects.sealed import unseal
+from woolly.serving.dialects.unseen import UNSEEN_IMAGE
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["read_items"]
+
+Item = Mapping[str, Any]
+
+_ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+class _Talk:
+    """Messages so far, and the assistant's one that items still add to.
+
+    Thoughts, text and calls in a row are one message, and so is text between a call and its result.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._texts: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._thoughts: list[str] = []
+
+    def think(self, thought: str) -> None:
+        if self._texts or self._calls:
+            self.close()
+        if thought:
+            self._thoughts.append(thought)
+
+    def say(self, text: str) -> None:
+        self._texts.append(text)
+
+    def call(self, call: ToolCall) -> None:
+        self._calls.append(call)
+
+    def add(self, message: Message) -> None:
+        self.close()
+        self.messages.append(message)
+
+    def close(self) -> None:
+        if self._texts or self._calls or self._thoughts:
+            text, thought = "\n\n".join(self._texts), "\n".join(self._thoughts)
+            self.messages.append(Message("assistant", text, calls=tuple(self._calls), reasoning=thought or None))
+        self._texts, self._calls, self._thoughts = [], [], []
+
+
+def read_items(items: Sequence[Item]) -> list[Message]:
+    """Returns the messages; ApiError names what they cannot say."""
+    talk = _Talk()
+    for i, item in enumerate(items):
+        _read(item, f"input.{i}", talk)
+    talk.close()
+    return talk.messages
+
+
+def _read(item: Item, where: str, talk: _Talk) -> None:
+    kind = item.get("type") or ("message" if "role" in item else None)
+    if kind == "message":
+        _read_message(item, where, talk)
+    elif kind == "reasoning":
+        talk.think(unseal(_text(item, "encrypted_content")) or _thought(item))
+    elif kind == "function_call":
+        name, namespace = _needed(item, "name", where), _text(item, "namespace")
+        full = f"{namespace}.{name}" if namespace else name
+        talk.call(ToolCall(_needed(item, "call_id", where), full, _text(item, "arguments") or "{}"))
+    elif kind == "custom_tool_call":
+        arguments = json.dumps({"input": _text(item, "input") or ""}, ensure_ascii=False)
+        talk.call(ToolCall(_needed(item, "call_id", where), _needed(item, "name", where), arguments))
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))
+    elif isinstance(kind, str):
+        ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
+    else:
+        raise refuse(f"{where}.type", "an item needs a type, such as 'message'")
+
+
+def _read_message(item: Item, where: str, talk: _Talk) -> None:
+    role = _ROLES.get(str(item.get("role")))
+    if role is None:
+        raise refuse(f"{where}.role", f"it is {str(item.get('role'))[:40]!r}; expected one of: {', '.join(_ROLES)}")
+    content = item.get("content")
+    if isinstance(content, str):
+        parts: list[Part] = [TextPart(content)]
+    elif isinstance(content, list):
+        parts = [TextPart(_part(part, f"{where}.content.{j}")) for j, part in enumerate(content)]
+    else:
+        raise refuse(f"{where}.content", "a text or a list of parts was expected")
+    if role == "assistant":
+        talk.say("".join(part.text for part in parts if isinstance(part, TextPart)))
+    else:
+        talk.add(Message(role, parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else tuple(parts)))
+
+
+def _part(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in _TEXTS:
+        if (text := _text(part, "text")) is None:
+            raise refuse(f"{where}.text", "a text part needs a text")
+        return text
+    if kind == "refusal":
+        return _text(part, "refusal") or ""
+    if kind == "input_file" and (text := _file_text(_text(part, "file_data"))) is not None:
+        return "\n".join(one for one in (_text(part, "filename"), text) if one)
+    what = "images are" if kind == "input_image" else f"a part of type {str(kind)[:40]!r} is"
+    raise refuse(where, f"{what} not supported here; send text")
+
+
+def _result(output: Any, where: str) -> str:
+    """Returns the text of a call's result. Images in it become a note, so that an agent's conversation can go on."""
+    if isinstance(output, str):
+        return output
+    if not isinstance(output, list):
+        raise refuse(f"{where}.output", "a text or a list of parts was expected")
+    texts = []
+    for j, part in enumerate(output):
+        if isinstance(part, Mapping) and part.get("type") == "input_image":
+            ignore("input.output.input_image (the model reads a note)")
+            texts.append(UNSEEN_IMAGE)
+        else:
+            texts.append(_part(part, f"{where}.output.{j}"))
+    return "\n".join(texts)
+
+
+def _thought(item: Item) -> str:
+    """Returns the text of a thought: the thought itself, else its summary."""
+    for name in ("content", "summary"):
+        parts = item.get(name)
+        texts = [_text(part, "text") or "" for part in parts if isinstance(part, Mapping)] if parts else []
+        if any(texts):
+            return "\n".join(texts)
+    return ""
+
+
+def _file_text(data: str | None) -> str | None:
+    """Returns the text of a file that is sent as data: of plain text, None for another kind."""
+    head, comma, body = (data or "").partition(",")
+    if not (comma and head.startswith("data:text/")):
+        return None
+    try:
+        return base64.b64decode(body, validate=True).decode() if head.endswith(";base64") else body
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _text(item: Item, name: str) -> str | None:
+    value = item.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _needed(item: Item, name: str, where: str) -> str:
+    if not (value := _text(item, name)):
+        raise refuse(f"{where}.{name}", "it is missing; a text was expected")
+    return value

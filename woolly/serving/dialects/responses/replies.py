@@ -1,0 +1,213 @@
+"""Replies of OpenAI's responses: the response itself, and the events of its stream."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import named_event
+from woolly.serving.dialects.answer import settle_error
+from woolly.serving.dialects.dialect import Head
+from woolly.serving.dialects.heartbeat import with_heartbeats
+from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.output import Output
+from woolly.serving.dialects.responses.store import ResponseStore
+from woolly.serving.dialects.responses.tools import Toolbox
+from woolly.serving.errors import ApiError
+
+__all__ = ["Form", "failed_frames", "frames", "whole"]
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a response repeats of its request, and what the body asks of it."""
+
+    fields: Data  # of the response, as it begins
+    items: list[Data]  # of the input
+    toolbox: Toolbox
+    store: ResponseStore
+    owner: str
+    has_summary: bool
+    has_sealed: bool
+    has_logprobs: bool
+    is_kept: bool
+    previous: str | None = field(default=None)
+
+    @classmethod
+    def of(cls, body: ResponseBody, toolbox: Toolbox, items: list[Data], store: ResponseStore, owner: str) -> Form:
+        """Reads the body; `items` are those of its own input."""
+        return cls(
+            _fields(body),
+            [item if "id" in item else {**item, "id": f"item_{secrets.token_hex(12)}"} for item in items],
+            toolbox,
+            store,
+            owner,
+            body.has_summary,
+            body.has_sealed,
+            body.has_logprobs,
+            body.store is not False,
+            body.previous_response_id,
+        )
+
+
+class _Numbers:
+    """Numbers the events of one stream."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def frame(self, data: Data) -> bytes:
+        """Returns an event with its number, as bytes."""
+        numbered = {**data, "sequence_number": self._next}
+        self._next += 1
+        return named_event(numbered)
+
+
+async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
+    """Returns the response."""
+    output, response = Output(head), _begun(head.form, head.running.model.name)
+    with _shown(head, response) as is_cancelled:
+        try:
+            async for chunk in chunks:
+                output.push(chunk)
+        except ApiError:
+            if not is_cancelled():
+                raise
+            output.close("incomplete")
+            return _keep(head, {**response, "status": "cancelled", "output": output.items})
+    return _keep(head, _ended(response, head, output, is_stream=False))
+
+
+def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    """Yields server-sent events: created, in progress, those of the items, and the end.
+
+    While there are none, the response is in progress again: comments do not keep a client waiting.
+    """
+    numbers, response = _Numbers(), _begun(head.form, head.running.model.name)
+    beat = {"type": "response.in_progress", "response": response}
+    return with_heartbeats(_frames(chunks, head, numbers, response), lambda: numbers.frame(beat))
+
+
+async def _frames(
+    chunks: AsyncIterator[ChatChunk], head: Head, numbers: _Numbers, response: Data
+) -> AsyncIterator[bytes]:
+    output = Output(head)
+    with _shown(head, response) as is_cancelled:
+        for kind in ("created", "in_progress"):
+            yield numbers.frame({"type": f"response.{kind}", "response": response})
+        try:
+            async for chunk in chunks:
+                for data in output.push(chunk):
+                    yield numbers.frame(data)
+        except Exception as error:
+            refusal = settle_error(error)
+            for data in output.close("incomplete"):
+                yield numbers.frame(data)
+            end = {**response, "output": output.items}
+            end |= {"status": "cancelled"} if is_cancelled() else _failure(refusal)
+            yield numbers.frame({"type": "response.failed", "response": _keep(head, end)})
+            return
+    end = _keep(head, _ended(response, head, output, is_stream=True))
+    yield numbers.frame({"type": f"response.{end['status']}", "response": end})
+
+
+async def failed_frames(form: Form, model: str, error: ApiError) -> AsyncIterator[bytes]:
+    """Yields the stream of a response that fails before its first item."""
+    numbers, response = _Numbers(), _begun(form, model)
+    for kind in ("created", "in_progress"):
+        yield numbers.frame({"type": f"response.{kind}", "response": response})
+    yield numbers.frame({"type": "response.failed", "response": {**response, **_failure(error)}})
+
+
+def _shown(head: Head, response: Data) -> AbstractContextManager[Any]:
+    form: Form = head.form
+    return form.store.running(form.owner, response, head.running.cancel)
+
+
+def _keep(head: Head, response: Data) -> Data:
+    form: Form = head.form
+    if form.is_kept:
+        form.store.keep(form.owner, response, form.items, form.previous)
+    return response
+
+
+def _fields(body: ResponseBody) -> Data:
+    reasoning = body.reasoning
+    text = {} if body.text is None else body.text.model_dump(exclude_none=True)
+    return {
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {
+            "effort": None if reasoning is None else reasoning.effort,
+            "summary": None if reasoning is None else reasoning.summary or reasoning.generate_summary,
+        },
+        "store": body.store is not False,
+        "temperature": body.temperature,
+        "text": {"format": {"type": "text"}, **text},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "background": False,
+        "usage": None,
+    }
+
+
+def _begun(form: Form, model: str) -> Data:
+    return {
+        "id": f"resp_{secrets.token_hex(16)}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "model": model,
+        "output": [],
+        **form.fields,
+    }
+
+
+def _ended(response: Data, head: Head, output: Output, *, is_stream: bool) -> Data:
+    assert output.end is not None
+    usage = output.end.usage
+    ended = {
+        **response,
+        "status": "completed",
+        "completed_at": int(time.time()),
+        "output": output.items,
+        "usage": {
+            "input_tokens": usage.n_prompt,
+            "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": 0},
+            "output_tokens": usage.n_answer,
+            "output_tokens_details": {"reasoning_tokens": head.count_thoughts(output.thought)},
+            "total_tokens": usage.n_prompt + usage.n_answer,
+        },
+    }
+    if output.end.reason != "length":
+        return ended
+    limit = head.layout.params.max_tokens  # the request's, or the server's default
+    if is_stream and (limit is None or usage.n_answer < limit):
+        # Codex sends the same request again if the response is incomplete, and compacts if it fails by this code.
+        full = "the context is full; begin a new conversation, or compact this one"
+        return ended | _failure(ApiError(400, "context_length_exceeded", full))
+    return ended | {
+        "status": "incomplete",
+        "completed_at": None,
+        "incomplete_details": {"reason": "max_output_tokens"},
+    }
+
+
+def _failure(error: ApiError) -> Data:
+    message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
+    return {"status": "failed", "completed_at": None, "error": {"code": error.code, "message": message}}

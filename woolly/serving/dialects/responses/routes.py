@@ -1,0 +1,116 @@
+"""POST /v1/responses, and what can be done with a response that is stored."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialects.answer import answer_chat, lay_out_chat, stream_reply
+from woolly.serving.dialects.dialect import dialect_of
+from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.replies import Form, failed_frames
+from woolly.serving.dialects.responses.store import store_of
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.gate.identity import owner_of
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+
+__all__ = ["ResponseReply", "cancel", "count", "create", "delete", "list_items", "retrieve", "router"]
+
+router = APIRouter()
+
+Data = dict[str, Any]
+
+
+class ResponseReply(BaseModel):
+    """A response; the fields that every one has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: str
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+
+
+async def create(body: ResponseBody, request: Request) -> Response:
+    """Answers a text or items; with `stream`, by server-sent events."""
+    store, owner, dialect = store_of(request), owner_of(request), dialect_of(request)
+    toolbox, own = body.toolbox(), store.resolved(owner, body.items)
+    items = [*_earlier(body, request), *own]
+    form = Form.of(body, toolbox, own, store, owner)
+    info = await request.app.state.models.answering(body.model)
+    chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), items, toolbox)
+    try:
+        return await answer_chat(request, dialect, chat, model=body.model, stream=bool(body.stream), form=form)
+    except ApiError as error:
+        # Codex ends its turn at any status of 400: a stream that fails makes it compact the conversation.
+        if not body.stream or error.code != "context_length_exceeded":
+            raise
+        return stream_reply(dialect, failed_frames(form, info.name, error), AsyncExitStack())
+
+
+async def count(body: ResponseBody, request: Request) -> Data:
+    """Counts the tokens of the prompt that the model's template makes, tools included."""
+    generator: Generator = request.app.state.generator
+    models: ModelManager = request.app.state.models
+    items = [*_earlier(body, request), *store_of(request).resolved(owner_of(request), body.items)]
+    chat = body.to_chat(await generator.defaults_for(body.model), items, body.toolbox())
+    async with models.use(body.model) as slot, generator.texts:
+        generator.check_characters(slot.model, [items, body.instructions, body.tools])
+        try:
+            layout = await lay_out_chat(generator, chat, slot)
+        except RequestError as error:
+            raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
+        return {"object": "response.input_tokens", "input_tokens": await run_held(slot.model.count_tokens, layout)}
+
+
+async def retrieve(id: str, request: Request, stream: bool = Query(False)) -> Data:
+    """Returns a stored response, or one that is under way."""
+    if stream:
+        raise ApiError(
+            400, "invalid_request", "stream: a response is streamed once, to who asks for it", param="stream"
+        )
+    return store_of(request).get(owner_of(request), id)
+
+
+async def delete(id: str, request: Request) -> Data:
+    """Forgets a stored response."""
+    store_of(request).delete(owner_of(request), id)
+    return {"id": id, "object": "response", "deleted": True}
+
+
+async def cancel(id: str, request: Request) -> Data:
+    """Ends a response that is under way."""
+    return store_of(request).cancel(owner_of(request), id)
+
+
+async def list_items(id: str, request: Request) -> Data:
+    """Returns the input of a stored response, newest item first."""
+    items = list(reversed(store_of(request).ended(owner_of(request), id).items))
+    ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": items, "has_more": False, **ends}
+
+
+def _earlier(body: ResponseBody, request: Request) -> list[Data]:
+    """Returns the items of the stored response that the body continues, and of all before it."""
+    id = body.previous_response_id
+    return store_of(request).conversation(owner_of(request), id) if id else []
+
+
+for _base in ("/v1/responses", "/responses"):
+    router.post(_base, responses={200: {"model": ResponseReply}}, response_model=None)(create)
+    router.post(f"{_base}/input_tokens")(count)
+    router.get(f"{_base}/{{id}}")(retrieve)
+    router.delete(f"{_base}/{{id}}")(delete)
+    router.post(f"{_base}/{{id}}/cancel")(cancel)
+    router.get(f"{_base}/{{id}}/input_items")(list_items)

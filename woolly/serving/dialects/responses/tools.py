@@ -1,0 +1,141 @@
+"""Tools and tool_choice as clients of OpenAI's responses send them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from woolly.chat import Tool, ToolChoice
+from woolly.serving.errors import refuse
+from woolly.serving.logs import ignore
+
+__all__ = ["Toolbox", "read_choice", "read_tools", "split_name"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools that the model sees, and what their names mean to the client."""
+
+    tools: tuple[Tool, ...] = ()
+    customs: frozenset[str] = frozenset()  # names of tools whose input is a text
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the model's name -> (namespace, name)
+
+
+def split_name(toolbox: Toolbox, name: str) -> dict[str, str]:
+    """Returns the fields of a call that name its tool."""
+    if name in toolbox.namespaces:
+        namespace, own = toolbox.namespaces[name]
+        return {"name": own, "namespace": namespace}
+    return {"name": name}
+
+
+def read_tools(given: Sequence[Mapping[str, Any]]) -> Toolbox:
+    """Returns the tools that can be called here. Those that OpenAI's servers run are left out, which is noted."""
+    tools: list[Tool] = []
+    customs: set[str] = set()
+    namespaces: dict[str, tuple[str, str]] = {}
+    for i, spec in enumerate(given):
+        where, kind = f"tools.{i}", spec.get("type")
+        if kind == "function":
+            tools.append(_function(spec, where))
+        elif kind == "custom":
+            tools.append(_custom(spec, where))
+            customs.add(tools[-1].name)
+        elif kind == "namespace":
+            namespace = _name(spec, where)
+            for j, inner in enumerate(_listed(spec.get("tools"), f"{where}.tools")):
+                if inner.get("type") != "function":
+                    ignore(f"{where}.tools.{j} (only functions can be called here)")
+                    continue
+                own = _function(inner, f"{where}.tools.{j}")
+                name = f"{namespace}.{own.name}"
+                tools.append(Tool(name, own.description, own.parameters, own.strict))
+                namespaces[name] = (namespace, own.name)
+        elif isinstance(kind, str):
+            ignore(f"{where} ({kind[:40]} runs on OpenAI's servers only)")
+        else:
+            raise refuse(f"{where}.type", "a tool needs a type, such as 'function'")
+    names = [tool.name for tool in tools]
+    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+        raise refuse("tools", f"there are two tools named {twice!r}")
+    return Toolbox(tuple(tools), frozenset(customs), namespaces)
+
+
+def read_choice(toolbox: Toolbox, choice: str | Mapping[str, Any] | None, parallel: bool | None) -> ToolChoice:
+    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    tools, is_parallel = toolbox.tools, parallel is not False
+    if choice is None or isinstance(choice, str):
+        if choice not in (None, "none", "auto", "required"):
+            raise refuse("tool_choice", f"it is {choice[:40]!r}; 'none', 'auto', 'required' or a tool was expected")
+        if choice == "required" and not tools:
+            raise refuse("tool_choice", "it is 'required', but there are no tools that can be called here")
+        mode: Any = (choice or "auto") if tools else "none"
+        return ToolChoice(tools, mode, None, is_parallel)
+    if choice.get("type") in ("function", "custom"):
+        return ToolChoice(tools, "required", _known([choice], toolbox), False)
+    if choice.get("type") == "allowed_tools":
+        allowed = _listed(choice.get("tools"), "tool_choice.tools")
+        wanted: Literal["auto", "required"] = "required" if choice.get("mode") == "required" else "auto"
+        return ToolChoice(tools, wanted, _known(allowed, toolbox), is_parallel)
+    raise refuse(
+        "tool_choice", f"the type {str(choice.get('type'))[:40]!r} is not supported; 'function' with a name is"
+    )
+
+
+def _function(spec: Mapping[str, Any], where: str) -> Tool:
+    parameters, description = spec.get("parameters"), spec.get("description")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise refuse(f"{where}.parameters", "a JSON schema was expected")
+    if (kind := (parameters or {}).get("type", "object")) != "object":
+        raise refuse(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+    text = description if isinstance(description, str) else None
+    return Tool(_name(spec, where), text, dict(parameters) if parameters else None, spec.get("strict") is True)
+
+
+def _custom(spec: Mapping[str, Any], where: str) -> Tool:
+    """Returns a tool whose input is a text as a function with one argument.
+
+    A regular expression binds the text. A Lark grammar cannot, within the string of a JSON object: the model reads it.
+    """
+    format = spec.get("format")
+    format = format if isinstance(format, Mapping) else {}
+    schema: dict[str, Any] = {"type": "string", "description": "The whole input."}
+    texts = [spec["description"]] if isinstance(spec.get("description"), str) else []
+    is_bound = format.get("type") == "grammar" and format.get("syntax") == "regex"
+    if is_bound:
+        schema["pattern"] = f"^(?:{format.get('definition', '')})$"
+    elif format.get("type") == "grammar":
+        texts.append(f"The input follows this Lark grammar:\n{format.get('definition', '')}")
+        ignore(f"{where}.format (the model reads the grammar, which does not bind it)")
+    parameters = {"type": "object", "properties": {"input": schema}, "required": ["input"]}
+    return Tool(_name(spec, where), "\n\n".join(texts) or None, parameters, is_bound)
+
+
+def _name(spec: Mapping[str, Any], where: str) -> str:
+    name = spec.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise refuse(f"{where}.name", f"{str(name)[:40]!r} is no name; up to 128 letters, digits, _ . - are")
+    return name
+
+
+def _listed(value: Any, where: str) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise refuse(where, "a list of tools was expected")
+    return value
+
+
+def _known(wanted: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> frozenset[str]:
+    known = {tool.name for tool in toolbox.tools}
+    names = []
+    for one in wanted:
+        name, namespace = str(one.get("name", "")), one.get("namespace")
+        names.append(f"{namespace}.{name}" if isinstance(namespace, str) else name)
+        if names[-1] not in known:
+            raise refuse("tool_choice", f"it names {names[-1][:80]!r}, which is not among the tools")
+    if not names:
+        raise refuse("tool_choice", "it allows no tools; leave them out instead")
+    return frozenset(names)

@@ -1,0 +1,118 @@
+"""Access: a layer that checks where a request comes from and whether its client may ask."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.origins import Origins
+from woolly.serving.gate.paths import Paths
+from woolly.serving.gate.rates import Guesses, RateLimiter
+from woolly.serving.settings import Settings
+
+__all__ = ["Access"]
+
+_READING = ("GET", "HEAD", "OPTIONS")
+
+
+class Access:
+    """ApiError 403 for a wrong Host or Origin, 401 without a valid key. Writes the client into `scope["state"]`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        authority: Authority,
+        rates: RateLimiter,
+        guesses: Guesses,
+        paths: Paths,
+    ) -> None:
+        self._app = app
+        self._authority = authority
+        self._rates = rates
+        self._guesses = guesses
+        self._paths = paths
+        self._origins = Origins(settings)
+        self._hosts = settings.allowed_hosts
+        # A local server without keys is safe from web pages only if their host names cannot stand for it.
+        self._checks_host = settings.is_local and authority.is_open and not settings.trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket."""
+        if scope["type"] in ("http", "websocket"):
+            self._check(scope)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        is_socket = scope["type"] == "websocket"
+        method, path = scope.get("method", ""), scope["path"]
+        if is_socket:
+            self._check_origin(headers)
+        elif self._paths.is_health(path):
+            return
+        if self._checks_host:
+            self._check_host(scope, headers)
+        if self._paths.is_unlimited(method, path):
+            return
+        if self._authority.is_open:
+            scope["state"]["is_admin"] = True
+            if not is_socket and method not in _READING:
+                self._check_origin(headers)  # a form of any page can post what needs no key
+        elif not self._paths.needs_no_key(method, path):
+            self._identify(scope, headers)
+
+    def _identify(self, scope: Scope, headers: Headers) -> None:
+        state = scope["state"]
+        client = self._authority.identify(_credential(headers))
+        if client is None:
+            self._rates.count(state["bucket"])
+            self._guesses.wrong(state["bucket"])
+            raise ApiError(
+                401,
+                "authentication_failed",
+                "a valid API key is needed, as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+                suggestion="ask the operator of this server for a key",
+            )
+        self._guesses.right(state["bucket"], client.key)
+        state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
+        state["is_admin"] = client.is_admin
+
+    def _check_host(self, scope: Scope, headers: Headers) -> None:
+        """Refuses DNS rebinding: a page gives its own host name this machine's address, and Host shows the name."""
+        host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
+        known = ("localhost", (scope.get("server") or ("",))[0], *self._hosts)
+        if host in known or host.endswith(".localhost"):
+            return
+        try:
+            ip_address(host)
+        except ValueError:
+            raise ApiError(
+                403, "access_denied", "the Host header names another server; ask for 127.0.0.1, or see --allowed-hosts"
+            ) from None
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuses pages of other origins: browsers let any page open a WebSocket or post a form."""
+        origin = headers.get("origin")
+        if origin is None or self._origins.allow(origin):
+            return
+        if _split(origin).netloc != headers.get("host"):
+            raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
+
+
+def _split(address: str) -> SplitResult:
+    """Returns the parts of an address, all empty if it cannot be parsed, such as `[`."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
+def _credential(headers: Headers) -> str | None:
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip() if kind.lower() == "bearer" else headers.get("x-api-key")

@@ -1,0 +1,128 @@
+"""Bodies: a layer that reads the body of a request within its limits and parses its JSON once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.json_guard import parse_json
+
+__all__ = ["Bodies", "BodyBudget", "read_body"]
+
+_RETRY = 1.0  # seconds after which other requests may have released their bodies
+_FORM = "multipart/form-data"
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class BodyBudget:
+    """Counts the bytes that the bodies of all requests hold together. Belongs to the event loop's thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.n_held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Yields `take(n_bytes)`; everything taken is released when the block exits.
+
+        Only bytes that have arrived count: a client that announces many and sends none holds none. `take` raises
+        ApiError 503 if the budget is spent.
+        """
+        n_taken = 0
+
+        def take(n_bytes: int) -> None:
+            nonlocal n_taken
+            if self.n_held + n_bytes > self._most:
+                raise ApiError(
+                    503,
+                    "too_many_bytes",
+                    f"the requests under way hold {self.n_held} bytes, and this server holds at most {self._most};"
+                    " try again",
+                    retry_after=_RETRY,
+                )
+            self.n_held += n_bytes
+            n_taken += n_bytes
+
+        try:
+            yield take
+        finally:
+            self.n_held -= n_taken
+
+
+class Bodies:
+    """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`."""
+
+    def __init__(self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float) -> None:
+        """A body has at most `most` bytes and arrives within `seconds`."""
+        self._app = app
+        self._budget = budget
+        self._most = most
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; messages of a WebSocket are limited by its route."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        length, kind = headers.get("content-length", ""), headers.get("content-type", "")
+        declared = int(length) if length.isdigit() and len(length) < 20 else None
+        with self._budget.share() as take:
+            body = await read_body(receive, declared, self._most, self._seconds, take)
+            if body is None:
+                return
+            if kind.lower().startswith(_FORM) and scope["path"].endswith("/files"):
+                scope["state"]["form_type"] = kind
+            elif body and scope["method"] in _WITH_BODY:
+                scope["state"]["json"] = await parse_json(body)
+            await self._app(scope, _replay(body, receive), send)
+
+
+async def read_body(
+    receive: Receive, declared: int | None, most: int, seconds: float, take: Callable[[int], None] = lambda _: None
+) -> bytes | None:
+    """Returns the whole body, None if the client goes away. ApiError 413 if it is too large, 408 if too slow.
+
+    `take` counts the bytes as they arrive, and may refuse them.
+    """
+    if declared is not None and declared > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size = 0
+    # asyncio's wait_for would start a task for each part, and most parts have arrived already.
+    with anyio.move_on_after(seconds):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise _too_large(most)
+            take(len(parts[-1]))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+    raise ApiError(408, "request_too_slow", f"the request did not arrive within {seconds:g} seconds; send it faster")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Returns a `receive` that gives the body first and then what follows it."""
+    is_given = False
+
+    async def replayed() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, "body_too_large", f"the body is larger than {most} bytes, which this server takes at most")

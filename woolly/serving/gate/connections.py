@@ -1,0 +1,181 @@
+"""Connections: uvicorn's protocols, with timeouts for clients that send too slowly or stop reading.
+
+uvicorn has no public interface for this, so that pyproject.toml bounds its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from woolly.serving.errors import ApiError, error_body
+
+__all__ = ["connection_class", "socket_class"]
+
+
+_FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between looks whether a client that has sent its last byte is still there
+
+
+class _StallWatch(asyncio.Protocol):
+    """Aborts a connection whose client reads nothing for `stall_seconds`.
+
+    `close` would wait behind the data that the client does not read.
+    """
+
+    stall_seconds: float
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Unread data pauses the protocol from the first byte: below a mark, a silent reader would stay unnoticed.
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        self._end_stall()
+        self._watch_reading()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_stall()
+        super().connection_lost(exc)
+
+    def _watch_reading(self, n_before: int | None = None) -> None:
+        """Aborts if the client has read nothing since `n_before` bytes waited, else looks again later."""
+        n_waiting = self.transport.get_write_buffer_size()
+        if n_before is not None and n_waiting >= n_before:
+            self.transport.abort()
+        else:
+            self._stall = self.loop.call_later(self.stall_seconds, self._watch_reading, n_waiting)
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+
+def connection_class(most: int, seconds: float) -> type[H11Protocol]:
+    """Returns the HTTP protocol with at most `most` connections, and `seconds` for the head of a request."""
+
+    class Connection(_StallWatch, H11Protocol):
+        stall_seconds = seconds
+        _timer: asyncio.TimerHandle | None = None
+        _looking: asyncio.TimerHandle | None = None
+        _is_websocket = False
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > most:
+                self._refuse(
+                    ApiError(
+                        503,
+                        "too_many_connections",
+                        f"{most} connections are open, which is all that this server takes; try again",
+                        retry_after=1,
+                    )
+                )
+            else:
+                self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            self._watch()
+
+        def eof_received(self) -> bool:  # type: ignore[override]
+            """Keeps the connection of a client that sends no more and waits for its reply, such as `nc -N`.
+
+            One that has begun to read its reply, and ends then, has closed its socket.
+            """
+            super().eof_received()
+            cycle = self.cycle
+            if cycle is None or cycle.more_body or cycle.response_started or self._is_websocket:
+                return False
+            cycle.keep_alive = False
+            if cycle.scope["http_version"] == "1.1":
+                # A client that has closed its socket looks the same, but its system answers this with a reset.
+                self.transport.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+            self._looking = self.loop.call_later(_FIRST_LOOK, self._look)
+            return True
+
+        def _look(self) -> None:
+            """Aborts if the system has seen a reset; asyncio does not read after the end of the client's data."""
+            self._looking = None
+            if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.transport.abort()
+            else:
+                self._looking = self.loop.call_later(_LOOK, self._look)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._unwatch()
+            if self._looking is not None:
+                self._looking.cancel()
+            super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+            self._is_websocket = True
+            self._unwatch()
+            super().handle_websocket_upgrade(event)
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(ApiError(400, "invalid_http", "this is no HTTP/1.1 request"))
+
+        def _watch(self) -> None:
+            """Runs the timer while the head of a request is incomplete."""
+            is_waiting = self.cycle is None or self.cycle.response_complete
+            if not is_waiting or self._is_websocket or self.transport.is_closing():
+                self._unwatch()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(seconds, self._expire)
+
+        def _unwatch(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _expire(self) -> None:
+            self._timer = None
+            if self.cycle is None:
+                self._refuse(
+                    ApiError(408, "request_too_slow", f"no request arrived within {seconds:g} seconds; send it faster")
+                )
+            else:
+                self.transport.close()
+
+        def _refuse(self, error: ApiError) -> None:
+            """Sends an error without the app, and closes."""
+            if self.transport.is_closing():
+                return
+            body = json.dumps(error_body(error)).encode()
+            fields: dict[str, Any] = {
+                "Content-Type": "application/json",
+                "Content-Length": len(body),
+                "Connection": "close",
+                **error.headers,
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            self.transport.write(f"HTTP/1.1 {error.status} Refused\r\n{head}\r\n".encode() + body)
+            self.transport.close()
+
+    return Connection
+
+
+def socket_class(seconds: float) -> type[WebSocketsSansIOProtocol]:
+    """Returns the WebSocket protocol, which aborts if the client reads nothing for `seconds`."""
+
+    class Socket(_StallWatch, WebSocketsSansIOProtocol):  # type: ignore[misc]
+        stall_seconds = seconds
+
+    return Socket

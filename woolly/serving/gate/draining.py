@@ -1,0 +1,28 @@
+"""Draining: a layer that refuses requests while the server stops."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from woolly.serving.errors import server_stopping
+from woolly.serving.gate.paths import Paths
+from woolly.serving.health import Health
+
+__all__ = ["Draining"]
+
+
+class Draining:
+    """ApiError 503 from the first signal on, except for health, the page's files, tokens and metrics."""
+
+    def __init__(self, app: ASGIApp, health: Health, paths: Paths) -> None:
+        self._app = app
+        self._health = health
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket."""
+        if self._health.state == "draining" and scope["type"] in ("http", "websocket"):
+            method, path = scope.get("method", ""), scope["path"]
+            if not self._paths.is_unlimited(method, path) and not self._paths.is_served_to_the_end(path):
+                raise server_stopping()
+        await self._app(scope, receive, send)

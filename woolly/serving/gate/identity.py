@@ -1,0 +1,105 @@
+"""Identity: a layer that gives each request an id, counts its reply and writes its line of the log."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from woolly.serving.errors import ApiError
+from woolly.serving.gate.paths import Paths
+from woolly.serving.logs import ignored, log, request_id
+from woolly.serving.metrics import Stats
+
+__all__ = ["Identity", "check_admin", "client_of", "owner_of"]
+
+_SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_GONE = 499  # logged if the client goes away before the reply starts
+
+
+def client_of(connection: HTTPConnection) -> str:
+    """Returns the name of the client in the log."""
+    return str(getattr(connection.state, "client", ""))
+
+
+def owner_of(connection: HTTPConnection) -> str:
+    """Returns whose sessions and requests a client sees: its key's or its key's user's; without keys all are one."""
+    return str(getattr(connection.state, "owner", ""))
+
+
+def check_admin(connection: HTTPConnection) -> None:
+    """ApiError 403 unless the client may change which models are loaded, and how, for all clients."""
+    if not connection.state.is_admin:
+        raise ApiError(
+            403,
+            "access_denied",
+            "this key may not load, configure or unload models",
+            suggestion="ask for a model by its name, which loads it, or use a key of --admin-key",
+        )
+
+
+class Identity:
+    """Fills `scope["state"]`, and adds the id to the headers of the reply."""
+
+    def __init__(self, app: ASGIApp, stats: Stats, paths: Paths) -> None:
+        self._app = app
+        self._stats = stats
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        state = _enter(scope)
+        started = time.monotonic()
+
+        async def identified(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                state["status"] = message["status"]
+                message["headers"] = [*message.get("headers", ()), *_headers(state)]
+            await send(message)
+
+        is_http = scope["type"] == "http"
+        try:
+            await self._app(scope, receive, identified if is_http else send)
+        finally:
+            status = state["status"] or (_GONE if is_http else 101)
+            fields = {"client": state["client"], "path": scope["path"][:200], "status": status}
+            fields["ms"] = 1000 * (time.monotonic() - started)
+            fields |= {"reason": state["reason"], "ignored": ", ".join(state["ignored"]) or None}
+            self._stats.ignored(len(state["ignored"]))
+            if is_http:
+                self._stats.replied(status)
+                is_quiet = status < 400 and self._paths.is_polled(scope["path"])
+                level = log.debug if is_quiet else log.info
+                level("request", extra={**fields, "method": scope["method"]})
+            else:
+                log.info("socket", extra=fields)
+
+
+def _headers(state: MutableMapping[str, Any]) -> list[tuple[bytes, bytes]]:
+    headers = [(b"x-request-id", state["id"].encode()), (b"x-content-type-options", b"nosniff")]
+    if state["ignored"]:
+        headers.append((b"x-woolly-ignored", ", ".join(state["ignored"]).encode("ascii")))
+    return headers
+
+
+def _enter(scope: Scope) -> MutableMapping[str, Any]:
+    given = Headers(scope=scope).get("x-request-id", "")
+    state: MutableMapping[str, Any] = scope.setdefault("state", {})
+    state["id"] = given if _SOUND_ID.fullmatch(given) else secrets.token_hex(8)
+    state["client"] = state["bucket"] = f"ip:{scope['client'][0] if scope.get('client') else 'unknown'}"
+    state["owner"] = ""
+    state["is_admin"] = False  # until Access knows the client
+    state["status"] = state["reason"] = None
+    state["ignored"] = []
+    ignored.set(state["ignored"])
+    request_id.set(state["id"])
+    return state

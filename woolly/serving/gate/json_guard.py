@@ -1,0 +1,112 @@
+"""JSON guard: parses a body, and refuses what JSON does not know or an honest request does not hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from woolly.serving.answers.threads import run_held
+from woolly.serving.errors import ApiError
+
+__all__ = ["parse_json"]
+
+MAX_DEPTH = 64
+MAX_VALUES = 200_000  # of a body in all; a prompt of as many token ids fits no model
+MAX_KEYS = 10_000  # of one object
+_LARGE = 1 << 16  # bytes from which a thread of the pool parses
+
+
+async def parse_json(body: bytes) -> Any:
+    """Returns the value of a body. ApiError 400 for what is not plain JSON, 413 for too many values."""
+    return await run_held(_parse, body) if len(body) > _LARGE else _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "invalid_json", f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, "invalid_json", f"the body is no JSON: {error.msg} at {where}") from None
+    # Counting bytes is cheap and shows whether a walk over all values could find anything.
+    n_opened = body.count(b"{") + body.count(b"[")
+    if n_opened + body.count(b",") >= MAX_VALUES or body.count(b":") > MAX_KEYS:
+        _check_size(value)
+    if n_opened > MAX_DEPTH:
+        _check_depth(value)
+    if b"\\u" in body:
+        _check_text(value)
+    return value
+
+
+def _check_size(value: Any) -> None:
+    """Each value costs an object, a check and, if it is wrong, an error: many times its byte or two."""
+    n_values = 1
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if not isinstance(item, (dict, list)):
+            continue
+        n_values += len(item)
+        if n_values > MAX_VALUES:
+            raise ApiError(413, "body_too_large", f"the body holds more than {MAX_VALUES} values; send fewer")
+        if isinstance(item, dict) and len(item) > MAX_KEYS:
+            raise ApiError(413, "body_too_large", f"an object of the body has more than {MAX_KEYS} keys; send fewer")
+        stack += item.values() if isinstance(item, dict) else item
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+    if level:
+        raise _too_deep()
+
+
+def _check_text(value: Any) -> None:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack += item.keys()
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, str) and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise ApiError(
+                    400, "invalid_json", "a text holds half of a surrogate pair; escape whole characters"
+                ) from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ApiError(400, "invalid_json", f"{name} is no number of JSON; send a finite number")
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ApiError(400, "invalid_json", f"{text[:40]} is beyond what a number can hold; send a smaller one")
+    return value
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > 40:
+        raise ApiError(400, "invalid_json", f"{text[:40]}... has {len(text)} digits; send a smaller number")
+    return int(text)
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, "invalid_json", f"the body is nested deeper than {MAX_DEPTH} levels; flatten it")

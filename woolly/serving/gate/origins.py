@@ -1,0 +1,28 @@
+"""Origins: the web pages that may call this server."""
+
+from __future__ import annotations
+
+import re
+
+from woolly.serving.settings import Settings
+
+__all__ = ["Origins"]
+
+_LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
+
+
+class Origins:
+    """Those of --cors-origins, where localhost means pages that this machine serves.
+
+    Without it, pages that this machine serves, if the server listens to it alone.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.listed = settings.cors_origins
+        is_local = settings.is_local and not settings.cors_origins
+        self.pattern = _LOCAL if is_local or "localhost" in settings.cors_origins else None
+
+    def allow(self, origin: str) -> bool:
+        """Whether pages of an origin may call."""
+        is_local = self.pattern is not None and re.fullmatch(self.pattern, origin) is not None
+        return is_local or "*" in self.listed or origin in self.listed

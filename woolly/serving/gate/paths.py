@@ -1,0 +1,40 @@
+"""Paths: which requests a layer of the gate lets pass unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Paths"]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Exempt paths, exact matches, as the dialects name them."""
+
+    health: frozenset[str]  # reports whether the server lives: no check at all
+    tokens: frozenset[str]  # take a key or a token in the body: no key in the header
+    metrics: frozenset[str]
+    polled: frozenset[str]  # programs ask these every second: their lines would hide the others in the log
+    is_page: Callable[[str, str], bool]  # (method, path): a page of many files, which asks for the key itself
+    is_reference: Callable[[str, str], bool]  # (method, path): describes the routes of any copy of this server
+
+    def is_health(self, path: str) -> bool:
+        """Whether the path reports health."""
+        return path in self.health
+
+    def is_polled(self, path: str) -> bool:
+        """Whether a program asks for the path again and again."""
+        return path in self.health or path in self.metrics or path in self.polled
+
+    def is_unlimited(self, method: str, path: str) -> bool:
+        """Whether a request needs no key, counts for no rate and is answered until the process ends."""
+        return path in self.health or self.is_page(method, path)
+
+    def needs_no_key(self, method: str, path: str) -> bool:
+        """Whether a request is answered without a key; OPTIONS is a browser's question whether it may ask."""
+        return method == "OPTIONS" or path in self.tokens or self.is_reference(method, path)
+
+    def is_served_to_the_end(self, path: str) -> bool:
+        """Whether a path is served while the server drains."""
+        return path in self.tokens or path in self.metrics

@@ -1,0 +1,30 @@
+"""Prefix: a layer that takes the path of --api-prefix off, so that all others see the routes as they are."""
+
+from __future__ import annotations
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["Prefix"]
+
+
+class Prefix:
+    """Serves the routes below a prefix; every other path is a 404."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        path, prefix = scope["path"], self._prefix
+        if path != prefix and not path.startswith(f"{prefix}/"):
+            refusal = PlainTextResponse(f"all routes of this server begin with {prefix}\n", 404)
+            await refusal(scope, receive, send)
+            return
+        raw = scope.get("raw_path") or path.encode()
+        inner = {"path": path.removeprefix(prefix) or "/", "raw_path": raw.removeprefix(prefix.encode()) or b"/"}
+        await self._app({**scope, **inner}, receive, send)

@@ -1,0 +1,65 @@
+"""Refusals: a layer that turns what the layers and routes within it raise into a reply."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from woolly.serving.dialects.dialect import Dialects
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.logs import log
+from woolly.serving.metrics import Stats
+
+__all__ = ["Refusals"]
+
+
+class Refusals:
+    """Sends an error in the shape of the dialect; closes a WebSocket. Logs what is not an ApiError."""
+
+    def __init__(self, app: ASGIApp, stats: Stats, dialects: Dialects) -> None:
+        self._app = app
+        self._dialects = dialects
+        self._stats = stats
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request or WebSocket."""
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            if scope["type"] == "http":
+                await self._reply(scope, send, error)
+            elif scope["type"] == "websocket":
+                await self._close(scope, receive, send, error)
+            else:
+                raise
+
+    async def _reply(self, scope: Scope, send: Send, error: Exception) -> None:
+        refusal = of_exception(error)
+        self._stats.refused(refusal.code)
+        scope["state"]["reason"] = refusal.reason
+        if refusal.status >= 500 and not isinstance(error, ApiError):
+            log.error("request failed", exc_info=error)
+        if scope["state"]["status"] is not None:
+            return  # too late for a status: the reply stays without its end, and uvicorn closes the connection
+        response = JSONResponse(self._dialects.of(scope["path"]).error(refusal), refusal.status, refusal.headers)
+        await response(scope, _no_more, send)
+
+    async def _close(self, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
+        if isinstance(error, ApiError):  # raised by a layer: the route handles its own
+            self._stats.refused(error.code)
+            scope["state"]["reason"] = error.reason
+            scope["state"]["status"] = error.status
+            await receive()  # the handshake
+            # A close before the handshake is accepted becomes a plain HTTP 403.
+            await send({"type": "websocket.close", "code": 1008, "reason": error.message[:100]})
+            return
+        scope["state"]["status"] = 500
+        log.error("websocket failed", exc_info=error)
+        with suppress(Exception):
+            await send({"type": "websocket.close", "code": 1011})
+
+
+async def _no_more() -> Message:
+    return {"type": "http.disconnect"}

@@ -1,0 +1,51 @@
+"""Loaded: the slot of one model in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from woolly.llm import LLM
+from woolly.serving.errors import answer_cancelled
+from woolly.serving.loading.library import ModelInfo
+from woolly.serving.loading.memory import Estimate
+from woolly.serving.settings import Settings
+
+__all__ = ["Loaded"]
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A model that is loading, loaded or unloading."""
+
+    info: ModelInfo
+    settings: Settings
+    state: str = "loading"  # loading, ready, unloading
+    llm: LLM | None = None
+    needs: Estimate | None = None
+    users: int = 0  # requests that hold it
+    last_used: float = field(default_factory=time.monotonic)
+    task: asyncio.Task[None] | None = None  # loads or unloads the model, even if its caller is cancelled
+
+    @property
+    def model(self) -> LLM:
+        """Returns the model. ApiError 503 if it was freed, as after the grace period."""
+        if self.llm is None:
+            raise answer_cancelled()
+        return self.llm
+
+    @property
+    def is_speculative(self) -> bool:
+        """Whether something guesses tokens ahead."""
+        return self.llm is not None and self.llm.engine.draft is not None
+
+    @property
+    def n_bytes(self) -> int:
+        """Returns the memory that unloading frees, 0 if it is not estimated yet."""
+        return 0 if self.needs is None else self.needs.total
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the model is loaded and no request holds it."""
+        return self.state == "ready" and self.users == 0

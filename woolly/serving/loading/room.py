@@ -1,0 +1,45 @@
+"""Room: which models leave memory so that another one fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.serving.errors import ApiError
+from woolly.serving.loading.loaded import Loaded
+from woolly.serving.loading.memory import Estimate, check_memory
+
+__all__ = ["check_exchange", "choose_leaving"]
+
+
+def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> list[Loaded]:
+    """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
+
+    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes.
+    Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
+    would not suffice; then nothing needs to be unloaded.
+    """
+    assert slot.needs is not None
+    leaving = [other for other in others if other.state == "unloading"]
+    ready = sorted(
+        (other for other in others if other is not slot and other.state == "ready"),
+        key=lambda other: (other.users > 0, other.last_used),
+    )
+    alike = [other for other in ready if other.info.kind == slot.info.kind]
+    too_many = alike[: max(0, len(alike) + 1 - models_max)]
+    leaving += too_many
+    staying = [other for other in ready if other not in too_many]
+    while True:
+        try:
+            check_memory(slot.info.name, slot.needs, sum(other.n_bytes for other in leaving))
+            return leaving
+        except ApiError:
+            # Idle models may leave too, but no answer is cut off for lack of memory.
+            if not staying or not staying[0].is_idle:
+                raise
+            leaving.append(staying.pop(0))
+
+
+def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded]) -> None:
+    """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
+    freed = (other.n_bytes for other in others if other is slot or other.state == "unloading" or other.is_idle)
+    check_memory(slot.info.name, needs, sum(freed))

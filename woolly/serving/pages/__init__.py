@@ -1,0 +1,3 @@
+"""What a browser sees: the chat page and the API reference."""
+
+__all__: list[str] = []

@@ -1,0 +1,28 @@
+"""The Folder: files of the operator's own, served at / in place of the page (--path)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.staticfiles import StaticFiles
+
+__all__ = ["Folder"]
+
+
+class Folder(StaticFiles):
+    """Files below a folder; a folder in it is shown by its index.html. Links that lead out are not followed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True)
+
+    def is_public(self, method: str, path: str) -> bool:
+        """Whether a request is for a file that is here; files need no key, as the page does not."""
+        if method not in ("GET", "HEAD"):
+            return False
+        inner = path.lstrip("/")
+        places = (inner, f"{inner}/index.html" if inner else "index.html")
+        return any(self.lookup_path(place)[1] is not None and self._is_file(place) for place in places)
+
+    def _is_file(self, place: str) -> bool:
+        full, _ = self.lookup_path(place)
+        return bool(full) and Path(full).is_file()

@@ -1,0 +1,138 @@
+// The page: brings its parts together, and keeps in touch with the server.
+
+import * as api from "./api.js";
+import * as chat from "../chat/chat.js";
+import { setUpComposer } from "../chat/composer.js";
+import { byId, icon, mark, toast } from "./dom.js";
+import { takeUnopened } from "./guard.js";
+import { lock, setUpLock, showLock } from "./lock.js";
+import { closePanel, isMac, setUpPanels, showShortcuts, togglePanel } from "../panels/panels.js";
+import { closePicker, setUpPicker } from "../chat/picker.js";
+import { setUpSettings } from "../panels/settings.js";
+import { focusSearch, newChat, setUpSidebar, toggleSidebar } from "../chat/sidebar.js";
+import { chosenModel, emit, on, state } from "./state.js";
+import * as store from "./store.js";
+import { regenerateLast, setUpThread } from "../chat/thread.js";
+import { setUpTools } from "../chat/tools.js";
+import { readConversation } from "../chat/tree.js";
+
+const RETRY = 2000; // milliseconds until an absent server is asked again
+const LOADING = 700; // and one whose model is being loaded
+
+let timer = null;
+let isAsking = false;
+let isStale = false; // something changed while the server was being asked
+
+/** Asks the server how it is and what it has; asks again until it is there and ready. */
+async function refresh() {
+  clearTimeout(timer);
+  isStale = isAsking;
+  if (isAsking) return;
+  isAsking = true;
+  try {
+    state.health = await api.health();
+    state.models = await api.models();
+    state.isLocked = false;
+    const model = chosenModel();
+    if (model) {
+      const props = await api.props(model.name);
+      state.options = props.sampling_options;
+      state.defaults = props.default_generation_settings.params;
+    }
+  } catch (error) {
+    if (error.code === "unreachable") state.health = "unreachable";
+    else if (error.status === 401) lock(error);
+    else if (error.code !== "model_required") state.health ||= "failed";
+  }
+  isAsking = false;
+  showBanner();
+  emit("models");
+  if (isStale) refresh();
+  else if (state.health === "unreachable" || state.health === "draining") timer = setTimeout(refresh, RETRY);
+  else if (state.isLocked) return; // each question would be one more refused guess
+  else if (state.health === "loading" || state.models.some((model) => /ing$/.test(model.state ?? ""))) timer = setTimeout(refresh, LOADING);
+}
+
+const BANNERS = {
+  unreachable: "The server cannot be reached; look whether it is still running. This page tries again by itself.",
+  draining: "The server is about to stop.",
+  failed: "The server could not load its model; its log says why.",
+};
+
+function showBanner() {
+  const text = BANNERS[state.health] ?? "";
+  const banner = byId("banner");
+  if (banner.textContent !== text) banner.textContent = text;
+  banner.hidden = text === "";
+}
+
+function onProblem(error) {
+  if (error.status === 401) {
+    lock(error);
+    emit("models");
+    if (state.isLocked) showLock();
+  } else if (error.code === "unreachable" || error.code === "cut_off" || error.code === "server_stopping" || error.code === "model_loading") refresh();
+}
+
+function onKey(event) {
+  const isControl = isMac ? event.metaKey : event.ctrlKey; // on a Mac, Control edits text
+  if (event.key === "Escape") {
+    if (document.querySelector("dialog[open]")) return;
+    if (closePicker() || chat.stop() || closePanel()) event.preventDefault();
+    else byId("message").focus();
+    return;
+  }
+  if (!isControl || event.altKey || document.querySelector("dialog[open]")) return;
+  const name = `${event.shiftKey ? "shift " : ""}${event.key.toLowerCase()}`;
+  const run = KEYS[name];
+  if (!run) return;
+  event.preventDefault();
+  run();
+}
+
+const KEYS = {
+  k: newChat,
+  b: () => toggleSidebar(),
+  ",": () => togglePanel("settings"),
+  ".": () => togglePanel("performance"),
+  "/": showShortcuts,
+  "shift f": focusSearch,
+  "shift enter": regenerateLast,
+};
+
+async function restore() {
+  try {
+    for (const kept of await store.readAll()) {
+      const conversation = readConversation(kept);
+      if (conversation) state.conversations.set(conversation.id, conversation);
+    }
+  } catch {
+    toast("This browser keeps no conversations for this page: they are lost when it is closed.", null, 12);
+  }
+  const dead = state.conversations.get(takeUnopened());
+  if (dead) toast(`“${dead.title || "Untitled"}” is not opened again: the page ended while it was shown. It is in the list.`, null, 15);
+  const kept = state.conversations.get(store.small.get("current"));
+  const last = kept === dead ? undefined : kept;
+  const fresh = chat.create();
+  if (!last) fresh.settings = store.small.get("fresh-settings", fresh.settings);
+  chat.show(last ?? fresh);
+}
+
+async function begin() {
+  for (const holder of document.querySelectorAll("[data-icon]")) holder.prepend(icon(holder.dataset.icon));
+  byId("brand").prepend(mark());
+  for (const setUp of [setUpThread, setUpComposer, setUpSidebar, setUpPicker, setUpSettings, setUpPanels, setUpLock, setUpTools]) setUp();
+  on("problem", onProblem);
+  on("refresh", refresh);
+  on("unlocked", () => state.problems.get(state.current.id)?.error.status === 401 && chat.retry());
+  on("run", (run) => !state.runs.has(run.conversation.id) && refresh());
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("visibilitychange", () => document.hidden || refresh());
+  await restore();
+  document.body.classList.remove("starting");
+  byId("opening").remove();
+  if (matchMedia("(hover: hover)").matches) byId("message").focus();
+  await refresh();
+}
+
+begin();

@@ -1,0 +1,44 @@
+// State: what the page knows, and listeners for its changes.
+
+import { small } from "./store.js";
+
+export const state = {
+  conversations: new Map(), // by id
+  current: null, // the conversation that is shown
+  runs: new Map(), // answers that are being written, by the conversation's id
+  problems: new Map(), // {error, parent} of answers that did not come, by the conversation's id
+  models: [], // as the server lists them
+  model: small.get("model"), // the name that was chosen; null: whichever the server has loaded
+  busy: new Map(), // models on their way: name -> {verb, since}
+  isLocked: false, // the server asks for a key, and this tab has none that it takes
+  health: "", // ok, loading, draining, failed, unreachable; empty until it is known
+  tools: [], // of MCP servers: {name, server, description, parameters, read_only}
+  options: [], // the settings of an answer, as the server describes them
+  defaults: {}, // the server's values for fields that a request leaves out
+};
+
+const listeners = new Map();
+
+/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, unkept, unlocked. */
+export function on(kind, listener) {
+  listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
+}
+
+/** Calls all listeners. */
+export function emit(kind, detail) {
+  for (const listener of listeners.get(kind) ?? []) listener(detail);
+}
+
+/** Returns the model for the next message; null if the server lists none. */
+export function chosenModel() {
+  const usable = state.models.filter((model) => !model.unsupported);
+  return usable.find((model) => model.name === state.model) ?? usable.find((model) => model.loaded) ?? usable[0] ?? null;
+}
+
+/** unloaded, loading, ready or unloading. */
+export function modelState(model) {
+  const own = state.busy.get(model.name);
+  if (own) return own.verb;
+  if (!model.loaded && state.health === "loading" && model === chosenModel()) return "loading";
+  return model.state ?? (model.loaded ? "ready" : "unloaded");
+}

@@ -1,0 +1,112 @@
+// The Composer: the field for messages. Its text stays until it is sent, also over a reload.
+
+import * as chat from "./chat.js";
+import { byId, el, icon } from "../app/dom.js";
+import { number, percent } from "../app/format.js";
+import { CONTROL } from "../panels/panels.js";
+import { on, state } from "../app/state.js";
+import { small } from "../app/store.js";
+import { hasFiles, setUpFiles, takeFiles } from "./files.js";
+import { editLast } from "./thread.js";
+import { contextFill } from "./window.js";
+
+const box = byId("message");
+const button = byId("send");
+const note = byId("composer-note");
+const meter = byId("context");
+const NEARLY = 0.85; // of the context, from which on the meter warns
+
+const draftName = () => `draft.${state.current.messages.length ? state.current.id : "new"}`;
+let held = null; // the name of the draft that is in the box
+
+/** Begins to listen. */
+export function setUpComposer() {
+  byId("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!chat.stop()) submit();
+  });
+  box.addEventListener("input", () => {
+    small.set(held, box.value);
+    fit();
+    showButton();
+  });
+  box.addEventListener("keydown", onKey);
+  window.addEventListener("resize", fit);
+  on("current", showDraft);
+  on("run", showButton);
+  for (const kind of ["current", "run", "models"]) on(kind, showContext);
+  setUpFiles(showButton);
+  setInterval(showRate, 500);
+}
+
+function submit() {
+  const text = box.value;
+  if ((!text.trim() && !hasFiles()) || state.runs.has(state.current.id)) return;
+  small.set(held, null);
+  box.value = "";
+  fit();
+  chat.send(text, takeFiles());
+}
+
+function onKey(event) {
+  if (event.isComposing) return;
+  // On a phone's keyboard Enter is the only way to a line break; sending has its button.
+  const isTouch = matchMedia("(hover: none) and (pointer: coarse)").matches;
+  if (event.key === "Enter" && !event.shiftKey && !isTouch) {
+    event.preventDefault();
+    submit();
+  } else if (event.key === "ArrowUp" && box.value === "" && editLast()) event.preventDefault();
+}
+
+function showDraft() {
+  const name = draftName();
+  if (name === held) return;
+  held = name;
+  box.value = small.get(name, "");
+  fit();
+  showButton();
+}
+
+function fit() {
+  box.style.height = "auto";
+  box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
+}
+
+function showButton() {
+  const isRunning = state.runs.has(state.current?.id);
+  const label = isRunning ? "Stop" : "Send";
+  if (button.getAttribute("aria-label") !== label) {
+    button.replaceChildren(icon(isRunning ? "stop" : "send"));
+    button.setAttribute("aria-label", label);
+    button.title = isRunning ? "Stop (Esc)" : "Send (Enter)";
+    button.classList.toggle("stop", isRunning);
+  }
+  button.disabled = !isRunning && box.value.trim() === "" && !hasFiles();
+  showRate();
+}
+
+/** How full the context is after the last answer. */
+function showContext() {
+  const fill = state.current && contextFill(state.current);
+  meter.hidden = !fill;
+  if (!fill) return;
+  const share = fill.used / fill.size;
+  const sentence = `${number(fill.used)} of ${number(fill.size)} tokens of the context are used (${percent(share)})`;
+  const bar = el("span", { class: "fill" });
+  bar.style.width = `${Math.min(100, Math.round(100 * share))}%`;
+  meter.replaceChildren(el("span", { class: "track" }, bar), el("span", {}, `${number(fill.used)} / ${number(fill.size)}`));
+  meter.classList.toggle("nearly", share >= NEARLY);
+  meter.title = sentence;
+  for (const [name, value] of [["aria-valuenow", Math.min(fill.used, fill.size)], ["aria-valuemax", fill.size], ["aria-valuetext", sentence]]) meter.setAttribute(name, String(value));
+}
+
+const isTyped = matchMedia("(hover: hover)").matches;
+
+/** Returns the text of the line if nothing runs: how to send, until the first message. */
+const idle = () => (isTyped && !state.current?.messages.length ? `Enter sends, Shift+Enter breaks the line, ${CONTROL}+/ lists all keys` : "");
+
+function showRate() {
+  const run = state.runs.get(state.current?.id);
+  const text = !run ? idle() : run.n ? `${number(run.n)} tokens · ${number(run.rate)} tokens/s` : "Waiting for the first token…";
+  if (note.textContent !== text) note.textContent = text;
+}

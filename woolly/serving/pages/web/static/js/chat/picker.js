@@ -1,0 +1,133 @@
+// The Picker: which model answers, and which are loaded.
+
+import * as api from "../app/api.js";
+import { announce, byId, el, icon, toast } from "../app/dom.js";
+import { bytes, number, weights } from "../app/format.js";
+import { showLock } from "../app/lock.js";
+import { chosenModel, emit, modelState, on, state } from "../app/state.js";
+import { small } from "../app/store.js";
+
+const button = byId("model");
+const popover = byId("models");
+const list = byId("model-list");
+
+const WORDS = { ready: "loaded", loading: "loading…", unloading: "unloading…", unloaded: "not loaded" };
+
+/** Begins to listen. */
+export function setUpPicker() {
+  button.addEventListener("click", () => (state.isLocked ? showLock() : toggle()));
+  document.addEventListener("pointerdown", (event) => {
+    if (!popover.hidden && !popover.contains(event.target) && !button.contains(event.target)) toggle(false);
+  });
+  popover.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !popover.contains(event.relatedTarget) && event.relatedTarget !== button) toggle(false);
+  });
+  on("models", render);
+  setInterval(() => state.busy.size && render(), 1000);
+}
+
+/** Closes the picker; returns false if it was closed. */
+export function closePicker() {
+  if (popover.hidden) return false;
+  toggle(false);
+  button.focus();
+  return true;
+}
+
+function toggle(isOpen = popover.hidden) {
+  popover.hidden = !isOpen;
+  button.setAttribute("aria-expanded", String(isOpen));
+  if (!isOpen) return;
+  emit("refresh");
+  (list.querySelector('[aria-pressed="true"]') ?? list.querySelector("button"))?.focus();
+}
+
+function render() {
+  const chosen = chosenModel();
+  const [condition, name] = chosen ? [modelState(chosen), shortName(chosen.name)] : absent();
+  button.dataset.state = condition;
+  byId("model-name").textContent = name;
+  byId("model-state").textContent = chosen ? stateWords(chosen) : "";
+  const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+  list.replaceChildren(...state.models.map((model) => row(model, model === chosen)));
+  if (!chosen) list.append(el("li", { class: "empty" }, EMPTY[condition]));
+  if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
+}
+
+/** The state of a list without a model, and what stands in a model's place. */
+function absent() {
+  if (state.health === "unreachable") return ["unreachable", "No connection"];
+  return state.isLocked ? ["locked", "Key needed"] : ["unloaded", "No model"];
+}
+
+const EMPTY = {
+  unreachable: "The server does not answer.",
+  locked: "The server shows its models to those who have its key.",
+  unloaded: "There is no model in the server's folder.",
+};
+
+const shortName = (name) => name.replace(/\.gguf$/, "");
+
+function stateWords(model) {
+  const busy = state.busy.get(model.name);
+  const seconds = busy ? Math.round((Date.now() - busy.since) / 1000) : 0;
+  return `${WORDS[modelState(model)]}${seconds > 1 ? ` ${seconds} s` : ""}`;
+}
+
+/** A file that cannot be run is grey, with the reason. */
+function refusedRow(model) {
+  return el(
+    "li",
+    { "data-state": "unsupported" },
+    el(
+      "button",
+      { type: "button", class: "choose", "aria-disabled": "true", "data-action": `choose ${model.name}`, title: model.unsupported },
+      el("span", { class: "dot", "aria-hidden": "true" }),
+      el("span", { class: "name" }, shortName(model.name)),
+      el("span", { class: "facts" }, `cannot be run: ${model.unsupported}`),
+    ),
+  );
+}
+
+function row(model, isChosen) {
+  if (model.unsupported) return refusedRow(model);
+  const condition = modelState(model);
+  const isBusy = condition === "loading" || condition === "unloading";
+  const choose = () => {
+    state.model = model.name;
+    small.set("model", model.name);
+    emit("models");
+    if (!model.loaded && !isBusy) move(model, "loading");
+    else closePicker();
+  };
+  const verb = model.loaded ? "Unload" : "Load";
+  return el(
+    "li",
+    { "data-state": condition },
+    el(
+      "button",
+      { type: "button", class: "choose", "aria-pressed": String(isChosen), "data-action": `choose ${model.name}`, on: { click: choose } },
+      el("span", { class: "dot", "aria-hidden": "true" }),
+      el("span", { class: "name" }, shortName(model.name), isChosen ? icon("check") : null),
+      el("span", { class: "facts" }, `${stateWords(model)} · ${weights(model.parameters)} weights · ${bytes(model.size_bytes)} · context ${number(model.context_length)}`),
+    ),
+    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
+  );
+}
+
+/** Loads or unloads; the server answers when it is done. */
+async function move(model, verb) {
+  state.busy.set(model.name, { verb, since: Date.now() });
+  emit("models");
+  announce(`${model.name} is ${verb}`);
+  try {
+    await (verb === "loading" ? api.loadModel(model.name) : api.unloadModel(model.name));
+    announce(`${model.name} is ${verb === "loading" ? "loaded" : "unloaded"}`);
+  } catch (error) {
+    toast(error.message, null, 12);
+    emit("problem", error);
+  } finally {
+    state.busy.delete(model.name);
+    emit("refresh");
+  }
+}

@@ -1,0 +1,34 @@
+// Problem: why an answer did not come, with what can be done about it.
+
+import * as chat from "./chat.js";
+import { el, icon } from "../app/dom.js";
+
+/** The box of a problem. `isOver` says whether it is still the conversation's. */
+export function problemView(problem, isOver) {
+  const { error } = problem;
+  const isMild = error.code === "stopped";
+  const actions = problem.drop ? dropButton() : tryButton(error, isOver);
+  return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, error.message)), actions);
+}
+
+const button = (text, run) => el("button", { type: "button", class: "button", on: { click: run } }, text);
+
+/** A full context stays full: asking again would fail again. */
+function dropButton() {
+  const one = button("Drop the oldest turns and go on", () => chat.dropAndRetry());
+  one.title = "The system prompt and the last messages are sent; the oldest stay in this conversation, but the model gets them no more.";
+  return one;
+}
+
+function tryButton(error, isOver) {
+  const again = button("Try again", () => chat.retry());
+  if (error.retryAfter) countDown(again, Math.ceil(error.retryAfter), isOver);
+  return again;
+}
+
+function countDown(again, seconds, isOver) {
+  if (isOver()) return;
+  again.textContent = seconds > 0 ? `Try again in ${seconds} s` : "Try again";
+  again.setAttribute("aria-label", "Try again");
+  if (seconds > 0) setTimeout(() => countDown(again, seconds - 1, isOver), 1000);
+}

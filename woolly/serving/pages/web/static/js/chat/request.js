@@ -1,0 +1,50 @@
+// Request: what the server gets of a conversation.
+
+import { chosenModel, state } from "../app/state.js";
+import { toRequest } from "../panels/samplers.js";
+import { offeredTools } from "./tools.js";
+import { sentPath } from "./window.js";
+
+/** Returns the body of a request for the answer to a path of messages. SettingError if a setting cannot be read. */
+export function requestOf(conversation, path, more = {}) {
+  const { settings } = conversation;
+  const messages = settings.system?.trim() ? [{ role: "system", content: settings.system }] : [];
+  for (const node of sentPath(conversation, path)) {
+    const message = messageOf(node);
+    const last = messages.at(-1);
+    // A question without an answer and the one after it are one: many templates want roles to take turns.
+    if (last?.role === node.role && node.role !== "tool" && !last.tool_calls) last.content += `\n\n${message.content}`;
+    else messages.push(message);
+  }
+  const begun = more.continue_final_message ? path.at(-1)?.reasoning : "";
+  if (begun) messages.at(-1).reasoning_content = begun;
+  const fields = toRequest(settings, state.defaults);
+  const tools = [...(fields.tools ?? []), ...offeredTools(settings)];
+  if (tools.length) fields.tools = tools;
+  return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, ...more };
+}
+
+/** A message as OpenAI's API has it. */
+export function messageOf(node) {
+  const message = { role: node.role, content: fullText(node) };
+  if (node.calls?.length) message.tool_calls = node.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
+  if (node.role === "tool") message.tool_call_id = node.call;
+  return message;
+}
+
+/** The text of a message with the files that were attached to it. */
+export function fullText(node) {
+  const files = (node.files ?? []).map(({ name, text }) => {
+    const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
+    const language = /\.([A-Za-z0-9]{1,10})$/.exec(name)?.[1] ?? "";
+    return `File ${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [...files, ...(node.content ? [node.content] : [])].join("\n\n");
+}
+
+/** Returns the chosen model as a field; none if the server has one loaded; else the model that the page shows. */
+function modelField() {
+  const isFree = !state.models.some((one) => one.name === state.model) && state.models.some((one) => one.loaded);
+  const model = isFree ? null : chosenModel();
+  return model ? { model: model.name } : {};
+}

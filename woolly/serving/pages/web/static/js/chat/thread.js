@@ -1,0 +1,148 @@
+// The Thread: the messages of the conversation that is shown, or what an empty one begins with.
+
+import * as chat from "./chat.js";
+import { announce, byId, el, iconButton, mark } from "../app/dom.js";
+import { bytes, number, weights } from "../app/format.js";
+import { showLock } from "../app/lock.js";
+import { MessageView } from "./message.js";
+import { problemView } from "./problem.js";
+import { chosenModel, modelState, on, state } from "../app/state.js";
+import { shownPath } from "./tree.js";
+
+const NEAR = 80; // pixels from the end that still count as being there
+const MOST_SAID = 1500; // characters of an answer that are read out
+
+const STARTS = [
+  ["Explain", "Explain how a hash table works, with a small example in Python."],
+  ["Write", "Write a short, friendly email that moves a meeting from Tuesday to Thursday."],
+  ["Compare", "Compare TCP and UDP in a table: reliability, order, speed, typical use."],
+  ["Imagine", "Tell a story in six sentences about a mammoth who learns to knit."],
+];
+
+const thread = byId("thread");
+const scroller = byId("scroller");
+const jump = iconButton("down", "Go to the end", () => scrollToEnd("smooth"), { class: "jump", hidden: true });
+
+let views = new Map();
+let shown = null; // the conversation whose messages stand in the thread
+let isAtEnd = true;
+
+/** Begins to listen. */
+export function setUpThread() {
+  byId("composer").prepend(jump);
+  scroller.addEventListener("scroll", () => {
+    isAtEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR;
+    jump.hidden = isAtEnd;
+  }, { passive: true });
+  new ResizeObserver(() => isAtEnd && state.current?.messages.length && scrollToEnd()).observe(scroller);
+  on("current", render);
+  on("models", () => !state.current?.messages.length && render());
+}
+
+function scrollToEnd(behavior = "instant") {
+  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  scroller.scrollTo({ top: scroller.scrollHeight, behavior: isCalm ? "instant" : behavior });
+}
+
+function followEnd() {
+  if (isAtEnd) scrollToEnd();
+}
+
+/** Shows the path of the conversation; views of messages that stay are kept. */
+function render(finished = null) {
+  const conversation = state.current;
+  if (!conversation) return;
+  if (finished && finished.conversation !== conversation) return;
+  const isOther = conversation !== shown;
+  if (isOther) views = new Map();
+  shown = conversation;
+  const path = shownPath(conversation);
+  document.title = conversation.title ? `${conversation.title} – Woolly` : "Woolly";
+  if (!path.length && !state.problems.has(conversation.id)) {
+    views = new Map();
+    thread.replaceChildren(start());
+    return;
+  }
+  const run = state.runs.get(conversation.id);
+  const held = new Map();
+  for (const node of path) {
+    let view = views.get(node.id);
+    if (!view) view = new MessageView(node, conversation);
+    if (run?.node === node) view.follow(run, followEnd);
+    else if (finished?.node === node) view.finish();
+    else view.showFoot();
+    held.set(node.id, view);
+  }
+  views = held;
+  place(withDivider(conversation, [...held.values()].map((view) => view.article)));
+  if (finished && views.has(finished.node.id)) announce(`Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
+  else if (run) announce("Waiting for the answer");
+  if (isOther || run) isAtEnd = true;
+  if (isAtEnd) scrollToEnd();
+}
+
+/** A line before the first message that the model gets, if turns before it were dropped. */
+function withDivider(conversation, articles) {
+  const at = articles.findIndex((article) => article.dataset.id === conversation.from);
+  if (at <= 0) return articles;
+  return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: the model gets the messages from here on."));
+}
+
+/** Puts nodes into the thread, moving none that is in its place: a box that is being edited keeps its focus. */
+function place(articles) {
+  const problem = state.problems.get(state.current.id);
+  const nodes = [...articles];
+  if (problem) nodes.push(problemView(problem, () => state.problems.get(shown?.id) !== problem));
+  for (const child of [...thread.children]) if (!nodes.includes(child)) child.remove();
+  nodes.forEach((node, i) => {
+    if (thread.children[i] !== node) thread.insertBefore(node, thread.children[i] ?? null);
+  });
+}
+
+const plainText = (view) => view.text?.textContent ?? "";
+
+/** Opens the person's last message for editing; returns false if there is none. */
+export function editLast() {
+  const last = [...views.values()].filter((view) => view.node.role === "user").at(-1);
+  last?.edit();
+  return last !== undefined;
+}
+
+/** Has the last answer written once more. */
+export function regenerateLast() {
+  const last = [...views.values()].filter((view) => view.node.role === "assistant").at(-1);
+  if (last) chat.regenerate(last.node);
+}
+
+function start() {
+  const model = chosenModel();
+  const begin = (text) => () => {
+    byId("message").focus();
+    chat.send(text);
+  };
+  return el(
+    "div",
+    { class: "start" },
+    mark(),
+    el("h2", {}, greeting(model)),
+    el("p", { class: "about" }, about(model)),
+    state.isLocked && el("button", { type: "button", class: "button primary", on: { click: showLock } }, "Enter the key"),
+    model && el("ul", { class: "starts", "aria-label": "To begin with" }, STARTS.map(([name, text]) => el("li", {}, el("button", { type: "button", on: { click: begin(text) } }, el("strong", {}, name), el("span", {}, text))))),
+  );
+}
+
+function greeting(model) {
+  if (state.health === "unreachable") return "The server does not answer";
+  if (state.isLocked) return "This server asks for a key";
+  if (!model) return state.health ? "No model yet" : "…";
+  return { ready: "What shall we work on?", loading: "One moment, the model is being loaded", unloading: "The model is being unloaded" }[modelState(model)] ?? "What shall we work on?";
+}
+
+function about(model) {
+  if (state.isLocked) return "Who runs the server has it.";
+  if (state.health === "unreachable") return "This page tries again by itself.";
+  if (!model) return state.health ? ["Put a GGUF file into the folder of models, or run ", el("code", {}, "woolly pull smollm2"), "."] : "";
+  const size = `${weights(model.parameters)} weights, ${bytes(model.size_bytes)}, a context of ${number(model.context_length)} tokens`;
+  const verb = { ready: "is loaded", loading: "is being loaded", unloading: "is being unloaded" }[modelState(model)] ?? "will be loaded with your first message";
+  return [el("strong", {}, model.name), ` ${verb}: ${size}. It runs on the server's machine; nothing is sent elsewhere.`];
+}

@@ -1,0 +1,147 @@
+// The Conversation: a tree of messages; the page shows one path. Editing and asking again add branches, so that no
+// text is lost.
+
+const TITLE = 60; // characters
+
+/** An empty conversation. */
+export function createConversation(settings = {}) {
+  const now = Date.now();
+  return { id: crypto.randomUUID?.() ?? randomId(), title: "", created: now, updated: now, leaf: null, settings: structuredClone(settings), messages: [] };
+}
+
+// crypto.randomUUID is for secure contexts alone, and the page may be served over plain HTTP in a local network.
+function randomId() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Adds a message below `parent` (null: at the beginning) and shows it. */
+export function addMessage(conversation, parent, message) {
+  const node = { id: randomId(), parent, created: Date.now(), reasoning: "", ...message };
+  conversation.messages.push(node);
+  conversation.leaf = node.id;
+  conversation.updated = Date.now();
+  if (!conversation.title && node.role === "user") conversation.title = titleOf(node.content || node.files?.[0]?.name || "");
+  return node;
+}
+
+/** The messages that are shown, first to last. */
+export function shownPath(conversation) {
+  const byId = new Map(conversation.messages.map((node) => [node.id, node]));
+  const path = [];
+  for (let node = byId.get(conversation.leaf); node && path.length <= byId.size; node = byId.get(node.parent)) path.push(node);
+  return path.reverse();
+}
+
+/** The messages that stand in the same place as this one, oldest first. */
+export function siblingsOf(conversation, node) {
+  return conversation.messages.filter((other) => other.parent === node.parent);
+}
+
+/** Shows the branch that begins with this message, as it was left. */
+export function showBranch(conversation, node) {
+  let leaf = node;
+  for (;;) {
+    const below = conversation.messages.filter((other) => other.parent === leaf.id);
+    if (!below.length) break;
+    leaf = below[below.length - 1];
+  }
+  conversation.leaf = leaf.id;
+}
+
+/** Removes one message; what follows it follows what was before it. */
+export function removeMessage(conversation, node) {
+  const siblings = siblingsOf(conversation, node).filter((other) => other !== node);
+  const isLeaf = conversation.leaf === node.id;
+  conversation.messages = conversation.messages.filter((other) => other !== node);
+  for (const other of conversation.messages) if (other.parent === node.id) other.parent = node.parent;
+  if (conversation.from === node.id) delete conversation.from;
+  if (!isLeaf) return;
+  if (siblings.length) showBranch(conversation, siblings.at(-1));
+  else conversation.leaf = node.parent;
+}
+
+/** Another conversation with the messages up to this one. */
+export function copyPath(conversation, node) {
+  const copy = createConversation(conversation.settings);
+  for (const one of shownPath({ ...conversation, leaf: node.id })) addMessage(copy, copy.leaf, { ...structuredClone(one), id: randomId(), parent: copy.leaf });
+  copy.title = `${conversation.title} (fork)`.trim();
+  return copy;
+}
+
+/** The beginning of a text as a title. */
+export function titleOf(text) {
+  const line = text.trim().split("\n", 1)[0].replace(/\s+/g, " ");
+  return line.length > TITLE ? `${line.slice(0, TITLE - 1).trimEnd()}…` : line;
+}
+
+/** Whether a conversation holds all the words, in its title or its messages. */
+export function holdsWords(conversation, words) {
+  const text = [conversation.title, ...conversation.messages.map((node) => node.content)].join("\n").toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+const isText = (value) => typeof value === "string";
+
+/** Returns the conversation of an imported file, known fields only; null if it is not a conversation. */
+export function readConversation(given) {
+  if (typeof given !== "object" || given === null || !Array.isArray(given.messages)) return null;
+  const seen = new Set();
+  const messages = [];
+  for (const one of given.messages) {
+    const sound = typeof one === "object" && one !== null && isText(one.id) && isText(one.content) && ["user", "assistant", "tool"].includes(one.role);
+    if (!sound || seen.has(one.id) || (one.parent !== null && !seen.has(one.parent))) return null;
+    seen.add(one.id);
+    messages.push({
+      id: one.id,
+      parent: one.parent,
+      role: one.role,
+      content: one.content,
+      reasoning: isText(one.reasoning) ? one.reasoning : "",
+      created: Number(one.created) || Date.now(),
+      model: isText(one.model) ? one.model : undefined,
+      ending: isText(one.ending) ? one.ending : undefined,
+      figures: readFigures(one.figures),
+      ...readExtras(one),
+    });
+  }
+  const fresh = createConversation();
+  return {
+    ...fresh,
+    id: isText(given.id) ? given.id : fresh.id,
+    title: isText(given.title) ? given.title.slice(0, 200) : "",
+    created: Number(given.created) || fresh.created,
+    updated: Number(given.updated) || fresh.updated,
+    leaf: seen.has(given.leaf) ? given.leaf : (messages.at(-1)?.id ?? null),
+    settings: readSettings(given.settings),
+    messages,
+    ...(seen.has(given.from) ? { from: given.from } : {}),
+  };
+}
+
+/** What only some messages have: files, the form of an answer, calls of tools, tokens. */
+function readExtras(one) {
+  const extras = {};
+  for (const name of ["form", "call", "name"]) if (isText(one[name])) extras[name] = one[name];
+  const list = (name, fields) => {
+    if (Array.isArray(one[name]) && one[name].every((item) => fields.every((field) => isText(item?.[field])))) extras[name] = one[name].map((item) => Object.fromEntries(fields.map((field) => [field, item[field]])));
+  };
+  list("files", ["name", "text"]);
+  list("calls", ["id", "name", "arguments"]);
+  const isToken = (token) => Array.isArray(token) && isText(token[0]) && Number.isFinite(token[1]);
+  if (Array.isArray(one.tokens) && one.tokens.every((token) => isToken(token) && Array.isArray(token[2]) && token[2].every(isToken))) extras.tokens = one.tokens;
+  return extras;
+}
+
+function readFigures(given) {
+  if (typeof given !== "object" || given === null) return undefined;
+  return Object.fromEntries(Object.entries(given).filter(([, value]) => Number.isFinite(value)));
+}
+
+function readSettings(given) {
+  const settings = {};
+  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "tools", "mcp", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  if (typeof given?.sampling === "object" && given.sampling !== null) {
+    settings.sampling = Object.fromEntries(Object.entries(given.sampling).filter(([, value]) => isText(value)));
+  }
+  return settings;
+}

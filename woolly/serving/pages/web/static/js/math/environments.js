@@ -1,0 +1,44 @@
+// Environments: matrices, cases and aligned equations, from the cells of their rows.
+
+import { mathml } from "../app/dom.js";
+
+/** A table; `aligned(i)` is the class of a column's cells. */
+function table(rows, aligned = () => null, attributes = {}) {
+  const row = (cells) => mathml("mtr", {}, ...cells.map((nodes, i) => mathml("mtd", { class: aligned(i) }, ...nodes)));
+  return mathml("mtable", attributes, ...rows.map(row));
+}
+
+const fence = (sign) => mathml("mo", { fence: "true", stretchy: "true", symmetric: "true" }, sign);
+
+const matrix = (open, close) => (rows) => mathml("mrow", {}, ...(open ? [fence(open)] : []), table(rows), ...(close ? [fence(close)] : []));
+
+const sides = (i) => (i % 2 ? "to-left" : "to-right");
+const equations = (rows) => table(rows, sides, { displaystyle: "true", class: "equations" });
+const gathered = (rows) => table(rows, () => null, { displaystyle: "true" });
+const cases = (rows) => mathml("mrow", {}, fence("{"), table(rows, () => "to-left"));
+
+function array(rows, columns) {
+  const letters = columns.replace(/[^lcr]/g, "");
+  return table(rows, (i) => ({ l: "to-left", r: "to-right" })[letters[i]] ?? null);
+}
+
+/** A node for each environment by its name, from its rows (and its columns, for an array). */
+export const environments = {
+  matrix: matrix("", ""),
+  smallmatrix: matrix("", ""),
+  pmatrix: matrix("(", ")"),
+  bmatrix: matrix("[", "]"),
+  Bmatrix: matrix("{", "}"),
+  vmatrix: matrix("|", "|"),
+  Vmatrix: matrix("‖", "‖"),
+  cases,
+  dcases: cases,
+  array,
+  align: equations,
+  aligned: equations,
+  split: equations,
+  eqnarray: equations,
+  gather: gathered,
+  gathered,
+  equation: gathered,
+};

@@ -1,0 +1,54 @@
+// Find: where a formula stands in a text. A price is none: the signs of $...$ stand close to what they hold.
+
+import { el } from "../app/dom.js";
+import { LONGEST, renderFormula } from "./formula.js";
+
+const WIDE = 60; // characters of TeX from which a formula within a line may need to scroll
+
+// Plain words, which a formula has only in \text{...}.
+const PROSE = /(?<![\\A-Za-z])[A-Za-z]{2,}/;
+const TEX = /[\\^_{}=]/;
+
+const CLOSERS = { $$: "$$", "\\[": "\\]", "\\(": "\\)", $: "$" };
+
+/**
+ * Returns {node, to} of the formula that begins at `from`; null if none does. One that cannot be drawn stays as it was
+ * written. `unclosed` keeps the closing signs that were looked for in vain.
+ */
+export function readFormula(text, from, unclosed) {
+  const opener = text.startsWith("$$", from) || text[from] === "\\" ? text.slice(from, from + 2) : "$";
+  const closer = CLOSERS[opener];
+  const start = from + opener.length;
+  if (opener === "$" && (/[\p{L}\p{N}$]/u.test(text[from - 1] ?? "") || /\s/.test(text[start] ?? " "))) return null;
+  const end = unclosed.has(closer) ? -1 : find(text, closer, start);
+  if (end < 0) {
+    unclosed.add(closer);
+    return null;
+  }
+  const source = text.slice(start, end);
+  const to = end + closer.length;
+  if (opener === "$" ? !isClosed(source, text[to] ?? "") : source.length > LONGEST) return null;
+  return { node: formulaNode(source, text.slice(from, to), opener === "$$" || opener === "\\["), to };
+}
+
+/** The node of a formula, or of its text if it cannot be drawn. */
+export function formulaNode(source, whole, isDisplay) {
+  const math = renderFormula(source, isDisplay);
+  if (!math) return el("span", { class: "plain" }, whole);
+  if (isDisplay) return el("span", { class: "formula", tabindex: "0", role: "group", "aria-label": "Formula" }, math);
+  return source.length > WIDE ? el("span", { class: "formula wide" }, math) : math;
+}
+
+function isClosed(source, after) {
+  if (/\s$/.test(source) || /[\p{L}\p{N}]/u.test(after)) return false;
+  return !(/^\d/.test(source) && PROSE.test(source) && !TEX.test(source));
+}
+
+function find(text, closer, from) {
+  for (let i = text.indexOf(closer, from); i >= 0; i = text.indexOf(closer, i + 1)) {
+    let slashes = 0;
+    while (text[i - 1 - slashes] === "\\") slashes += 1;
+    if (slashes % 2 === 0) return i;
+  }
+  return -1;
+}

@@ -1,0 +1,211 @@
+// The settings panel: system prompt, form of the answer, and every sampler; each conversation has its own.
+
+import * as chat from "../chat/chat.js";
+import { byId, el, toast } from "../app/dom.js";
+import { presetsRow } from "./presets.js";
+import { FORMS, SettingError, countChanged, groups, isUseful, readValue } from "./samplers.js";
+import { on, state } from "../app/state.js";
+import { small } from "../app/store.js";
+
+const host = byId("settings-fields");
+const badge = byId("settings-badge");
+
+const EXAMPLE = JSON.stringify({ type: "object", properties: { name: { type: "string" }, age: { type: "integer" } }, required: ["name", "age"] }, null, 2);
+const HINTS = { json_schema: EXAMPLE, grammar: 'root ::= "yes" | "no"', regex: "[0-9]{4}-[0-9]{2}-[0-9]{2}" };
+
+let controls = []; // {field, row, box, note}
+
+/** Begins to listen. */
+export function setUpSettings() {
+  byId("settings-reset").addEventListener("click", reset);
+  byId("settings-keep").addEventListener("click", () => {
+    small.set("settings", settings());
+    toast("New conversations begin with these settings.");
+  });
+  on("settings", render);
+  on("models", () => (controls.length || !state.current ? placeholders() : render()));
+}
+
+const settings = () => state.current.settings;
+
+function changed() {
+  // What was set before the first message must outlive a reload, too.
+  if (state.current.messages.length) chat.keep(state.current);
+  else small.set("fresh-settings", settings());
+  refresh();
+}
+
+function apply(others) {
+  state.current.settings = others;
+  changed();
+  render();
+}
+
+function reset() {
+  const before = structuredClone(settings());
+  apply({});
+  toast("All settings are the server's again.", { label: "Undo", run: () => apply(before) });
+}
+
+function render() {
+  const open = new Set([...host.querySelectorAll("details[open]")].map((one) => one.dataset.group));
+  const isFirst = !controls.length;
+  controls = [];
+  host.replaceChildren(
+    presetsRow(settings, apply),
+    textRow("system", "System prompt", "What the model is told before the conversation.", 4),
+    formRow(),
+    choiceRow("reasoning", "Reasoning", [["", "Default"], ["none", "Off"], ["low", "Low"], ["medium", "Medium"], ["high", "High"]], "For models that can think before they answer.", "reasoning_effort"),
+    choiceRow("overflow", "Context overflow", [["", "Ask"], ["drop", "Drop oldest turns"]], "What happens when the conversation no longer fits the model's context."),
+    ...groups().map((group) =>
+      el(
+        "details",
+        { "data-group": group.name, open: isFirst ? group.open : open.has(group.name) },
+        el("summary", {}, group.name, el("span", { class: "count" })),
+        el("div", { class: "fields" }, group.fields.map(fieldRow)),
+      ),
+    ),
+    el(
+      "details",
+      { "data-group": "Tools", open: open.has("Tools") },
+      el("summary", {}, "Tools and probabilities", el("span", { class: "count" })),
+      ...(state.tools.length ? [choiceRow("mcp", "MCP tools", [["", "Offer"], ["off", "Off"]], mcpHelp())] : []),
+      textRow("tools", "Tools (JSON)", "A list of functions that the model may call, as OpenAI's API takes it; you give their results.", 4, "tools"),
+      choiceRow("probabilities", "Token probabilities", [["", "Off"], ["on", "Show"]], "Below each answer: its tokens, how likely they were, and what else might have come.", "logprobs"),
+    ),
+  );
+  placeholders();
+  refresh();
+}
+
+const mcpHelp = () => `Offered by MCP servers (${[...new Set(state.tools.map((tool) => tool.server))].join(", ")}): ${state.tools.map((tool) => tool.name).join(", ")}. Each call asks you first.`;
+
+let n = 0;
+
+function labelled(label, help, box, unit = null) {
+  const id = `setting-${(n += 1)}`;
+  box.id = id;
+  box.setAttribute("aria-describedby", `${id}-help`);
+  const note = el("small", { id: `${id}-help` }, help);
+  const isShort = box.tagName === "SELECT" || box.type === "number";
+  return [el("div", { class: isShort ? "field short" : "field" }, el("label", { for: id }, label, unit ? el("span", { class: "unit" }, ` (${unit})`) : null), box, note), note];
+}
+
+function textRow(name, label, help, rows, apiName = null) {
+  const box = el("textarea", { rows, spellcheck: "false", value: settings()[name] ?? "", title: apiName });
+  box.addEventListener("input", () => {
+    settings()[name] = box.value;
+    changed();
+  });
+  return labelled(label, help, box)[0];
+}
+
+function choiceRow(name, label, choices, help, apiName = null) {
+  const box = select(choices, settings()[name] ?? "");
+  if (apiName) box.title = apiName;
+  box.addEventListener("change", () => {
+    settings()[name] = box.value;
+    changed();
+  });
+  return labelled(label, help, box)[0];
+}
+
+const select = (choices, value) => el("select", {}, choices.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+
+function formRow() {
+  const row = choiceRow("form", "Structured output", FORMS, "The answer follows it, token by token.", "response_format, grammar, regex");
+  const chooser = row.querySelector("select");
+  const pattern = textRow("pattern", "Schema or pattern", "", 7);
+  const box = pattern.querySelector("textarea");
+  const note = pattern.querySelector("small");
+  box.classList.add("code-box");
+  const show = () => {
+    pattern.hidden = !(chooser.value in HINTS);
+    pattern.querySelector("label").textContent = FORMS.find(([key]) => key === chooser.value)[1];
+    box.placeholder = HINTS[chooser.value] ?? "";
+    check();
+  };
+  const check = () => {
+    let problem = "";
+    if (chooser.value === "json_schema" && box.value.trim()) {
+      try {
+        JSON.parse(box.value);
+      } catch (error) {
+        problem = `This is not valid JSON yet: ${error.message}`;
+      }
+    }
+    mark(box, note, problem, "");
+  };
+  chooser.addEventListener("change", show);
+  box.addEventListener("input", check);
+  show();
+  return el("div", {}, row, pattern);
+}
+
+function fieldRow(field) {
+  const value = settings().sampling?.[field.name] ?? "";
+  let box;
+  if (field.kind === "choice") box = select([["", "Default"], ...field.choices.map((name, i) => [String(i), name])], value);
+  else if (field.kind === "flag") box = select([["", "Default"], ["true", "Yes"], ["false", "No"]], value);
+  else if (field.kind === "lines" || field.kind === "json") box = el("textarea", { rows: 2, spellcheck: "false", class: "code-box", value });
+  else if (field.kind === "names") box = el("input", { type: "text", spellcheck: "false", autocomplete: "off", value });
+  else box = el("input", { type: "number", inputmode: "decimal", step: field.step ?? 1, min: field.min, max: field.max, autocomplete: "off", value });
+  const [row, note] = labelled(field.label, field.help, box, field.unit);
+  row.querySelector("label").title = field.name;
+  const take = () => {
+    settings().sampling = { ...settings().sampling, [field.name]: box.value };
+    if (box.value === "") delete settings().sampling[field.name];
+    changed();
+  };
+  box.addEventListener("input", take);
+  box.title = field.name;
+  controls.push({ field, row, box, note });
+  return row;
+}
+
+function mark(box, note, problem, help) {
+  box.toggleAttribute("aria-invalid", problem !== "");
+  if (problem) box.setAttribute("aria-invalid", "true");
+  note.textContent = problem || help;
+  note.classList.toggle("wrong", problem !== "");
+}
+
+/** Which settings have a meaning, which are wrong, how many differ. */
+function refresh() {
+  const sampling = settings().sampling ?? {};
+  for (const { field, row, box, note } of controls) {
+    box.disabled = !isUseful(field, sampling, state.defaults);
+    row.classList.toggle("changed", box.value.trim() !== "");
+    let problem = "";
+    try {
+      if (!box.disabled) readValue(field, box.value);
+      if (box.validity.badInput) problem = "A number was expected.";
+    } catch (error) {
+      if (!(error instanceof SettingError)) throw error;
+      problem = error.message;
+    }
+    mark(box, note, problem, field.help);
+  }
+  for (const group of host.querySelectorAll("details")) {
+    const count = group.querySelectorAll(".changed").length;
+    group.querySelector(".count").textContent = count ? String(count) : "";
+  }
+  const count = countChanged(settings());
+  badge.textContent = count ? String(count) : "";
+  badge.hidden = !count;
+  byId("settings").setAttribute("aria-label", count ? `Settings, ${count} changed` : "Settings");
+  byId("settings-reset").disabled = !count;
+}
+
+/** The server's own values stand in the empty boxes. */
+function placeholders() {
+  for (const { field, box } of controls) {
+    const value = state.defaults[field.name];
+    if (value === undefined || field.kind === "choice" || field.kind === "flag") continue;
+    if (field.name === "seed") box.placeholder = "any";
+    else if (field.name === "max_tokens") box.placeholder = value > 0 ? String(value) : "no limit";
+    else if (field.kind === "lines") box.placeholder = value.map((text) => text.replace(/\n/g, "\\n")).join("\n");
+    else if (field.kind === "json") box.placeholder = "none";
+    else box.placeholder = Array.isArray(value) ? value.join(", ") : String(Number(Number(value).toPrecision(6)));
+  }
+}

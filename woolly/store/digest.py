@@ -1,0 +1,50 @@
+"""The digest of a model's files, computed once and remembered as long as the files stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from woolly.store.checksum import hash_of
+from woolly.store.folder import models_folder
+
+__all__ = ["digest_of"]
+
+
+def digest_of(paths: Sequence[Path]) -> str:
+    """Returns the SHA-256 of the files' own SHA-256, in hexadecimal.
+
+    A note in `$WOOLLY_HOME/digests` spares the second reading. It holds for one inode with one size, one time of
+    modification and one time of change; the kernel sets the last, so that a file which was written to is read again
+    even if its time of modification was set back.
+    """
+    return hashlib.sha256("".join(_digest(path) for path in paths).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    place = os.path.realpath(path)
+    note = models_folder().parent / "digests" / f"{hashlib.sha256(place.encode()).hexdigest()[:32]}.json"
+    facts = _facts(path)
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        known = json.loads(note.read_text(encoding="utf-8"))
+        if known.get("facts") == facts and isinstance(known.get("sha256"), str):
+            return str(known["sha256"])
+    sha256 = hash_of(path)
+    if _facts(path) != facts:
+        return sha256  # written to meanwhile: not remembered
+    # In a read-only folder the file is hashed at every start; nothing else is lost.
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.with_suffix(f".{os.getpid()}.tmp")
+        partial.write_text(json.dumps({"path": place, "facts": facts, "sha256": sha256}), encoding="utf-8")
+        partial.replace(note)
+    return sha256
+
+
+def _facts(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]

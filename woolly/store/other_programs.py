@@ -1,0 +1,76 @@
+"""Models of other programs: used in place, never written to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from woolly.store.entry import Stored, describe, is_later_shard
+from woolly.store.hub import hub_cache
+
+__all__ = ["hub_models", "lm_studio_models", "ollama_models"]
+
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+
+
+def ollama_models() -> Iterator[Stored]:
+    """Yields Ollama's models, as `ollama:name:tag`."""
+    for store in _ollama_stores():
+        manifests = store / "manifests"
+        for manifest in sorted(manifests.rglob("*")) if manifests.is_dir() else ():
+            parts = manifest.relative_to(manifests).parts
+            if len(parts) < 4 or not manifest.is_file():
+                continue
+            host, owner, *name, tag = parts
+            try:
+                layers = json.loads(manifest.read_text())["layers"]
+                digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
+            except (OSError, ValueError, KeyError, TypeError, StopIteration):
+                continue  # not a manifest, or a model without weights of its own
+            who = [part for part in (host, owner) if part not in ("registry.ollama.ai", "library")]
+            blob = store / "blobs" / str(digest).replace(":", "-").replace("/", "-")
+            if found := describe(f"ollama:{'/'.join([*who, *name])}:{tag}", blob, "Ollama"):
+                yield found
+
+
+def _ollama_stores() -> Iterator[Path]:
+    if given := os.environ.get("OLLAMA_MODELS"):
+        yield Path(given).expanduser()
+        return
+    yield Path("~/.ollama/models").expanduser()
+    yield Path("/usr/share/ollama/.ollama/models")
+
+
+def lm_studio_models() -> Iterator[Stored]:
+    """Yields LM Studio's models, as `lmstudio:publisher/repo/file.gguf`."""
+    homes = [Path("~/.lmstudio").expanduser(), Path("~/.cache/lm-studio").expanduser()]
+    with contextlib.suppress(OSError, ValueError):
+        homes.insert(0, Path(Path("~/.lmstudio-home-pointer").expanduser().read_text().strip()))
+    seen = set()
+    for home in homes:
+        folder = home / "models"
+        for path in sorted(folder.glob("*/*/*.gguf")) if folder.is_dir() else ():
+            name = path.relative_to(folder).as_posix()
+            if name not in seen and not is_later_shard(path) and "mmproj" not in name.lower():
+                seen.add(name)
+                if found := describe(f"lmstudio:{name}", path, "LM Studio"):
+                    yield found
+
+
+def hub_models() -> Iterator[Stored]:
+    """Yields the newest version of each model in the cache of Hugging Face's tools, as `hf:org/repo/file.gguf`."""
+    cache = hub_cache()
+    for folder in sorted(cache.glob("models--*--*")) if cache.is_dir() else ():
+        repo = "/".join(folder.name.split("--")[1:])
+        seen = set()
+        snapshots = folder / "snapshots"
+        for snapshot in sorted(snapshots.iterdir(), key=lambda p: -p.stat().st_mtime) if snapshots.is_dir() else ():
+            for path in sorted(snapshot.rglob("*.gguf")):
+                name = path.relative_to(snapshot).as_posix()
+                if name not in seen and not is_later_shard(path) and "mmproj" not in name.lower():
+                    seen.add(name)
+                    if found := describe(f"hf:{repo}/{name}", path, "Hugging Face"):
+                        yield found

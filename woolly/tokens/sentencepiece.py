@@ -1,0 +1,30 @@
+"""SentencePiece vocabularies that merge by score (`llama`)."""
+
+from __future__ import annotations
+
+from woolly._native import SentencePieceBPE
+from woolly.errors import TokenizerError
+from woolly.tokens.vocabulary import SPACE_MARK, Vocabulary
+
+__all__ = ["SentencePieceEncoder"]
+
+
+class SentencePieceEncoder:
+    """Merges the neighbours that form the piece of highest score; among equals, the leftmost."""
+
+    def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool) -> None:
+        self._add_space_prefix = add_space_prefix
+        self._model = SentencePieceBPE(
+            vocabulary.pieces, vocabulary.scores(), vocabulary.kinds, -1 if unknown is None else unknown
+        )
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        """Returns the ids of a text without special tokens."""
+        if self._add_space_prefix and after_special:
+            text = " " + text
+        try:
+            return self._model.encode(text.replace(" ", SPACE_MARK).encode())
+        except IndexError as error:
+            raise TokenizerError(
+                f"the text holds {str(error)!r}, for which this vocabulary has no token and no unknown token"
+            ) from None

@@ -1,0 +1,252 @@
+"""Text to ids and back, as the metadata of a GGUF file says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from woolly.errors import TokenizerError, UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.tokens.bpe import BYTE_OF_CHARACTER, BytePairEncoder
+from woolly.tokens.pretokenize import Pretokenizer, find_pretokenizer
+from woolly.tokens.rwkv import RwkvEncoder, unescaped
+from woolly.tokens.sentencepiece import SentencePieceEncoder
+from woolly.tokens.special import SpecialTokens, make_splitter, read_special_tokens
+from woolly.tokens.unigram import UnigramEncoder
+from woolly.tokens.vocabulary import BYTE_NAME, SPACE_MARK, TokenType, Vocabulary, read_vocabulary
+from woolly.tokens.wordpiece import WordPieceEncoder
+
+__all__ = ["Tokenizer"]
+
+_BYTE_PAIR_MODELS = ("gpt2", "gemma4", "whitespace")
+_MODELS = (*_BYTE_PAIR_MODELS, "llama", "bert", "t5", "rwkv")
+_HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
+_FOUND = (*_HIDDEN, TokenType.USER_DEFINED)
+
+
+class _Encoder(Protocol):
+    def encode(self, text: str, after_special: bool) -> list[int]: ...
+
+
+class Tokenizer:
+    """The vocabulary of one model. Immutable, and safe to use from many threads at once."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if vocabulary.model not in _MODELS:
+            raise UnsupportedError(
+                f"the tokenizer {vocabulary.model!r} (tokenizer.ggml.model) is not one of {', '.join(_MODELS)}, "
+                "which are those that Woolly knows"
+            )
+        pre: Pretokenizer | None = None
+        self.model: str = vocabulary.model
+        self.pre: str = vocabulary.text("tokenizer.ggml.pre") or "default"
+        if self.model in _BYTE_PAIR_MODELS:
+            self.pre = self.pre if self.model == "gpt2" else self.model
+            pre = find_pretokenizer(self.pre)
+        self._byte_level = pre is not None and pre.byte_level
+        self.special: SpecialTokens = read_special_tokens(vocabulary, pre is None or pre.has_default_bos)
+        self._tokens = vocabulary.tokens
+        self._types = vocabulary.types.tolist()
+        self._bytes: list[bytes | None] = [None] * len(self._tokens)
+        self._splitter = make_splitter(vocabulary)
+        self.adds_space_prefix: bool = False
+        self._encoder: _Encoder = self._make_encoder(vocabulary, pre)
+        self._read_ends(vocabulary, pre)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.model!r}, pre={self.pre!r}, {self.n_vocab} tokens)"
+
+    @classmethod
+    def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """Read the vocabulary of a GGUF file; its tensors, if it has any, are not touched."""
+        with open_gguf(path) as file:
+            return cls.from_metadata(file.metadata)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build from the `tokenizer.ggml.*` keys of `metadata`."""
+        return cls(read_vocabulary(metadata))
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` puts the beginning and end tokens around it, if the file says so. `parse_special` finds
+        control tokens in the text; user-defined tokens are always found.
+        """
+        if not isinstance(text, str):
+            raise TokenizerError(f"only text (str) can be encoded, not {type(text).__name__}")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"the text holds the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}; "
+                "only whole Unicode characters can be encoded"
+            ) from None
+        out = list(self._first) if add_special else []
+        after_special = True
+        for begin, end, index in self._splitter.split(data, parse_special):
+            after = index >= 0
+            if after:
+                out.append(index)
+            else:
+                whole = end - begin == len(data)
+                out += self._encoder.encode(text if whole else data[begin:end].decode(), after_special)
+            after_special = after
+        if add_special:
+            out += self._last
+        return out
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Ids of two texts that a model reads as one: what comes before the second, and the second with its end."""
+        before = self.encode(first) + list(self._between)
+        return before, [*self.encode(second, add_special=False), *self._last]
+
+    @property
+    def n_end(self) -> int:
+        """Tokens that `encode` adds behind a text."""
+        return len(self._last)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = False, *, strip_prefix: bool = True) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        `skip_special` leaves control tokens out. The space that `encode` puts before a text is taken away, unless
+        `strip_prefix` is false: then the text continues another.
+        """
+        # str and bytes are sequences too, but never meant as ids.
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+            raise TokenizerError(f"only a sequence of token ids can be decoded, not {type(ids).__name__}")
+        strip = strip_prefix and self.adds_space_prefix
+        parts = []
+        for index in ids:
+            data, strip = self.render(index, strip, skip_special)
+            parts.append(data)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def render(self, id: int, strip: bool, skip_special: bool) -> tuple[bytes, bool]:
+        """Returns the bytes of a token at its position, and whether to drop a space before the next token."""
+        data = self.token_bytes(id)
+        kind = self._types[id]
+        if kind in _FOUND:
+            return b"" if skip_special and kind in _HIDDEN else data, self.adds_space_prefix
+        return data[1:] if strip and data.startswith(b" ") else data, strip and not data
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that a token stands for; of control tokens, their text."""
+        self._check(id)
+        data = self._bytes[id]
+        if data is None:
+            data = self._bytes[id] = self._make_bytes(id)
+        return data
+
+    def token_text(self, id: int) -> str:
+        """The token as the vocabulary writes it."""
+        self._check(id)
+        return self._tokens[id]
+
+    def is_special(self, id: int) -> bool:
+        """Whether a token is a control or unknown token, which `skip_special` leaves out."""
+        self._check(id)
+        return self._types[id] in _HIDDEN
+
+    @property
+    def n_vocab(self) -> int:
+        """How many tokens there are: ids run from 0 to n_vocab - 1."""
+        return len(self._tokens)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text."""
+        return self.special.bos
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text."""
+        return self.special.eos
+
+    @property
+    def eot_id(self) -> int | None:
+        """The token that ends a turn of a conversation."""
+        return self.special.eot
+
+    @property
+    def pad_id(self) -> int | None:
+        """The token that fills up a batch."""
+        return self.special.pad
+
+    @property
+    def unk_id(self) -> int | None:
+        """The token for what the vocabulary does not know."""
+        return self.special.unk
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Every token that ends a generation."""
+        return self.special.stop
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Every control token."""
+        return frozenset(i for i, kind in enumerate(self._types) if kind == TokenType.CONTROL)
+
+    def _check(self, id: int) -> None:
+        if type(id) is not int and (isinstance(id, bool) or not isinstance(id, (int, np.integer))):
+            raise TokenizerError(f"a token id must be an integer, not {type(id).__name__}")
+        if not 0 <= id < len(self._tokens):
+            raise TokenizerError(f"token id {id} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}")
+
+    def _make_bytes(self, id: int) -> bytes:
+        text, kind = self._tokens[id], self._types[id]
+        if kind == TokenType.BYTE and (name := BYTE_NAME.fullmatch(text)):
+            return bytes([int(name[1], 16)])
+        if self.model == "rwkv":
+            return unescaped(text)
+        if kind in _FOUND:
+            return text.encode("utf-8", "surrogateescape")
+        if self._byte_level:
+            try:
+                return bytes([BYTE_OF_CHARACTER[character] for character in text])
+            except KeyError:  # an added token in plain text
+                return text.encode("utf-8", "surrogateescape")
+        return text.encode("utf-8", "surrogateescape").replace(SPACE_MARK.encode(), b" ")
+
+    def _make_encoder(self, vocabulary: Vocabulary, pre: Pretokenizer | None) -> _Encoder:
+        unknown = self.special.unk
+        lowercase = vocabulary.flag("normalizer.lowercase", self.model == "bert")
+        if pre is not None:
+            return BytePairEncoder(vocabulary, pre, unknown, lowercase and self.model == "whitespace")
+        if self.model == "rwkv":
+            return RwkvEncoder(vocabulary, unknown)
+        if self.model == "bert":
+            self.adds_space_prefix = True
+            return WordPieceEncoder(
+                vocabulary, unknown, lowercase, vocabulary.flag("normalizer.strip_accents", lowercase)
+            )
+        self.adds_space_prefix = vocabulary.flag("add_space_prefix", self.model == "llama")
+        if self.model == "llama":
+            return SentencePieceEncoder(vocabulary, unknown, self.adds_space_prefix)
+        return UnigramEncoder(
+            vocabulary, unknown, self.adds_space_prefix, vocabulary.flag("remove_extra_whitespaces", False)
+        )
+
+    def _read_ends(self, vocabulary: Vocabulary, pre: Pretokenizer | None) -> None:
+        """Returns `add_bos`, `add_eos`, and the ids that they add before and after a text."""
+        self.add_bos: bool = vocabulary.flag(
+            "add_bos_token", self.model in ("llama", "bert") or (pre is not None and pre.add_bos)
+        )
+        self.add_eos: bool = vocabulary.flag("add_eos_token", self.model in ("bert", "t5"))
+        if pre is not None and pre.always_bos:
+            self.add_bos = True
+        first = self.special.bos if self.add_bos else None
+        last = (self.special.sep if self.model == "bert" else self.special.eos) if self.add_eos else None
+        if (self.add_bos and first is None) or (self.add_eos and last is None):
+            which = "beginning" if self.add_bos and first is None else "end"
+            raise TokenizerError(f"the file asks for the {which} token to be added to texts, but names none")
+        self._first: tuple[int, ...] = () if first is None else (first,)
+        self._last: tuple[int, ...] = () if last is None else (last,)
+        # XLM-RoBERTa separates the texts of a pair by two tokens; files made before the key do not say so.
+        is_doubled = vocabulary.flag("add_sep_token", self.model == "t5" and self.add_bos and self.add_eos)
+        sep = self.special.eos if self.special.sep is None else self.special.sep
+        self._between: tuple[int, ...] = () if sep is None or not is_doubled or self.model == "bert" else (sep,)

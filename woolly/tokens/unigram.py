@@ -1,0 +1,48 @@
+"""SentencePiece vocabularies of the most probable pieces (`t5`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from woolly._native import Unigram
+from woolly.errors import TokenizerError
+from woolly.tokens.vocabulary import Vocabulary
+
+__all__ = ["UnigramEncoder"]
+
+
+class UnigramEncoder:
+    """Finds the sequence of pieces with the highest sum of scores, after the vocabulary's own normalization."""
+
+    def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool, merge_spaces: bool) -> None:
+        charsmap = _charsmap(vocabulary.metadata.get("tokenizer.ggml.precompiled_charsmap"))
+        scores = vocabulary.scores()
+        number = -1 if unknown is None else unknown
+        try:
+            self._model = Unigram(
+                vocabulary.pieces, scores, vocabulary.kinds, number, charsmap, add_space_prefix, merge_spaces
+            )
+        except ValueError as error:
+            raise TokenizerError(f"the vocabulary cannot be built, for its {error}") from None
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        """Returns the ids of a text without special tokens."""
+        try:
+            return self._model.encode(text.encode())
+        except IndexError as error:
+            raise TokenizerError(
+                f"the text holds {str(error)!r}, for which this vocabulary has no token and no unknown token"
+            ) from None
+        except ValueError as error:
+            raise TokenizerError(f"the text cannot be encoded, for {error}") from None
+
+
+def _charsmap(value: Any) -> bytes:
+    if value is None:
+        return b""
+    array = np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TokenizerError("tokenizer.ggml.precompiled_charsmap must be an array of bytes")
+    return array.astype(np.uint8).tobytes()

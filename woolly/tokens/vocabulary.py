@@ -1,0 +1,138 @@
+"""The tokens of a GGUF file, checked: texts, types, scores and merges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.errors import TokenizerError
+
+__all__ = ["BYTE_NAME", "SPACE_MARK", "TokenType", "Vocabulary", "read_vocabulary"]
+
+BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SPACE_MARK = "\u2581"  # how SentencePiece writes a space
+
+
+class TokenType(IntEnum):
+    """The type of a token, as in `tokenizer.ggml.token_type`."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The token list of one file and the metadata that it came with."""
+
+    model: str  # tokenizer.ggml.model
+    tokens: list[str]  # by id; bytes that are not UTF-8 are surrogate-escaped
+    types: NDArray[np.int32]  # TokenType by id
+    metadata: Mapping[str, Any]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Text to id; of two equal texts the later id."""
+        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        """The texts as bytes."""
+        return [token.encode("utf-8", "surrogateescape") for token in self.tokens]
+
+    @property
+    def kinds(self) -> bytes:
+        """The types, one byte each."""
+        return self.types.astype(np.uint8).tobytes()
+
+    def scores(self) -> NDArray[np.float32]:
+        """One finite score per token."""
+        scores = _numbers(self.metadata, "tokenizer.ggml.scores", len(self.tokens), np.float32)
+        if scores is None:
+            raise TokenizerError(
+                f"the file has no tokenizer.ggml.scores, which a {self.model!r} vocabulary needs to order its pieces"
+            )
+        if not np.isfinite(scores).all():
+            bad = int(np.flatnonzero(~np.isfinite(scores))[0])
+            raise TokenizerError(
+                f"tokenizer.ggml.scores: the score of token {bad} is {scores[bad]}, not a finite number"
+            )
+        return scores
+
+    def merges(self) -> list[str]:
+        """The merge rules, most important first, each "left right"."""
+        merges = _strings(self.metadata, "tokenizer.ggml.merges")
+        if merges is None:
+            raise TokenizerError(f"the file has no tokenizer.ggml.merges, which a {self.model!r} vocabulary needs")
+        return merges
+
+    def flag(self, name: str, default: bool) -> bool:
+        """The boolean `tokenizer.ggml.<name>`."""
+        value = self.metadata.get(f"tokenizer.ggml.{name}", default)
+        if not isinstance(value, (bool, np.bool_)):
+            raise TokenizerError(f"tokenizer.ggml.{name} is {value!r}, but must be true or false")
+        return bool(value)
+
+    def text(self, key: str) -> str:
+        """Returns a string of the metadata, empty if it is missing."""
+        value = self.metadata.get(key, "")
+        if not isinstance(value, str):
+            raise TokenizerError(f"{key} is {type(value).__name__}, but must be a string")
+        return value
+
+
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+    """Read and check the token list of `metadata`."""
+    model = metadata.get("tokenizer.ggml.model")
+    if not isinstance(model, str):
+        raise TokenizerError("the file has no tokenizer.ggml.model, so it does not say what its tokens are")
+    tokens = _strings(metadata, "tokenizer.ggml.tokens")
+    if not tokens:
+        raise TokenizerError(f"the file has no tokenizer.ggml.tokens, or none in it, for its {model!r} tokenizer")
+    if "" in tokens:
+        tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
+    types = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens), np.int32)
+    if types is None:
+        types = np.full(len(tokens), TokenType.NORMAL, np.int32)
+        for i, token in enumerate(tokens):
+            if len(token) == 6 and BYTE_NAME.fullmatch(token):
+                types[i] = TokenType.BYTE
+    types[(types < 0) | (types > max(TokenType))] = TokenType.UNDEFINED
+    return Vocabulary(model, tokens, types, metadata)
+
+
+def _strings(metadata: Mapping[str, Any], key: str) -> list[str] | None:
+    value = metadata.get(key)
+    if value is None:
+        return None
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(items, (list, tuple)) or not set(map(type, items)) <= {str}:
+        raise TokenizerError(f"{key} must be an array of strings")
+    return list(items)
+
+
+def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]) -> NDArray[Any] | None:
+    """The first `count` numbers of an array, as a copy."""
+    value = metadata.get(key)
+    if value is None:
+        return None
+    try:
+        numbers = np.array(value)
+    except (TypeError, ValueError):
+        numbers = np.array(None)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iufb":
+        raise TokenizerError(f"{key} must be an array of numbers")
+    if len(numbers) < count:
+        raise TokenizerError(f"{key} has {len(numbers)} values for {count} tokens, but needs one for each")
+    return numbers[:count].astype(dtype)
