@@ -9,7 +9,8 @@ from woolly.serving.dialects.ollama import DIALECT
 from woolly.serving.dialects.ollama import pull as pulling
 from woolly.serving.errors import ApiError
 
-CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 3}}
+GREEDY = {"num_predict": 3, "temperature": 0}  # a seedless draw of the tiny model may end before its third token
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "options": GREEDY}
 
 
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
