@@ -11,7 +11,8 @@
     │   └── KeywordError  an argument whose name is unknown, with the name that is meant; a TypeError as well
     ├── CallbackError     a caller's own processor, sampler or hook that failed: names it; the cause is its __cause__
     ├── ToolError         a tool of an MCP server that cannot be called: names the server and the reason
-    └── StoreError        a model that cannot be found, fetched or verified
+    ├── StoreError        a model that cannot be found, fetched or verified
+    └── DeviceError       a GPU or its driver that failed: the model must be loaded again
 
 Each message is one sentence for the person who caused it, and says what would be right. Programs read the class and the
 attributes (`code`, `field`, `limit`), never the sentence, so that a better wording changes nothing else.
@@ -25,6 +26,7 @@ from typing import TypeVar
 
 __all__ = [
     "CallbackError",
+    "DeviceError",
     "GGUFError",
     "KeywordError",
     "ModelError",
@@ -129,3 +131,10 @@ class ToolError(WoollyError):
 
 class StoreError(WoollyError):
     """A model that cannot be found, fetched or verified."""
+
+
+class DeviceError(WoollyError):
+    """A GPU or its driver that failed.
+
+    `code` is "no_driver" if there is none, "old_driver" if it is too old, "lost" if the program cannot run again.
+    """

@@ -21,11 +21,11 @@ from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
 from woolly.runtime.cpu.state import CpuState, check_heads
 from woolly.runtime.cpu.steps import NativeSteps
-from woolly.runtime.cpu.turns import Turns
 from woolly.runtime.cpu.weights import PackedWeights
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.state import State
+from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
 __all__ = ["CpuBackend", "CpuDraft", "CpuProgram", "kernel_level"]

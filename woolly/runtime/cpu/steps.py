@@ -14,7 +14,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.plan import Plan, Step
 from woolly.plan.passes.place import Placement, barriers
-from woolly.runtime.cpu.turns import Turns
+from woolly.runtime.turns import Turns
 from woolly.runtime.views import RowView, Views
 
 __all__ = ["NativeSteps"]

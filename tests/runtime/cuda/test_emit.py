@@ -1,0 +1,87 @@
+"""An emitter gives launches their addresses, grids and weights."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly.errors import UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.plan.passes import fuse
+from woolly.plan.passes.place import place
+from woolly.runtime import Options
+from woolly.runtime.cuda import emit
+from woolly.runtime.cuda.device import Address
+from woolly.runtime.cuda.emit import Emitter, Launch, Rows
+from woolly.runtime.turns import Turns
+from woolly.runtime.views import Views
+
+
+class Counting:
+    """A device that only gives out addresses."""
+
+    def __init__(self):
+        self.end = 0
+        self.sizes = []
+
+    def allocate(self, n_bytes):
+        self.sizes.append(n_bytes)
+        self.end += 1 << 20
+        return Address(self.end)
+
+
+@pytest.fixture
+def emitter(tmp_path, monkeypatch):
+    with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
+        plan = fuse(trace(file))
+        views = Views(file.tensors)
+        monkeypatch.setattr(emit, "EMITTERS", {})
+        placement = place(plan, 8)
+        yield Emitter(
+            *(plan, Counting(), Options(max_rows=8), "f16", views, placement),
+            *(Address(1 << 40), Address(64), Turns(plan, views)),
+        )
+
+
+def test_a_grid_follows_the_rows_of_a_run():
+    launch = Launch("k", (Rows(0, 4, 3), Rows(1), 5), 32, (), least=2, most=9)
+    assert launch.dimensions(9, 2) == (9, 2, 5)
+    assert launch.dimensions(1, 1) is None and launch.dimensions(10, 1) is None
+    assert launch.dimensions(3, 0) is None  # no blocks
+    assert Launch("k", (Rows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
+
+
+def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter):
+    sizes = iter([100, 300, 200] * 2)
+    n = {step.op for step in emitter.plan.steps}
+
+    def ask(emitter, step):
+        emitter.launch("k", Rows(), 32, emitter.scratch("sums", next(sizes, 1)), emitter.width(step.outputs[0]))
+
+    emit.emits(*n)(ask)
+    emitter.emit()
+    assert emitter.device.sizes == [300]
+    assert len(emitter.launches) == len(emitter.plan.steps)
+    assert {row.args[:2] for rows in emitter.launches for row in rows} == {(Address(64), Address(1 << 20))}
+
+
+def test_a_weight_is_allocated_once_and_counted_for_each_step(emitter):
+    def ask(emitter, step):
+        for weight in step.weights:
+            emitter.vector(weight.name)
+            emitter.raw(weight)
+
+    emit.emits(*{step.op for step in emitter.plan.steps})(ask)
+    emitter.emit()
+    weights = emitter.plan.weights
+    assert len(emitter.device.sizes) == 2 * len(weights) == len(emitter.weights)
+    name, weight = next(iter(weights.items()))
+    assert emitter.weights[f"raw {name}"].n_bytes == weight.n_bytes
+    made = emitter.weights[f"vector {name}"].make()
+    assert made.dtype == np.float32 and made.nbytes == emitter.weights[f"vector {name}"].n_bytes
+    assert sum(map(len, emitter.uses)) == 2 * sum(len(step.weights) for step in emitter.plan.steps)
+
+
+def test_an_op_without_kernels_is_refused_with_the_models_line(emitter):
+    with pytest.raises(UnsupportedError, match=r"\.py:\d+: the cuda backend has no kernel for embed yet"):
+        emitter.emit()

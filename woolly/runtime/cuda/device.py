@@ -1,0 +1,88 @@
+"""The Device: memory and launches of one GPU, or of what stands in for one in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+__all__ = ["Address", "Argument", "Device"]
+
+
+class Address(int):
+    """A place in the device's memory. Kernels take it as 64 bits; of other numbers, an int as int32, a float as f32."""
+
+    def __add__(self, n_bytes: int) -> Address:
+        return Address(int(self) + n_bytes)
+
+
+Argument = Address | int | float
+
+
+class Device(Protocol):
+    """One device and a queue of work on it. What is queued is done in order; calls return before it is done.
+
+    Every thread may call it, but one at a time. `beside` gives a second queue for a second thread.
+    """
+
+    @property
+    def name(self) -> str:
+        """As the maker calls it."""
+
+    @property
+    def architecture(self) -> int:
+        """Its generation: 90 for sm_90."""
+
+    @property
+    def n_processors(self) -> int:
+        """Multiprocessors."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Most shared memory that a block may ask for."""
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and bytes in all."""
+
+    def allocate(self, n_bytes: int) -> Address:
+        """New memory, aligned to 256 bytes, of any content. RequestError if there is not enough."""
+
+    def free(self, address: Address) -> None:
+        """Gives back what `allocate` gave, after all work queued so far."""
+
+    def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
+        """Queues a copy of a contiguous array to the device. The array may change after the call."""
+
+    def download(self, address: Address, out: npt.NDArray[Any]) -> None:
+        """Queues a copy from the device into a contiguous array. It is there after `wait`."""
+
+    def zero(self, address: Address, n_bytes: int) -> None:
+        """Queues zeros."""
+
+    def launch(self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument]) -> None:
+        """Queues a kernel: blocks along up to three axes, threads of a block, bytes of dynamic shared memory."""
+
+    def wait(self) -> None:
+        """Returns when all queued work is done. DeviceError if it failed or hangs."""
+
+    def capture(self, queue: Callable[[], None]) -> int:
+        """Records the launches that `queue` makes, without running them; gives a number to replay them by."""
+
+    def replay(self, graph: int) -> None:
+        """Queues recorded launches."""
+
+    def forget(self, graph: int) -> None:
+        """Drops recorded launches."""
+
+    def mark(self) -> int:
+        """Queues a time stamp; gives its number."""
+
+    def times(self, marks: Sequence[int]) -> list[int]:
+        """Nanoseconds between each mark and the next, after `wait`; drops the marks."""
+
+    def beside(self) -> Device:
+        """The same device and memory with a queue of its own."""
+
+    def close(self) -> None:
+        """Ends the queue. The first device ends the others, too, and gives back all memory."""
