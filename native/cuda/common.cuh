@@ -1,0 +1,60 @@
+// What all device code shares: names of numbers, how a kernel is declared, and the batch as kernels see it.
+// A compiler of CUDA reads it without any header beside these; the emulated GPU reads it as C++ (emulated/device.h).
+#pragma once
+
+#ifdef WOOLLY_EMULATED
+#include "emulated/device.h"
+#else
+#define KERNEL(name) extern "C" __global__ void name
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned u32;
+typedef unsigned long long u64;
+
+constexpr u32 ALL_LANES = 0xFFFFFFFFu;
+
+// K and V of one entry of the plan's state.
+struct Entry {
+    u8* k;
+    u8* v;
+    const int* pages;  // [n_sequences][max_pages]
+    int window;
+    int pad;
+};
+
+// The inputs of one run. One lies on the device at a fixed address; the host fills it before each run.
+struct Batch {
+    int n_rows, n_sequences, n_output, max_pages;
+    int n_keeps, n_adapters, is_hidden_normed, n_longest;  // n_longest: the largest position + 1
+    const int* tokens;                                     // [n_rows]
+    const int* positions;                                  // [n_rows]
+    const int* sequences;                                  // [n_rows]
+    const int* offsets;                                    // [n_sequences + 1]
+    const int* output_rows;                                // [n_output]
+    const int* slots_in;                                   // [n_sequences], -1: zeros
+    const int* slots_out;                                  // [n_sequences]
+    const int* keeps;                                      // [n_keeps][2]: row, slot
+    const float* adapters;                                 // [n_sequences][n_adapters]
+    const float* hidden;                                   // [n_rows][width]
+    const float* cosines;                                  // [position][n_turns]
+    const float* sines;                                    // [position][n_turns]
+    float* const* slots;                                   // by index in Plan.state: [n_slots][numbers]
+    const Entry* entries;                                  // by index in Plan.state
+    int n_turns;
+    int pad;
+
+    // Rows of a value: kind 1 has the rows whose logits are wanted, kind 0 all of the batch.
+    __device__ int rows(int kind) const { return kind ? n_output : n_rows; }
+};
+
+// Waits for `n_threads` threads of the block, a multiple of 32, that name the same barrier (1 to 15).
+__device__ inline void named_barrier(int id, int n_threads) {
+#ifdef WOOLLY_EMULATED
+    emulated::named_barrier(id, n_threads);
+#else
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+#endif
+}

@@ -1,0 +1,301 @@
+// The emulated GPU's launches: fibers, barriers, and what becomes of errors.
+#include "emulated/device.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulated/fiber.h"
+#include "emulated/memory.h"
+
+emulated::Dim threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulated {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr size_t kStackBytes = 1 << 18;    // granted page by page
+constexpr size_t kMostShared = 227 << 10;  // of sm_90
+constexpr uint64_t kCanary = 0x5A5A1234DEADC0DEull;
+
+enum class Wait : uint8_t { none, block, named, warp, done };
+
+struct Thread {
+    void* stack;
+    Wait wait;
+    int barrier;        // its number, if named
+    uint32_t mask;      // of a warp's exchange
+    void* mine;         // what it brought to it
+    Complete complete;  // what it takes part in
+};
+
+struct Kernel {
+    std::string signature;
+    Call call;
+};
+
+std::map<std::string, Kernel>& kernels() {
+    static std::map<std::string, Kernel> all;
+    return all;
+}
+
+std::mutex one_at_a_time;
+Thread threads[kMostThreads];
+char* stacks = nullptr;
+void* scheduler = nullptr;  // its stack, while a fiber runs
+int current = 0;
+int n_threads = 0;
+const Kernel* kernel = nullptr;
+void** arguments = nullptr;
+std::string kernel_name, message;
+jmp_buf out_of_launch;
+alignas(128) unsigned char shared[kMostShared + 128];
+
+std::string dims(const Dim& d) {
+    return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
+}
+
+Dim thread_of(int index) {
+    const auto i = static_cast<unsigned>(index);
+    return {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+}
+
+std::string place(int thread) {
+    return "kernel " + kernel_name + ", block " + dims(blockIdx) + ", thread " + dims(thread_of(thread));
+}
+
+[[noreturn]] void end_launch(const std::string& sentence) {
+    message = sentence;
+    longjmp(out_of_launch, 1);
+}
+
+void run_fiber() {
+    kernel->call(arguments);
+    threads[current].wait = Wait::done;
+    void* unused;
+    emulated_switch(&unused, scheduler);
+    __builtin_unreachable();
+}
+
+void wait_for(Wait wait) {
+    Thread& me = threads[current];
+    me.wait = wait;
+    emulated_switch(&me.stack, scheduler);
+}
+
+void resume(int index) {
+    current = index;
+    threadIdx = thread_of(index);
+    emulated_switch(&scheduler, threads[index].stack);
+}
+
+const char* name_of(Wait wait) {
+    switch (wait) {
+        case Wait::block:
+            return "waits at __syncthreads";
+        case Wait::named:
+            return "waits at a named barrier";
+        case Wait::warp:
+            return "waits for its warp";
+        case Wait::done:
+            return "has left";
+        default:
+            return "runs";
+    }
+}
+
+[[noreturn]] void report_deadlock() {
+    int first = 0;
+    while (threads[first].wait == Wait::done) first++;
+    int other = 0;
+    while (other < n_threads && threads[other].wait == threads[first].wait) other++;
+    std::string sentence = "deadlock in " + place(first) + ", which " + name_of(threads[first].wait) + " for ever";
+    if (other < n_threads) sentence += "; thread " + dims(thread_of(other)) + " " + name_of(threads[other].wait);
+    end_launch(sentence);
+}
+
+// Whether all threads are at the block's barrier: they go on then. A thread that has left never comes.
+bool release_block() {
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].wait != Wait::block) return false;
+    for (int i = 0; i < n_threads; i++) threads[i].wait = Wait::none;
+    return true;
+}
+
+void release_named(int barrier, int n_expected) {
+    int n = 0;
+    for (int i = 0; i < n_threads; i++) n += threads[i].wait == Wait::named && threads[i].barrier == barrier;
+    if (n < n_expected) return;
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].wait == Wait::named && threads[i].barrier == barrier) threads[i].wait = Wait::none;
+}
+
+void run_block() {
+    for (int i = 0; i < n_threads; i++) {
+        char* const bottom = stacks + static_cast<size_t>(i) * kStackBytes;
+        std::memcpy(bottom, &kCanary, sizeof(kCanary));
+        threads[i] = {new_stack(bottom + kStackBytes, run_fiber), Wait::none, 0, 0, nullptr, nullptr};
+    }
+    for (;;) {
+        int n_ran = 0, n_done = 0;
+        for (int warp = 0; warp < n_threads; warp += 32) {
+            const int last = warp + 32 < n_threads ? warp + 32 : n_threads;
+            for (bool again = true; again;) {  // a warp goes on by itself as long as it can
+                again = false;
+                for (int i = warp; i < last; i++) {
+                    if (threads[i].wait != Wait::none) continue;
+                    resume(i);
+                    again = true;
+                    n_ran++;
+                }
+            }
+            for (int i = warp; i < last; i++) n_done += threads[i].wait == Wait::done;
+        }
+        if (n_done == n_threads) break;
+        if (!release_block() && n_ran == 0) report_deadlock();
+    }
+    for (int i = 0; i < n_threads; i++) {
+        uint64_t canary;
+        std::memcpy(&canary, stacks + static_cast<size_t>(i) * kStackBytes, sizeof(canary));
+        if (canary != kCanary) end_launch(place(i) + " ran out of its stack");
+    }
+}
+
+void on_fault(int signal, siginfo_t* info, void*) {
+    // What the compiler checks: indices of arrays, and that addresses are multiples of what is read there.
+    if (signal == SIGILL || signal == SIGTRAP)
+        end_launch(place(current) + " used an index outside an array, or an address that is not aligned");
+    char text[64];
+    std::snprintf(text, sizeof(text), "%p", info->si_addr);
+    end_launch(place(current) + " touched " + text + ", which is outside all memory of the device");
+}
+
+// While it lives, touching memory that is not there ends the launch.
+class Faults {
+  public:
+    Faults() {
+        static char memory[1 << 16];
+        stack_t own{};
+        own.ss_sp = memory;
+        own.ss_size = sizeof(memory);
+        sigaltstack(&own, &old_stack_);
+        struct sigaction action{};
+        action.sa_sigaction = on_fault;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        for (int i = 0; i < kSignals; i++) sigaction(kCaught[i], &action, &old_[i]);
+    }
+    ~Faults() {
+        for (int i = 0; i < kSignals; i++) sigaction(kCaught[i], &old_[i], nullptr);
+        sigaltstack(&old_stack_, nullptr);
+    }
+
+  private:
+    static constexpr int kSignals = 4;
+    static constexpr int kCaught[kSignals] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
+    stack_t old_stack_{};
+    struct sigaction old_[kSignals] = {};
+};
+
+void run_grid(size_t shared_bytes) {
+    if (setjmp(out_of_launch) != 0) return;
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
+                std::memset(shared, 0xFF, shared_bytes + 128);
+                run_block();
+                for (size_t i = 0; i < 128; i++)
+                    if (shared[shared_bytes + i] != 0xFF) end_launch(place(0) + " wrote behind its shared memory");
+            }
+}
+
+}  // namespace
+
+void enter(const char* name, const char* signature, Call call) { kernels()[name] = {signature, call}; }
+
+unsigned char* dynamic_shared() { return shared; }
+
+void fail(const char* sentence) { end_launch(place(current) + ": " + sentence); }
+
+int lane() { return current % 32; }
+
+void block_barrier() { wait_for(Wait::block); }
+
+void named_barrier(int id, int n_expected) {
+    threads[current].barrier = id;
+    threads[current].wait = Wait::named;
+    release_named(id, n_expected);
+    if (threads[current].wait == Wait::named) wait_for(Wait::named);
+}
+
+void together(uint32_t mask, void* mine, Complete complete) {
+    const int first = current / 32 * 32;
+    if ((mask >> (current - first) & 1u) == 0) fail("a lane is not in the mask that it gives");
+    Thread& me = threads[current];
+    me.mask = mask;
+    me.mine = mine;
+    me.complete = complete;
+    void* brought[32] = {};
+    for (int i = 0; i < 32; i++) {
+        if ((mask >> i & 1u) == 0) continue;
+        if (first + i >= n_threads) fail("a mask names a lane that the block does not have");
+        const Thread& other = threads[first + i];
+        if (first + i != current && other.wait == Wait::done) fail("a lane of the mask has left");
+        if (first + i != current && other.wait != Wait::warp) return wait_for(Wait::warp);  // not there yet
+        if (other.mask != mask || other.complete != complete) fail("lanes of one mask do different things together");
+        brought[i] = other.mine;
+    }
+    complete(brought);
+    for (int i = 0; i < 32; i++)
+        if ((mask >> i & 1u) != 0) threads[first + i].wait = Wait::none;
+}
+
+}  // namespace emulated
+
+using namespace emulated;
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+// The letters of a kernel's parameters; null if there is no such kernel.
+EXPORTED const char* emulated_signature(const char* name) {
+    const auto found = kernels().find(name);
+    return found == kernels().end() ? nullptr : found->second.signature.c_str();
+}
+
+// Runs a kernel of that name; null, or the sentence that says what went wrong.
+EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, const unsigned* block,
+                                     unsigned shared_bytes, void** args) {
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    if (stacks == nullptr) {
+        void* const memory = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return "no memory for the stacks of threads";
+        stacks = static_cast<char*>(memory);
+    }
+    kernel_name = name;
+    kernel = &kernels().at(name);
+    arguments = args;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    message.clear();
+    const uint64_t n = uint64_t{block[0]} * block[1] * block[2];
+    if (n == 0 || n > kMostThreads) return "a block has 1 to 1024 threads";
+    if (shared_bytes > kMostShared) return "a block has at most 227 KiB of shared memory";
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return "a grid has at least one block";
+    if (grid[1] > 65535 || grid[2] > 65535) return "a grid has at most 65535 blocks along y and z";
+    n_threads = static_cast<int>(n);
+    {
+        const Faults faults;
+        run_grid(shared_bytes);
+    }
+    if (message.empty()) {
+        message = damage();
+        if (!message.empty()) message = "kernel " + kernel_name + " " + message;
+    }
+    return message.empty() ? nullptr : message.c_str();
+}

@@ -1,0 +1,73 @@
+// An emulated GPU: device code compiled by the host's C++ compiler, so that tests run the very kernels on any machine.
+// Blocks run one after another, the threads of a block as fibers of one thread. It proves results and barriers; of
+// memory order between threads and of speed it says nothing.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "emulated/math.h"
+#include "emulated/warp.h"
+
+// The test build looks for the marker in what the preprocessor leaves, and enters each kernel that it finds.
+#define KERNEL(name)          \
+    struct emulated_kernel__; \
+    extern "C" void kernel_##name
+#define DYNAMIC_SHARED(name) unsigned char* const name = ::emulated::dynamic_shared()
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+namespace emulated {
+
+struct Dim {
+    unsigned x = 1, y = 1, z = 1;
+};
+
+using Call = void (*)(void**);
+
+// Calls a kernel with what an array of pointers points to, as the driver's launch does.
+template <auto function>
+struct Caller;
+template <typename... Args, void (*function)(Args...)>
+struct Caller<function> {
+    static void call(void** args) { spread(args, std::index_sequence_for<Args...>{}); }
+
+    template <size_t... i>
+    static void spread(void** args, std::index_sequence<i...>) {
+        function(*static_cast<std::remove_cv_t<Args>*>(args[i])...);
+    }
+
+    // A letter for each parameter: p pointer, i int, f float, l 64 bits, ? what no launch can pass.
+    template <typename T>
+    static constexpr char letter() {
+        if (std::is_pointer_v<T>) return 'p';
+        if (std::is_integral_v<T>) return sizeof(T) == 4 ? 'i' : sizeof(T) == 8 ? 'l' : '?';
+        return std::is_same_v<std::remove_cv_t<T>, float> ? 'f' : '?';
+    }
+    static inline const char signature[] = {letter<Args>()..., '\0'};
+};
+
+void enter(const char* name, const char* signature, Call call);
+
+struct Entered {
+    Entered(const char* name, const char* signature, Call call) { enter(name, signature, call); }
+};
+
+unsigned char* dynamic_shared();
+
+}  // namespace emulated
+
+extern emulated::Dim threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;

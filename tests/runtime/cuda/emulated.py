@@ -1,0 +1,200 @@
+"""EmulatedDevice: the kernels of native/cuda compiled for this machine's CPU, so that tests need no GPU.
+
+native/cuda/emulated has the device's side. What a launch does wrong is an AssertionError with kernel, block and thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from woolly.runtime.cuda.device import Address
+
+SOURCES = Path(__file__).parents[3] / "native" / "cuda"
+# No fused multiply-add that the source does not ask for: CUDA's compiler may fuse, and results must not hang on it.
+# Indices of arrays and alignment are checked as the GPU would.
+FLAGS = (
+    "-std=c++20 -O1 -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -w -U_FORTIFY_SOURCE"
+    " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error -DWOOLLY_EMULATED"
+).split()
+_MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
+
+
+def build(*sources: Path) -> Path:
+    """The shared library of these .cu files, made once for each content; without any those of native/cuda."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    sources = sources or tuple(sorted(SOURCES.glob("*.cu")))
+    folder = Path(tempfile.gettempdir()) / f"woolly-emulated-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    everything = sorted({*sources, *SOURCES.rglob("*.cuh"), *SOURCES.glob("emulated/*")})
+    names = [str(path) for path in sources]
+    library = folder / f"{_checksum(compiler, *FLAGS, *names, *(p.read_bytes() for p in everything))}.so"
+    if not library.exists():
+        own = [SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(lambda path: _compiled(compiler, path, folder), [*own, *sources]))
+        _make(library, [compiler, "-shared", *map(str, objects)])
+    return library
+
+
+def _compiled(compiler: str, source: Path, folder: Path) -> Path:
+    command = [compiler, "-x", "c++", *FLAGS, f"-I{SOURCES}"]
+    text = _run([*command, "-E", str(source)])
+    # Macros make kernels, too: what counts is the text that they leave.
+    text += "\n".join(("", *map(_entry, _MARK.findall(text)), ""))
+    out = folder / f"{_checksum(*command, text)}.o"
+    if not out.exists():
+        written = out.with_suffix(f".{os.getpid()}.ii")
+        written.write_text(text)
+        _make(out, [compiler, *FLAGS, "-c", str(written)])
+        written.unlink()
+    return out
+
+
+def _entry(name: str) -> str:
+    caller = f"::emulated::Caller<&kernel_{name}>"
+    return f'static const ::emulated::Entered emulated_entered_{name}("{name}", {caller}::signature, {caller}::call);'
+
+
+def _make(out: Path, command: list[str]) -> None:
+    """Runs a command that makes a file, which appears when it is whole."""
+    partial = out.with_suffix(f".{os.getpid()}.partial")
+    _run([*command, "-o", str(partial)])
+    partial.replace(out)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:6000]
+    return done.stdout
+
+
+def _checksum(*parts: str | bytes) -> str:
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part if isinstance(part, bytes) else part.encode())
+        sha.update(b"\0")
+    return sha.hexdigest()[:24]
+
+
+@functools.cache
+def load(library: Path) -> ctypes.CDLL:
+    native = ctypes.CDLL(str(library))
+    native.emulated_allocate.restype = ctypes.c_void_p
+    native.emulated_allocate.argtypes = [ctypes.c_size_t]
+    native.emulated_free.argtypes = [ctypes.c_void_p]
+    native.emulated_owns.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    native.emulated_signature.restype = native.emulated_launch.restype = ctypes.c_char_p
+    return native
+
+
+class EmulatedDevice:
+    """A Device whose work is done at once. Fresh memory is full of what is not a number."""
+
+    name = "emulated"
+    architecture = 90
+    n_processors = 4
+    shared_bytes = 227 << 10
+
+    def __init__(self, *sources: Path) -> None:
+        self._native = load(build(*sources))
+        self._sizes: dict[int, int] = {}
+        self._graphs: dict[int, list[tuple]] = {}
+        self._recorded: list[tuple] | None = None
+        self._marks = 0
+
+    def memory(self) -> tuple[int, int]:
+        total = 8 << 30
+        return total - sum(self._sizes.values()), total
+
+    def allocate(self, n_bytes: int) -> Address:
+        address = self._native.emulated_allocate(n_bytes)
+        assert address, f"no memory for {n_bytes} bytes"
+        self._sizes[address] = n_bytes
+        return Address(address)
+
+    def free(self, address: Address) -> None:
+        assert self._native.emulated_free(int(address)), f"{address:#x} was not allocated"
+        del self._sizes[int(address)]
+
+    def upload(self, address: Address, data: np.ndarray) -> None:
+        assert data.flags.c_contiguous
+        self._check(address, data.nbytes)
+        ctypes.memmove(int(address), data.ctypes.data, data.nbytes)
+
+    def download(self, address: Address, out: np.ndarray) -> None:
+        assert out.flags.c_contiguous
+        self._check(address, out.nbytes)
+        ctypes.memmove(out.ctypes.data, int(address), out.nbytes)
+
+    def zero(self, address: Address, n_bytes: int) -> None:
+        self._check(address, n_bytes)
+        ctypes.memset(int(address), 0, n_bytes)
+
+    def launch(self, kernel: str, grid, block: int, shared: int, args) -> None:
+        if self._recorded is not None:
+            self._recorded.append((kernel, tuple(grid), block, shared, tuple(args)))
+            return
+        signature = self._native.emulated_signature(kernel.encode())
+        assert signature is not None, f"there is no kernel {kernel}"
+        given = "".join("p" if isinstance(a, Address) else "f" if isinstance(a, float) else "i" for a in args)
+        assert given == signature.decode(), f"{kernel} takes {signature.decode()}, but was given {given}: {args}"
+        types = {"p": ctypes.c_uint64, "i": ctypes.c_int32, "f": ctypes.c_float}
+        for kind, arg in zip(given, args, strict=True):
+            assert kind != "i" or -(1 << 31) <= arg < 1 << 32, f"{kernel} was given {arg} for an int"
+        values = [types[kind](arg) for kind, arg in zip(given, args, strict=True)]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        sizes = [(ctypes.c_uint * 3)(*(*n, 1, 1)[:3]) for n in (tuple(grid), (block,))]
+        failed = self._native.emulated_launch(kernel.encode(), *sizes, ctypes.c_uint(shared), pointers)
+        assert failed is None, failed.decode()
+
+    def wait(self) -> None:
+        pass
+
+    def capture(self, queue) -> int:
+        self._recorded = recorded = []
+        try:
+            queue()
+        finally:
+            self._recorded = None
+        self._marks += 1
+        self._graphs[self._marks] = recorded
+        return self._marks
+
+    def replay(self, graph: int) -> None:
+        for row in self._graphs[graph]:
+            self.launch(*row)
+
+    def forget(self, graph: int) -> None:
+        del self._graphs[graph]
+
+    def mark(self) -> int:
+        self._marks += 1
+        return self._marks
+
+    def times(self, marks) -> list[int]:
+        return [1000] * (len(marks) - 1)
+
+    def beside(self) -> EmulatedDevice:
+        return self
+
+    def close(self) -> None:
+        for address in list(self._sizes):
+            self.free(Address(address))
+
+    def _check(self, address: Address, n_bytes: int) -> None:
+        inside = n_bytes == 0 or self._native.emulated_owns(int(address), n_bytes)
+        assert inside, f"{n_bytes} bytes at {int(address):#x} are not of one allocation"
