@@ -25,9 +25,10 @@ SOURCES = Path(__file__).parents[3] / "native" / "cuda"
 # No fused multiply-add that the source does not ask for: CUDA's compiler may fuse, and results must not hang on it.
 # Indices of arrays and alignment are checked as the GPU would.
 FLAGS = (
-    "-std=c++20 -O1 -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -w -U_FORTIFY_SOURCE"
-    " -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error -DWOOLLY_EMULATED"
-).split()
+    *("-std=c++20", "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-DWOOLLY_EMULATED", "-U_FORTIFY_SOURCE"),
+    *("-fno-strict-aliasing", "-ffp-contract=off"),
+    *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
+)
 _MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
 
 
