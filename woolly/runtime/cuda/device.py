@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Address", "Argument", "Device"]
@@ -50,6 +51,9 @@ class Device(Protocol):
 
     def free(self, address: Address) -> None:
         """Gives back what `allocate` gave, after all work queued so far."""
+
+    def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Memory of the host that copies to and from the device are fast with."""
 
     def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
         """Queues a copy of a contiguous array to the device. The array may change after the call."""

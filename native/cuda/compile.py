@@ -1,0 +1,177 @@
+"""Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
+
+    python native/cuda/compile.py                        what a build from source has
+    python native/cuda/compile.py --targets all          what a release has
+    python native/cuda/compile.py --targets sm_90a --only linears
+                                                         a check of one file; nothing is written
+
+NVRTC is the package nvidia-cuda-nvrtc-cu12, or the library that CUDA_NVRTC names. Nothing else of CUDA is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import lzma
+import os
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OUTPUT = HERE.parent.parent / "woolly" / "runtime" / "cuda" / "kernels.bin"
+MARK = b"woollyk1"
+
+# Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
+# generation alone, with all its instructions.
+ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
+# A build from source compiles two, to take a minute instead of several. PTX serves every GPU with a driver of 575 or
+# later, which compiles it when a model is first loaded.
+PLAIN = ("sm_90a", "compute_80")
+
+
+class CompileError(Exception):
+    """A source that NVRTC refuses, with what it says."""
+
+
+def find_nvrtc() -> Path | None:
+    """The library: that of CUDA_NVRTC, or of the package; None if there is neither."""
+    if named := os.environ.get("CUDA_NVRTC"):
+        return Path(named)
+    try:
+        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        return None
+    for folder in (found.submodule_search_locations or []) if found else []:
+        for path in sorted(Path(folder).glob("lib/libnvrtc.so.*")):
+            return path
+    return None
+
+
+class Compiler:
+    """NVRTC."""
+
+    def __init__(self, path: Path) -> None:
+        # NVRTC opens this one by its name alone, which is found if it is loaded already.
+        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self._library = ctypes.CDLL(str(path))
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def compile(self, source: Path, target: str) -> tuple[bytes, list[str], str]:
+        """The image of a file for a target, the names of its kernels, and what the compiler says of it."""
+        program = ctypes.c_void_p()
+        text = source.read_bytes()
+        self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), text, source.name.encode(), 0, None, None))
+        options = [
+            f"--gpu-architecture={target}",
+            "--std=c++17",
+            f"--include-path={HERE}",
+            "--device-as-default-execution-space",
+            # a * b + c rounds once or twice as the source says, so that all kernels of a row agree.
+            "--fmad=false",
+        ]
+        array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        try:
+            result = self._library.nvrtcCompileProgram(program, len(options), array)
+            log = self._read(program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
+            if result:
+                raise CompileError(f"{source.name} for {target}:\n{log}")
+            ptx = self._read(program, "PTX")
+            image = ptx if target.startswith("compute_") else self._read(program, "CUBIN")
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+        return image, re.findall(r"\.entry\s+(\w+)", ptx.decode()), log
+
+    def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        out = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._library, f"nvrtcGet{what}")(program, out))
+        return out.raw
+
+    def _check(self, result: int) -> None:
+        if result:
+            raise CompileError(f"NVRTC failed: {self._library.nvrtcGetErrorString(result).decode()}")
+
+
+def sources(only: str | None = None) -> list[Path]:
+    """The files that are compiled, or the one of that name."""
+    return [path for path in sorted(HERE.glob("*.cu")) if only in (None, path.name, path.stem)]
+
+
+def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
+    """The bytes of an archive of (image, kernels) by target."""
+    index: dict[str, list[dict[str, object]]] = {}
+    data = b""
+    for target, made in images.items():
+        index[target] = []
+        for image, kernels in made:
+            packed = lzma.compress(image, preset=6)
+            index[target].append({"at": len(data), "bytes": len(packed), "kernels": kernels})
+            data += packed
+    head = json.dumps(index, separators=(",", ":")).encode()
+    return MARK + len(head).to_bytes(4, "little") + head + data
+
+
+def main() -> int:
+    """Compiles what the command line says; 1 if a source is refused, 2 if there is no NVRTC."""
+    parser = argparse.ArgumentParser(description="Compiles CUDA kernels by NVRTC.")
+    wanted = os.environ.get("WOOLLY_CUDA_TARGETS") or "plain"
+    parser.add_argument("--targets", default=wanted, help="all, plain, or names such as sm_90a,compute_80")
+    parser.add_argument("--only", help="one source file; nothing is written")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--find", action="store_true", help="only say where NVRTC is")
+    options = parser.parse_args()
+    path = find_nvrtc()
+    if path is None:
+        print("NVRTC was not found: pip install nvidia-cuda-nvrtc-cu12, or set CUDA_NVRTC", file=sys.stderr)
+        return 2
+    if options.find:
+        print(path)
+        return 0
+    targets = {"all": ALL, "plain": PLAIN}.get(options.targets) or options.targets.split(",")
+    files = sources(options.only)
+    if not files:
+        print(f"there is no source {options.only}", file=sys.stderr)
+        return 1
+    compiler, start = Compiler(path), time.monotonic()
+
+    def work(job: tuple[str, Path]) -> tuple[bytes, list[str]] | CompileError:
+        began = time.monotonic()
+        try:
+            image, kernels, log = compiler.compile(job[1], job[0])
+        except CompileError as error:
+            return error
+        took = time.monotonic() - began
+        print(f"{job[1].name} {job[0]}: {len(kernels)} kernels, {len(image):,} bytes, {took:.1f} s", file=sys.stderr)
+        if log:
+            print(log, file=sys.stderr)
+        return image, kernels
+
+    jobs = [(target, file) for target in targets for file in files]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = list(pool.map(work, jobs))
+    failed = [str(one) for one in done if isinstance(one, CompileError)]
+    if failed:
+        print("\n".join(failed), file=sys.stderr)
+        return 1
+    images: dict[str, list[tuple[bytes, list[str]]]] = {}
+    for (target, _), made in zip(jobs, done, strict=True):
+        assert not isinstance(made, CompileError)
+        images.setdefault(target, []).append(made)
+    if options.only is None:
+        data = archive(images)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_bytes(data)
+        print(f"{options.output}: {len(data):,} bytes, {time.monotonic() - start:.1f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The driver's answers become sentences and typed errors; a device that failed stays failed."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from native.cuda.compile import archive
+from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.cuda import driver as module
+from woolly.runtime.cuda import libcuda
+from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.device import Address
+from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.libcuda import Driver
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """An archive of one kernel, in place of the one that a build makes."""
+    path = tmp_path / "kernels.bin"
+    path.write_bytes(archive({"sm_90a": [(b"cubin", ["scale_rows"])], "compute_80": [(b"ptx\0", ["scale_rows"])]}))
+    monkeypatch.setattr(module, "Archive", lambda: Archive(path))
+
+
+@pytest.fixture
+def library():
+    return FakeLibrary()
+
+
+@pytest.fixture
+def device(library, kernels):
+    device = open_device(0, Driver(library), limit_s=0.05)
+    yield device
+    device.close()
+
+
+def test_a_machine_without_a_driver_is_told_so(monkeypatch):
+    monkeypatch.setattr(libcuda, "_LIBRARY", "libthere-is-none.so")
+    libcuda.open_driver.cache_clear()
+    with pytest.raises(DeviceError, match="no NVIDIA driver") as caught:
+        libcuda.open_driver()
+    assert caught.value.code == "no_driver"
+
+
+@pytest.mark.parametrize("old", [{"version": 11_040}, {"missing": {"cuStreamBeginCapture_v2"}}])
+def test_an_old_driver_is_refused_with_the_version_that_is_needed(old):
+    library = FakeLibrary()
+    vars(library).update(old)
+    with pytest.raises(DeviceError, match="525 or later") as caught:
+        Driver(library)
+    assert caught.value.code == "old_driver"
+
+
+def test_a_driver_without_a_gpu_says_that_there_is_none(library):
+    library.results["cuInit"] = 100
+    with pytest.raises(DeviceError, match="no NVIDIA GPU was found"):
+        Driver(library)
+
+
+def test_a_gpu_that_is_not_there_is_a_wrong_request(library, kernels):
+    with pytest.raises(RequestError, match=r"this machine has 1 NVIDIA GPU$") as caught:
+        open_device(1, Driver(library))
+    assert caught.value.field == "device"
+
+
+def test_a_gpu_of_an_old_generation_is_refused(library, kernels, monkeypatch):
+    monkeypatch.setitem(ATTRIBUTES, 75, 7)
+    with pytest.raises(DeviceError, match="NVIDIA Fake is of generation sm_70, and sm_80 or later was expected"):
+        open_device(0, Driver(library))
+
+
+def test_memory_that_is_not_there_is_refused_with_the_figures(device, library):
+    with pytest.raises(RequestError, match=r"NVIDIA Fake has 1\.1 GB free of 2\.1 GB, and 5\.0 GB more are") as caught:
+        device.allocate(5 * 10**9)
+    assert caught.value.code == "device_memory" and caught.value.limit == 1 << 30
+    assert device.allocate(100)  # the device is none the worse
+
+
+def test_what_is_uploaded_comes_back(device, monkeypatch):
+    monkeypatch.setattr(module, "_STAGE", 64)
+    data = np.arange(100, dtype=np.float32)
+    address = device.allocate(data.nbytes)
+    device.upload(address, data)
+    out = device.pinned(data.nbytes)
+    device.download(address, out)
+    device.wait()
+    assert np.array_equal(out.view(np.float32), data)
+
+
+def test_arguments_have_the_width_of_their_kind(device, library):
+    device.launch("scale_rows", (3, 2), 64, 50_000, (Address(1 << 40), -7, 0.5))
+    assert library.launched == [((3, 2, 1), 64, 50_000, 1 << 40, -7, 0.5)]
+    assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
+    device.launch("scale_rows", (1,), 64, 0, ())
+    assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
+
+
+def test_an_unknown_kernel_is_named(device):
+    with pytest.raises(DeviceError, match="no kernel turn_rows"):
+        device.launch("turn_rows", (1,), 32, 0, ())
+
+
+def test_each_thread_enters_the_context_once(device, library):
+    before = library.calls["cuCtxSetCurrent"]
+    thread = threading.Thread(target=lambda: [device.memory() for _ in range(3)])
+    thread.start()
+    thread.join()
+    assert library.calls["cuCtxSetCurrent"] == before + 1
+
+
+def test_a_kernel_that_hangs_ends_the_device_and_not_the_caller(device, library):
+    library.results["cuEventQuery"] = libcuda.NOT_READY
+    with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; load the model again"):
+        device.wait()
+    library.results.clear()
+    with pytest.raises(DeviceError, match="did not finish") as caught:
+        device.launch("scale_rows", (1,), 32, 0, ())
+    assert caught.value.code == "lost"
+
+
+def test_a_lost_card_says_what_the_driver_says_each_time(device, library):
+    library.results["cuEventQuery"] = 700
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"illegal memory access .*\(CUDA_ERROR_ILLEGAL_ADDRESS from cuEventQ"):
+            device.wait()
+
+
+def test_a_capture_that_fails_is_ended(device, library):
+    with pytest.raises(ZeroDivisionError):
+        device.capture(lambda: 1 / 0)
+    assert library.calls["cuStreamEndCapture"] == 1
+    graph = device.capture(lambda: device.launch("scale_rows", (1,), 32, 0, ()))
+    device.replay(graph)
+    device.forget(graph)
+    assert library.calls["cuGraphLaunch"] == 1 and library.calls["cuGraphExecDestroy"] == 1
+
+
+def test_times_lie_between_marks(device, library):
+    assert device.times([device.mark() for _ in range(3)]) == [250_000, 250_000]
+    assert library.calls["cuEventDestroy_v2"] == 3
+
+
+def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):
+    device.allocate(10)
+    second = device.beside()
+    second.upload(device.allocate(4), np.zeros(1, np.float32))
+    seen = device.pinned(10)
+    second.close()
+    device.close()
+    device.close()
+    del second
+    gc.collect()
+    assert len(library.kept) == 1
+    with pytest.raises(DeviceError, match="closed"):
+        device.allocate(1)
+    del seen
+    gc.collect()
+    assert not library.kept
+    assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
+
+
+def test_the_best_image_for_a_generation_is_taken(tmp_path):
+    path = tmp_path / "kernels.bin"
+    targets = ("compute_80", "sm_80", "sm_86", "sm_90a")
+    path.write_bytes(archive({target: [(target.encode(), ["k"])] for target in targets}))
+    found = Archive(path)
+    chosen = {n: found.target(n) for n in (80, 86, 87, 89, 90, 100, 120)}
+    assert chosen == {
+        80: "sm_80",
+        86: "sm_86",
+        87: "sm_86",
+        89: "sm_86",
+        90: "sm_90a",
+        100: "compute_80",
+        120: "compute_80",
+    }
+    assert found.images("sm_86")[0].data() == b"sm_86"
+    path.write_bytes(archive({"sm_90a": []}))
+    with pytest.raises(DeviceError, match=r"no CUDA kernels for a GPU of sm_89, only for: sm_90a; build it"):
+        Archive(path).target(89)
+
+
+@pytest.mark.parametrize("data", [b"", b"woollyk1", b"woollyk1\xff\xff\0\0{}", b"something else"])
+def test_a_damaged_archive_is_named(data, tmp_path):
+    (tmp_path / "kernels.bin").write_bytes(data)
+    with pytest.raises(DeviceError, match="is damaged"):
+        Archive(tmp_path / "kernels.bin")
+
+
+def test_a_build_without_kernels_says_why(tmp_path):
+    with pytest.raises(DeviceError, match="this build of Woolly has no CUDA kernels"):
+        Archive(tmp_path / "none.bin")

@@ -1,0 +1,96 @@
+"""The Archive: compiled kernels of all generations of GPUs, as native/cuda/compile.py writes them.
+
+A file of an eight-byte mark, the length of an index, the index as JSON and the images, each packed by xz. The index has
+for each target ("sm_90a", "compute_80") its images: place, length and the names of their kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+from woolly import _native
+from woolly.errors import DeviceError
+
+__all__ = ["ARCHIVE", "Archive", "Image"]
+
+# Beside this file, or, if Woolly is installed editable, beside the native module.
+_PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "cuda")
+ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
+_MARK = b"woollyk1"
+
+
+class Image:
+    """Kernels of one source file for one target."""
+
+    def __init__(self, packed: bytes, kernels: list[str]) -> None:
+        self._packed = packed
+        self.kernels = kernels
+
+    def data(self) -> bytes:
+        """What the driver loads: a cubin, or PTX that ends in a zero."""
+        return lzma.decompress(self._packed)
+
+
+class Archive:
+    """Images by target."""
+
+    def __init__(self, path: Path = ARCHIVE) -> None:
+        if not path.exists():
+            raise DeviceError(
+                "this build of Woolly has no CUDA kernels, for NVRTC was not there when it was built;"
+                " install a wheel for Linux, or use backend='cpu'",
+                code="no_kernels",
+            )
+        data = path.read_bytes()
+        try:
+            start = 12 + int.from_bytes(data[8:12], "little")
+            if data[:8] != _MARK or len(data) < start:
+                raise ValueError
+            index = json.loads(data[12:start])
+            if len(data) < start + sum(one["bytes"] for images in index.values() for one in images):
+                raise ValueError
+            self._images = {
+                target: [
+                    Image(data[start + one["at"] : start + one["at"] + one["bytes"]], one["kernels"]) for one in images
+                ]
+                for target, images in index.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DeviceError(f"{path} is damaged: install Woolly again", code="no_kernels") from None
+
+    @property
+    def targets(self) -> list[str]:
+        """What there are images for."""
+        return sorted(self._images)
+
+    def target(self, architecture: int) -> str:
+        """The best target for a generation; DeviceError if there is none.
+
+        Its own, else an earlier one of the same family, else PTX, which the driver compiles.
+        """
+        family, exact = architecture // 10, (f"sm_{architecture}a", f"sm_{architecture}")
+        found = [target for target in exact if target in self._images]
+        # A cubin runs on later chips of its family, unless its name ends in a letter.
+        older = [
+            target
+            for target in self._images
+            if target.startswith("sm_") and target[3:].isdigit() and int(target[3:]) // 10 == family
+            if int(target[3:]) <= architecture
+        ]
+        found += sorted(older, key=lambda target: int(target[3:]), reverse=True)
+        found += [
+            t for t in self._images if t.startswith("compute_") and int(t.removeprefix("compute_")) <= architecture
+        ]
+        if not found:
+            raise DeviceError(
+                f"this build of Woolly has no CUDA kernels for a GPU of sm_{architecture}, only for:"
+                f" {', '.join(self.targets)}; build it with WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
+                code="no_kernels",
+            )
+        return found[0]
+
+    def images(self, target: str) -> list[Image]:
+        """The images of a target."""
+        return self._images[target]

@@ -1,0 +1,362 @@
+"""The CudaDevice: memory, copies, launches and graphs of one NVIDIA GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.device import Address, Argument
+from woolly.runtime.cuda.libcuda import NOT_READY, Driver, open_driver
+
+__all__ = ["OLDEST", "CudaDevice", "open_device"]
+
+# The oldest generation with the tensor-core instructions of the kernels.
+OLDEST = 80
+
+# Numbers of the driver's enumerations.
+_MAJOR, _MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
+_DYNAMIC_SHARED_BYTES = 8
+_NON_BLOCKING = 1
+_NO_TIMING = 2
+_RELAXED = 2
+# Beyond this a kernel has to be asked first.
+_PLAIN_SHARED = 48 << 10
+
+# Copies go through two buffers of this size: while one is on its way, the other is filled.
+_STAGE = 16 << 20
+# A run ends within milliseconds: asking at once costs less than the 50 microseconds of a sleep.
+_SPIN_S = 0.005
+_SLEEP_S = 0.0001
+
+
+# The context that each thread used last.
+_current = threading.local()
+
+
+class _Shared:
+    """What the queues of one device share."""
+
+    def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
+        self.driver = driver
+        n_devices = driver.n_devices()
+        if not 0 <= index < n_devices:
+            raise RequestError(
+                f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
+                field="device",
+            )
+        number = ctypes.c_int()
+        driver.call("cuDeviceGet", ctypes.byref(number), index)
+        self.number = number.value
+        name = ctypes.create_string_buffer(256)
+        driver.call("cuDeviceGetName", name, 256, self.number)
+        self.name = name.value.decode(errors="replace")
+        self.architecture = 10 * driver.attribute(_MAJOR, self.number) + driver.attribute(_MINOR, self.number)
+        if self.architecture < OLDEST:
+            raise DeviceError(
+                f"{self.name} is of generation sm_{self.architecture}, and sm_{OLDEST} or later was expected;"
+                " use backend='cpu'",
+                code="old_device",
+            )
+        self.n_processors = driver.attribute(_PROCESSORS, self.number)
+        self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
+        self.images = archive.images(archive.target(self.architecture))
+        self.context = ctypes.c_void_p()
+        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
+        self.lock = threading.Lock()
+        self.functions: dict[str, ctypes.c_void_p] = {}
+        self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
+        self.modules: dict[int, ctypes.c_void_p] = {}
+        self.allocated: dict[int, int] = {}  # bytes at each address
+        self.lost: DeviceError | None = None  # why the device cannot be used again
+
+    def enter(self) -> Driver:
+        """Makes the context that of the calling thread."""
+        if self.lost is not None:
+            raise self.lost
+        if getattr(_current, "context", None) != self.context.value:
+            self.driver.call("cuCtxSetCurrent", self.context)
+            _current.context = self.context.value
+        return self.driver
+
+    def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
+        """Remembers a fault after which the context is of no use."""
+        if isinstance(error, DeviceError) and error.code == "lost":
+            self.lost = DeviceError(f"{error}; load the model again", code="lost")
+            return self.lost
+        return error
+
+    def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
+        """The kernel of that name, with leave to use that much dynamic shared memory."""
+        with self.lock:
+            found = self.functions.get(kernel) or self._load(kernel)
+            if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
+                self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, shared)
+                self.dynamic[kernel] = shared
+            return found
+
+    def _load(self, kernel: str) -> ctypes.c_void_p:
+        number = next((i for i, image in enumerate(self.images) if kernel in image.kernels), None)
+        if number is None:
+            raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
+        if number not in self.modules:
+            module = ctypes.c_void_p()
+            self.driver.call("cuModuleLoadData", ctypes.byref(module), self.images[number].data())
+            self.modules[number] = module
+        function = ctypes.c_void_p()
+        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
+        self.functions[kernel] = function
+        return function
+
+
+class CudaDevice:
+    """One GPU and a stream of work on it."""
+
+    def __init__(self, shared: _Shared, limit_s: float, is_first: bool = True) -> None:
+        self._shared = shared
+        self._limit_s = limit_s
+        self._is_first = is_first
+        self._numbers = itertools.count(1)
+        self._graphs: dict[int, ctypes.c_void_p] = {}
+        self._marks: dict[int, ctypes.c_void_p] = {}
+        self._packed: dict[int, tuple[Sequence[Argument], Any, Any]] = {}  # arguments by the id of their tuple
+        self._stages: list[tuple[npt.NDArray[np.uint8], ctypes.c_void_p]] = []
+        self._next = 0
+        driver = shared.enter()
+        self._stream = ctypes.c_void_p()
+        driver.call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
+        self._done = self._event(_NO_TIMING)
+
+    @property
+    def name(self) -> str:
+        """As the maker calls it."""
+        return self._shared.name
+
+    @property
+    def architecture(self) -> int:
+        """Its generation: 90 for sm_90."""
+        return self._shared.architecture
+
+    @property
+    def n_processors(self) -> int:
+        """Multiprocessors."""
+        return self._shared.n_processors
+
+    @property
+    def shared_bytes(self) -> int:
+        """Most shared memory that a block may ask for."""
+        return self._shared.shared_bytes
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, and bytes in all."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def allocate(self, n_bytes: int) -> Address:
+        """New memory; RequestError with the figures if there is not enough."""
+        place = ctypes.c_uint64()
+        try:
+            self._call("cuMemAlloc_v2", ctypes.byref(place), max(n_bytes, 1))
+        except RequestError as error:
+            free, total = self.memory()
+            raise RequestError(
+                f"{self.name} has {free / 1e9:,.1f} GB free of {total / 1e9:,.1f} GB, and {n_bytes / 1e9:,.1f} GB more"
+                " are needed; lower ctx or kv_tokens, take a smaller file, or use backend='cpu'",
+                code=error.code,
+                limit=free,
+                given=n_bytes,
+                names=("ctx", "kv_tokens", "backend"),
+            ) from None
+        self._shared.allocated[place.value] = n_bytes
+        return Address(place.value)
+
+    def free(self, address: Address) -> None:
+        """Gives memory back; the driver waits for the work that uses it."""
+        if self._shared.allocated.pop(int(address), None) is not None and self._shared.lost is None:
+            self._call("cuMemFree_v2", int(address))
+
+    def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Memory of the host that copies to and from the device need no detour for. It may outlive the device."""
+        shared, place, context = self._shared, ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(place), max(n_bytes, 1), 0)
+        # The memory goes with the context, which therefore stays as long as someone looks at the memory.
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), shared.number)
+        assert place.value is not None
+        buffer = (ctypes.c_uint8 * max(n_bytes, 1)).from_address(place.value)
+        weakref.finalize(buffer, _unpin, shared.driver, shared.context, shared.number, place).atexit = False
+        return np.ctypeslib.as_array(buffer)
+
+    def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
+        """Queues a copy of an array, piece by piece through pinned buffers."""
+        source = data.reshape(-1).view(np.uint8)
+        if not self._stages:
+            self._stages = [(self.pinned(_STAGE), self._event(_NO_TIMING)) for _ in range(2)]
+        for at in range(0, len(source), _STAGE):
+            piece = source[at : at + _STAGE]
+            stage, sent = self._stages[self._next]
+            self._next = 1 - self._next
+            self._await(sent)
+            np.copyto(stage[: len(piece)], piece)
+            self._call("cuMemcpyHtoDAsync_v2", int(address) + at, stage.ctypes.data, len(piece), self._stream)
+            self._call("cuEventRecord", sent, self._stream)
+
+    def download(self, address: Address, out: npt.NDArray[Any]) -> None:
+        """Queues a copy into an array; without a detour if the array is pinned."""
+        self._call("cuMemcpyDtoHAsync_v2", out.ctypes.data, int(address), out.nbytes, self._stream)
+
+    def zero(self, address: Address, n_bytes: int) -> None:
+        """Queues zeros."""
+        self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
+
+    def launch(self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument]) -> None:
+        """Queues a kernel."""
+        self._shared.enter()
+        try:
+            function = self._shared.function(kernel, shared)
+        except (DeviceError, RequestError) as error:
+            raise self._shared.failed(error) from None
+        x, y, z = (*grid, 1, 1)[:3]
+        self._call("cuLaunchKernel", function, x, y, z, block, 1, 1, shared, self._stream, self._pointers(args), None)
+
+    def _pointers(self, args: Sequence[Argument]) -> Any:
+        """The arguments as the driver takes them: an array of their places. Kept, because most come again."""
+        kept = self._packed.get(id(args))
+        if kept is not None and kept[0] is args:
+            return kept[2]
+        values = [
+            ctypes.c_uint64(one)
+            if isinstance(one, Address)
+            else ctypes.c_float(one)
+            if isinstance(one, float)
+            else ctypes.c_int32(one)
+            for one in args
+        ]
+        pointers = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(value) for value in values))
+        if len(self._packed) >= 1 << 16:
+            self._packed.clear()
+        self._packed[id(args)] = (args, values, pointers)
+        return pointers
+
+    def wait(self) -> None:
+        """Returns when all queued work is done; DeviceError if it failed, or is not done within the limit."""
+        self._call("cuEventRecord", self._done, self._stream)
+        self._await(self._done)
+
+    def _await(self, event: ctypes.c_void_p) -> None:
+        driver = self._shared.enter()
+        start = time.monotonic()
+        while code := driver.result("cuEventQuery", event):
+            if code != NOT_READY:
+                raise self._shared.failed(driver.error("cuEventQuery", code))
+            waited = time.monotonic() - start
+            if waited > self._limit_s:
+                error = DeviceError(f"the GPU did not finish its work within {self._limit_s:g} seconds", code="lost")
+                raise self._shared.failed(error)
+            if waited > _SPIN_S:
+                time.sleep(_SLEEP_S)
+
+    def capture(self, queue: Callable[[], None]) -> int:
+        """Records launches as a graph."""
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuStreamBeginCapture_v2", self._stream, _RELAXED)
+        try:
+            queue()
+        finally:
+            self._call("cuStreamEndCapture", self._stream, ctypes.byref(graph))
+        self._call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, 0)
+        self._call("cuGraphDestroy", graph)
+        number = next(self._numbers)
+        self._graphs[number] = made
+        return number
+
+    def replay(self, graph: int) -> None:
+        """Queues a graph."""
+        self._call("cuGraphLaunch", self._graphs[graph], self._stream)
+
+    def forget(self, graph: int) -> None:
+        """Drops a graph."""
+        self._call("cuGraphExecDestroy", self._graphs.pop(graph))
+
+    def mark(self) -> int:
+        """Queues a time stamp."""
+        number = next(self._numbers)
+        self._marks[number] = self._event(0)
+        self._call("cuEventRecord", self._marks[number], self._stream)
+        return number
+
+    def times(self, marks: Sequence[int]) -> list[int]:
+        """Nanoseconds between each mark and the next; drops the marks."""
+        events = [self._marks.pop(mark) for mark in marks]
+        out = []
+        for before, after in itertools.pairwise(events):
+            milliseconds = ctypes.c_float()
+            self._call("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
+            out.append(round(milliseconds.value * 1e6))
+        for event in events:
+            self._call("cuEventDestroy_v2", event)
+        return out
+
+    def beside(self) -> CudaDevice:
+        """The same device with a stream of its own."""
+        return CudaDevice(self._shared, self._limit_s, is_first=False)
+
+    def close(self) -> None:
+        """Ends the stream; the first device gives back all memory, too."""
+        shared, stream, self._stream = self._shared, self._stream, ctypes.c_void_p()
+        if not stream:
+            return
+        if shared.lost is None:
+            driver = shared.enter()
+            # Results do not matter here: there is nothing left to save.
+            driver.result("cuStreamDestroy_v2", stream)
+            for graph in self._graphs.values():
+                driver.result("cuGraphExecDestroy", graph)
+            for event in (self._done, *(event for _, event in self._stages), *self._marks.values()):
+                driver.result("cuEventDestroy_v2", event)
+            self._stages = []
+            if self._is_first:
+                for address in shared.allocated:
+                    driver.result("cuMemFree_v2", address)
+                for module in shared.modules.values():
+                    driver.result("cuModuleUnload", module)
+        if self._is_first:
+            shared.allocated.clear()
+            shared.lost = shared.lost or DeviceError("the program was closed", code="lost")
+            shared.driver.result("cuDevicePrimaryCtxRelease_v2", shared.number)
+
+    def _event(self, flags: int) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), flags)
+        return event
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        driver = self._shared.enter()
+        code = driver.result(name, *arguments)
+        if code:
+            raise self._shared.failed(driver.error(name, code))
+
+
+def _unpin(driver: Driver, context: ctypes.c_void_p, number: int, place: ctypes.c_void_p) -> None:
+    """Gives pinned memory back, in whichever thread its last user ended. There is no one left to report a fault to."""
+    driver.result("cuCtxSetCurrent", context)
+    _current.context = context.value
+    driver.result("cuMemFreeHost", place)
+    driver.result("cuDevicePrimaryCtxRelease_v2", number)
+
+
+def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
+    """The GPU of that number. DeviceError if it cannot be used, RequestError if there is none of that number.
+
+    Work that is not done after `limit_s` seconds counts as hanging.
+    """
+    return CudaDevice(_Shared(driver or open_driver(), index, Archive()), limit_s)

@@ -1,0 +1,142 @@
+"""The Driver: NVIDIA's libcuda, opened by ctypes. Results that are no success become exceptions of the house."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+from typing import Any
+
+from woolly.errors import DeviceError, RequestError
+
+__all__ = ["NOT_READY", "Driver", "open_driver"]
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+# Cubins of a 12.x compiler load on every driver of CUDA 12.
+_OLDEST = 12_000
+
+NOT_READY = 600
+_OUT_OF_MEMORY = 2
+_NO_DEVICE = (100, 101)
+
+_HANDLE, _SIZE, _UINT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int
+_OUT, _TEXT, _PLACE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
+# Functions by the names that the library exports; all return a result code. _OUT is a pointer to what is filled in.
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (_UINT,),
+    "cuDriverGetVersion": (_OUT,),
+    "cuGetErrorName": (_INT, _OUT),
+    "cuGetErrorString": (_INT, _OUT),
+    "cuDeviceGetCount": (_OUT,),
+    "cuDeviceGet": (_OUT, _INT),
+    "cuDeviceGetName": (_OUT, _INT, _INT),
+    "cuDeviceGetAttribute": (_OUT, _INT, _INT),
+    "cuDevicePrimaryCtxRetain": (_OUT, _INT),
+    "cuDevicePrimaryCtxRelease_v2": (_INT,),
+    "cuCtxSetCurrent": (_HANDLE,),
+    "cuMemGetInfo_v2": (_OUT, _OUT),
+    "cuMemAlloc_v2": (_OUT, _SIZE),
+    "cuMemFree_v2": (_PLACE,),
+    "cuMemHostAlloc": (_OUT, _SIZE, _UINT),
+    "cuMemFreeHost": (_HANDLE,),
+    "cuMemcpyHtoDAsync_v2": (_PLACE, _HANDLE, _SIZE, _HANDLE),
+    "cuMemcpyDtoHAsync_v2": (_HANDLE, _PLACE, _SIZE, _HANDLE),
+    "cuMemsetD8Async": (_PLACE, ctypes.c_ubyte, _SIZE, _HANDLE),
+    "cuStreamCreate": (_OUT, _UINT),
+    "cuStreamDestroy_v2": (_HANDLE,),
+    "cuStreamBeginCapture_v2": (_HANDLE, _INT),
+    "cuStreamEndCapture": (_HANDLE, _OUT),
+    "cuGraphInstantiateWithFlags": (_OUT, _HANDLE, ctypes.c_uint64),
+    "cuGraphLaunch": (_HANDLE, _HANDLE),
+    "cuGraphExecDestroy": (_HANDLE,),
+    "cuGraphDestroy": (_HANDLE,),
+    "cuEventCreate": (_OUT, _UINT),
+    "cuEventRecord": (_HANDLE, _HANDLE),
+    "cuEventQuery": (_HANDLE,),
+    "cuEventElapsedTime": (_OUT, _HANDLE, _HANDLE),
+    "cuEventDestroy_v2": (_HANDLE,),
+    "cuModuleLoadData": (_OUT, _TEXT),
+    "cuModuleUnload": (_HANDLE,),
+    "cuModuleGetFunction": (_OUT, _HANDLE, _TEXT),
+    "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
+    "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _OUT, _OUT),
+}
+
+
+class Driver:
+    """Functions of the library by name; `call` raises what a result code means."""
+
+    def __init__(self, library: Any) -> None:
+        self._functions = {}
+        for name, arguments in _PROTOTYPES.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise DeviceError(
+                    f"the NVIDIA driver has no {name}; update it to version 525 or later", code="old_driver"
+                ) from None
+            function.argtypes, function.restype = arguments, ctypes.c_int
+            self._functions[name] = function
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        self.version = version.value
+        if self.version < _OLDEST:
+            major, minor = divmod(self.version, 1000)
+            raise DeviceError(
+                f"the NVIDIA driver is made for CUDA {major}.{minor // 10}, and 12.0 or later was expected:"
+                " update it to version 525 or later",
+                code="old_driver",
+            )
+        self.call("cuInit", 0)
+
+    def result(self, name: str, *arguments: Any) -> int:
+        """Calls a function and returns its result code."""
+        code: int = self._functions[name](*arguments)
+        return code
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function. RequestError if memory is short, else DeviceError, if it fails."""
+        code: int = self._functions[name](*arguments)
+        if code:
+            raise self.error(name, code)
+
+    def error(self, name: str, code: int) -> DeviceError | RequestError:
+        """What a result code means."""
+        if code == _OUT_OF_MEMORY:
+            return RequestError("the GPU has too little free memory", code="device_memory")
+        if code in _NO_DEVICE:
+            return DeviceError("no NVIDIA GPU was found; use backend='cpu'", code="no_driver")
+        described = self._text("cuGetErrorString", code)
+        return DeviceError(
+            f"the GPU failed: {described} ({self._text('cuGetErrorName', code)} from {name})", code="lost"
+        )
+
+    def _text(self, function: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        self._functions[function](code, ctypes.byref(text))
+        return (text.value or b"unknown error").decode(errors="replace")
+
+    def attribute(self, number: int, device: int) -> int:
+        """An attribute of a device."""
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+        return value.value
+
+    def n_devices(self) -> int:
+        """GPUs that the process may use."""
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+
+@lru_cache(maxsize=1)
+def open_driver() -> Driver:
+    """The driver of this machine. DeviceError if there is none or it is too old."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        raise DeviceError(
+            f"this machine has no NVIDIA driver ({_LIBRARY} was not found); install one, or use backend='cpu'",
+            code="no_driver",
+        ) from None
+    return Driver(library)
