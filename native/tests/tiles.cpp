@@ -1,6 +1,7 @@
 // The algorithm of the tiles over the portable primitives, with tiles of plain arrays: what can be tested of it on
 // every machine. Built like a level's target, as k_tiles_table, which has only what tiles are compared with: a whole
-// table would take minutes to compile. Codebooks look up their weights and are then as Q6_K.
+// table would take minutes to compile. With TEST_DOTS, what serves super-blocks where there are no tiles. Codebooks
+// look up their weights and are then as Q6_K.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -89,6 +90,14 @@ inline U8 byte_pair(U8 a) {
     for (int i = 0; i < 16; ++i) r.v[4 * i] = a.v[4 * i + 2 * k], r.v[4 * i + 2] = a.v[4 * i + 2 * k + 1];
     return r;
 }
+inline U8 pair_of(I32 low, I32 high) {
+    U8 r;
+    for (int i = 0; i < 16; ++i) {
+        const int16_t both[2] = {int16_t(low.v[i]), int16_t(high.v[i])};
+        std::memcpy(&r.v[4 * i], both, 4);
+    }
+    return r;
+}
 inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
     int16_t two[2], pair[2];
     std::memcpy(two, sums, 4);
@@ -102,13 +111,18 @@ inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
 }  // namespace woolly::tiles
 
 #include "cpu/kernels/generic/grid256.h"
+#include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
 
 namespace woolly::tiles {
 
 template <class Kernel>
 constexpr void set_tiles(KernelTable& t, WeightType type) {
+#ifdef TEST_DOTS
+    set_grid_dots(t, type, Kernel{});
+#else
     set_grid(t, type, Kernel{});
+#endif
     set_grid_32(t, type, Kernel{});
     t.dot[int(type)] = dot_any<Kernel>;
 }

@@ -128,8 +128,9 @@ def test_many_rows_have_the_bits_of_one(level, tmp_path):
     assert f"{level}: {len(_native.types())} types, 0 different" in said
 
 
-def test_the_planes_of_tiles_have_the_bits_of_one_row(tmp_path):
+@pytest.mark.parametrize("served_by", ["PLANES", "DOTS"])
+def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by):
     # Unoptimized: 13 s to compile and 17 s to run, where -O1 takes minutes to compile.
-    flags = ["-DTEST_TABLE=k_tiles_table", "-O0"]
+    flags = ["-DTEST_TABLE=k_tiles_table", f"-DTEST_{served_by}", "-O0"]
     said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp")
     assert "tiles: 15 types, 0 different" in said

@@ -100,11 +100,5 @@ template <int k>
     return {_mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(0xff)),
                             _mm512_and_si512(_mm512_slli_epi32(low, 8), _mm512_set1_epi32(0xff0000)))};
 }
-// acc += pairs of 16 bits times one pair of activations' sums.
-[[gnu::always_inline]] inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
-    int32_t two;
-    std::memcpy(&two, sums, 4);
-    return {_mm512_dpwssd_epi32(acc.v, pairs.v, _mm512_set1_epi32(two))};
-}
 
 }  // namespace woolly::WOOLLY_TARGET

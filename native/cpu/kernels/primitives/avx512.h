@@ -189,4 +189,14 @@ template <int g>
     return dot4<g>(acc, flip_sign(w), a);
 }
 
+// Two numbers of 16 bits in each lane, and acc += such pairs times one pair of activations' sums.
+[[gnu::always_inline]] inline U8 pair_of(I32 low, I32 high) {
+    return {_mm512_or_si512(_mm512_and_si512(low.v, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(high.v, 16))};
+}
+[[gnu::always_inline]] inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
+    int32_t two;
+    std::memcpy(&two, sums, 4);
+    return {_mm512_dpwssd_epi32(acc.v, pairs.v, _mm512_set1_epi32(two))};
+}
+
 }  // namespace woolly::WOOLLY_TARGET

@@ -1,0 +1,152 @@
+// Many rows against super-blocks of 256 columns where there are no matrix tiles, two panels by up to six rows at a
+// time: a broadcast of four activations meets the weights of both panels, and the sums of all groups stay in registers.
+// A tile of 16 rows is taken as 6, 5 and 5. The float side is that of blocks256.h, so a row has the same bits in both.
+//
+// The level supplies pair_of and pair_dot.
+
+namespace woolly::WOOLLY_TARGET {
+
+// Opened super-blocks of n groups. `offset` is taken off each weight, because the level's dot takes only unsigned ones.
+// Types that look alike when opened share this code.
+template <int n, int offset, bool has_min>
+struct GridDots256 {
+    static_assert(offset == 0 || !has_min, "the sums of activations are multiplied with one kind of factors");
+    static constexpr bool has_pairs = offset != 0 || has_min;
+    // f32 scales of 16 rows, f32 minima, int32 sub-scales of each group; sub-minima, or the sub-scales once more, in
+    // pairs of 16 bits; weights.
+    static constexpr int low = 64, factors = has_min ? 128 : 64, pairs = factors + 64 * n,
+                         weights = pairs + (has_pairs ? 32 * n : 0), bytes = weights + 4096;
+
+    // Sum over all groups of factor * (sum of the activations).
+    [[gnu::always_inline]] static I32 dot_sums(const uint8_t* p, const uint8_t* sums) {
+        I32 sum = izero();
+        each<n / 2>([&]<int k>() __attribute__((always_inline)) {
+            sum = pair_dot(sum, load_bytes(p + pairs + 64 * k), sums + 4 * k);
+        });
+        return sum;
+    }
+
+    // Rows [row, row + M) of a tile of each block, and P panels.
+    template <int M, int P>
+    [[gnu::always_inline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tile, int row,
+                                            float* acc) {
+        constexpr int dots_of_group = 64 / n, groups = n / 4;  // of a chunk of 64 columns
+        const int64_t panel = int64_t(of.n_blocks) * bytes;
+        for (int b = 0; b < of.n_blocks; ++b, open += bytes, tile += of.tiles_step) {
+            const uint8_t* sums = tile + (n == 8 ? kTileSums32 : kTileSums16) + 2 * n * row;
+            I32 total[P][M];
+            for (int p = 0; p < P; ++p)
+                for (int m = 0; m < M; ++m)
+                    total[p][m] =
+                        offset == 0 ? izero() : imul(dot_sums(open + p * panel, sums + 2 * n * m), iset1(-offset));
+            for (int k = 0; k < 4; ++k) {
+                const uint8_t *w = open + weights + 1024 * k, *f = open + factors + 64 * groups * k;
+                const int8_t* q = reinterpret_cast<const int8_t*>(tile) + 1024 * k + 64 * row;
+                each<groups>([&]<int g>() __attribute__((always_inline)) {
+                    I32 dots[P][M];
+                    for (int p = 0; p < P; ++p)
+                        for (int m = 0; m < M; ++m) dots[p][m] = izero();
+                    each<dots_of_group>([&]<int i>() __attribute__((always_inline)) {
+                        constexpr int v = dots_of_group * g + i;
+                        U8 one[P];
+                        for (int p = 0; p < P; ++p) one[p] = load_bytes(w + p * panel + 64 * v);
+                        for (int m = 0; m < M; ++m)
+                            for (int p = 0; p < P; ++p) dots[p][m] = dot4<v>(dots[p][m], one[p], q + 64 * m);
+                    });
+                    for (int p = 0; p < P; ++p) {
+                        const I32 factor = load_ints(reinterpret_cast<const int32_t*>(f + p * panel + 64 * g));
+                        for (int m = 0; m < M; ++m) total[p][m] = iadd(total[p][m], imul(factor, dots[p][m]));
+                    }
+                });
+            }
+            const float* scales = reinterpret_cast<const float*>(tile + kTileScales) + row;
+            for (int p = 0; p < P; ++p) {
+                const uint8_t* at = open + p * panel;
+                const F32 d = load(reinterpret_cast<const float*>(at));
+                for (int m = 0; m < M; ++m) {
+                    float* to = acc + p * of.acc_step + 16 * (row + m);
+                    F32 sum = fma(to_float(total[p][m]), mul(d, set1(scales[m])), load(to));
+                    if constexpr (has_min) {
+                        const F32 least = load(reinterpret_cast<const float*>(at + low));
+                        const I32 lows = dot_sums(at, sums + 2 * n * m);
+                        sum = fma(to_float(lows), mul(least, set1(-scales[m])), sum);
+                    }
+                    store(to, sum);
+                }
+            }
+        }
+    }
+
+    template <int P>
+    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_tiles) {
+        const uint8_t* open = of.open + int64_t(first) * of.n_blocks * bytes;
+        for (int t = 0; t < n_tiles; ++t) {
+            const uint8_t* tile = of.tiles + t * int64_t{kTileBytes};
+            float* acc = of.acc + first * of.acc_step + t * 256;
+            rows<6, P>(of, open, tile, 0, acc);
+            rows<5, P>(of, open, tile, 6, acc);
+            rows<5, P>(of, open, tile, 11, acc);
+        }
+    }
+
+    static void dot(const GridBlocks& of, int n_tiles) {
+        int p = 0;
+        for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
+        if (p < of.n_panels) panels<1>(of, p, n_tiles);
+    }
+};
+
+template <class Type>
+constexpr int kDotsOffset = Type::signed_quants ? kSignedOffset : Type::offset;
+
+template <class Type>
+struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_min> {
+    static constexpr int n = Type::n_groups, offset = kDotsOffset<Type>;
+    using Dots = GridDots256<n, offset, Type::has_min>;
+    using Dots::low, Dots::factors, Dots::pairs, Dots::weights, Dots::bytes;
+
+    static void open(const uint8_t* panel, uint8_t* to) {
+        for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
+        store(reinterpret_cast<float*>(to), Type::scale(panel));
+        U8 scales[n / 4];
+        Type::scales(panel, scales);
+        each<n>([&]<int g>() __attribute__((always_inline)) {
+            store(reinterpret_cast<int32_t*>(to + factors + 64 * g), sub_scale<Type, g>(scales));
+        });
+        if constexpr (Type::has_min) {
+            store(reinterpret_cast<float*>(to + low), halves(panel + 32));
+            U8 lows[n / 4];
+            Type::minima(panel, lows);
+            each<n / 2>([&]<int k>() __attribute__((always_inline)) {
+                constexpr int at = 2 * k % 4;
+                store_bytes(to + pairs + 64 * k, pair_of(byte<at>(lows[k / 2]), byte<at + 1>(lows[k / 2])));
+            });
+        } else if constexpr (offset != 0) {
+            each<n / 2>([&]<int k>() __attribute__((always_inline)) {
+                const I32 a = sub_scale<Type, 2 * k>(scales), b = sub_scale<Type, 2 * k + 1>(scales);
+                store_bytes(to + pairs + 64 * k, pair_of(a, b));
+            });
+        }
+        each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
+            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
+                store_bytes(to + weights + 16 * Type::unit * u + 64 * v, w);
+            });
+        });
+    }
+};
+
+template <class Type>
+constexpr void set_grid_dots(KernelTable& t, WeightType type, Blocks256<Type>) {
+    t.grid[int(type)] = {GridOpen256<Type>::open, GridOpen256<Type>::dot, 256, Type::bytes, GridOpen256<Type>::bytes};
+}
+template <class Other>
+constexpr void set_grid_dots(KernelTable&, WeightType, Other) {}
+
+constexpr void set_grids_dots(KernelTable& t) {
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid_dots(t, WeightType::name, kernel{});
+    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+}
+
+}  // namespace woolly::WOOLLY_TARGET
