@@ -1,8 +1,8 @@
-// Blocks of weight types as they lie in a file. `Kind` is the tile that a type is packed as. `quant(b, k, points)` gives
-// the bits of column k of a block as tiles keep them (points: the type's codebook, if it has one), `scale(b, k)` and
-// `minimum(b, k)` what these are multiplied by and what is added, as f32. `limit(b)`: the least exponent that the row's
-// factor must have so that no number of the block is too large for a half in the tile.
-// What they mean is woolly/quant/decode.py, the oracle.
+// Blocks of weight types as they lie in a file. `Kind` is the tile that a type is packed as. `quant(b, k, points)`
+// gives the bits of column k of a block as tiles keep them (points: the type's codebook, if it has one), `scale(b, k)`
+// and `minimum(b, k)` what these are multiplied by and what is added, as f32. `limit(b)`: the least exponent that the
+// row's factor must have so that no number of the block is too large for a half in the tile. What they mean is
+// woolly/quant/decode.py, the oracle.
 #pragma once
 
 #include "tile.cuh"
@@ -146,8 +146,12 @@ __device__ __forceinline__ u32 scale_k4(const u8* s, int g) {
 __device__ __forceinline__ u32 minimum_k4(const u8* s, int g) {
     return g < 4 ? s[g + 4] & 63u : u32(s[g + 4] >> 4) | u32(s[g] >> 6) << 4;
 }
-__device__ __forceinline__ u32 nibble_k4(const u8* p, int k) { return p[(k >> 6) * 32 + (k & 31)] >> (k >> 5 & 1) * 4 & 15; }
-__device__ __forceinline__ u32 pair_k(const u8* p, int k) { return p[(k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3; }
+__device__ __forceinline__ u32 nibble_k4(const u8* p, int k) {
+    return p[(k >> 6) * 32 + (k & 31)] >> (k >> 5 & 1) * 4 & 15;
+}
+__device__ __forceinline__ u32 pair_k(const u8* p, int k) {
+    return p[(k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3;
+}
 
 template <>
 struct Block<Q4_K> {
@@ -199,7 +203,9 @@ struct Block<Q2_K> {
     static constexpr int bytes = 84, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return pair_k(b + 16, k); }
     __device__ static u32 factor(const u8* b, int g) { return b[g]; }
-    __device__ static int limit(const u8* b) { return larger(limit_of(half_at(b + 80), 12), limit_of(half_at(b + 82), -12)); }
+    __device__ static int limit(const u8* b) {
+        return larger(limit_of(half_at(b + 80), 12), limit_of(half_at(b + 82), -12));
+    }
 };
 template <>
 struct Block<IQ4_XS> {

@@ -18,7 +18,7 @@ struct TQ2_0;
 // LIMIT: for the largest sub-scale.
 template <int BYTES, int LIMIT>
 struct Rare {
-    typedef I8 Kind;
+    typedef Wide Kind;
     static constexpr int bytes = BYTES, columns = 256;
     __device__ static int limit(const u8* b) { return limit_of(half_at(b), LIMIT); }
 };
@@ -41,7 +41,8 @@ template <>
 struct Block<IQ2_XXS> : Rare<66, 10> {
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const u8* group = b + 2 + 8 * (k >> 5);
-        return signed_point(points[8 * group[k >> 3 & 3] + (k & 7)], sign_of_seven(word_at(group + 4) >> 7 * (k >> 3 & 3), k));
+        return signed_point(points[8 * group[k >> 3 & 3] + (k & 7)],
+                            sign_of_seven(word_at(group + 4) >> 7 * (k >> 3 & 3), k));
     }
     __device__ static float scale(const u8* b, int k) {
         return half_at(b) * 0.125f * odd(word_at(b + 6 + 8 * (k >> 5)) >> 28);
@@ -91,7 +92,8 @@ struct Block<IQ3_S> : Rare<110, 13> {
 template <>
 struct Block<IQ1_S> : Rare<50, 9> {
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
-        const u32 group = half_word(b + 34 + 2 * (k >> 5)), rank = b[2 + (k >> 3)] | (group >> 3 * (k >> 3 & 3) & 7) << 8;
+        const u32 group = half_word(b + 34 + 2 * (k >> 5)), rank = b[2 + (k >> 3)] | (group >> 3 * (k >> 3 & 3) & 7)
+                                                                                         << 8;
         return signed_point(points[8 * rank + (k & 7)], 0) + (group >> 15 ? -1 : 1);
     }
     __device__ static float scale(const u8* b, int k) {
@@ -116,22 +118,23 @@ struct Block<IQ1_M> : Rare<56, 9> {
     }
     __device__ static int limit(const u8* b) { return limit_of(unit(b), 9); }
 };
-// One more than the value; base 3, the next digit is what 3 times the byte carries.
+// Ternary quants, one more than the value: 32 times the value in the tile, which makes the most of a half's range.
+// In TQ1_0 base 3; the next digit is what 3 times the byte carries.
 template <>
-struct Block<TQ1_0> : Rare<54, 8> {
+struct Block<TQ1_0> : Rare<54, 3> {
     __device__ static u32 quant(const u8* b, int k, const u8*) {
         const int digit = k < 160 ? k >> 5 : k < 240 ? (k - 160) >> 4 : (k - 240) >> 2;
         const int byte = b[k < 160 ? k & 31 : k < 240 ? 32 + (k & 15) : 48 + (k & 3)];
         int power = 1;
         for (int i = 0; i < digit; ++i) power *= 3;
-        return u32((byte * power & 255) * 3 >> 8) + 127;
+        return u32((byte * power & 255) * 3 >> 8) * 32 + 96;
     }
-    __device__ static float scale(const u8* b, int) { return half_at(b + 52); }
-    __device__ static int limit(const u8* b) { return limit_of(half_at(b + 52), 8); }
+    __device__ static float scale(const u8* b, int) { return half_at(b + 52) / 32; }
+    __device__ static int limit(const u8* b) { return limit_of(half_at(b + 52), 3); }
 };
 template <>
-struct Block<TQ2_0> : Rare<66, 8> {
-    __device__ static u32 quant(const u8* b, int k, const u8*) { return pair_k(b, k) + 127; }
-    __device__ static float scale(const u8* b, int) { return half_at(b + 64); }
-    __device__ static int limit(const u8* b) { return limit_of(half_at(b + 64), 8); }
+struct Block<TQ2_0> : Rare<66, 3> {
+    __device__ static u32 quant(const u8* b, int k, const u8*) { return pair_k(b, k) * 32 + 96; }
+    __device__ static float scale(const u8* b, int) { return half_at(b + 64) / 32; }
+    __device__ static int limit(const u8* b) { return limit_of(half_at(b + 64), 3); }
 };

@@ -11,7 +11,9 @@ struct alignas(16) Words4 {
     u32 x, y, z, w;
 };
 // One of the four, by a number that is known when the loop around it is unrolled.
-__device__ __forceinline__ u32 word_of(const Words4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+__device__ __forceinline__ u32 word_of(const Words4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
 
 #ifdef WOOLLY_EMULATED
 
@@ -63,7 +65,8 @@ inline u32 half_add(u32 a, u32 b) {
     return out;
 }
 inline u32 to_halves(float low, float high) { return u32(float_to_half(low)) | u32(float_to_half(high)) << 16; }
-// Bytes of a (0 to 3) and b (4 to 7), one for each nibble of the selector. With its top bit: the byte's sign, eight times.
+// Bytes of a (0 to 3) and b (4 to 7), one for each nibble of the selector. With its top bit: the byte's sign, eight
+// times.
 inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     const u64 both = u64(b) << 32 | a;
     u32 out = 0;

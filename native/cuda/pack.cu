@@ -1,7 +1,8 @@
 // Packing: blocks of a file to tiles. First the factors of rows, then a warp for each tile.
 //
-// The rows of a source go to a matrix's rows in one of three orders: 0: as they are; 1: to the first eight of each strip
-// of 16; 2: to the other eight, into tiles that order 1 has made. So gate and up of a feature are rows g and g + 8.
+// The rows of a source go to a matrix's rows in one of three orders: 0: as they are; 1: to the first eight of each
+// strip of 16; 2: to the other eight, into tiles that order 1 has made. So gate and up of a feature are rows g and g
+// + 8.
 #include "pack_k.cuh"
 
 // Along y: matrices that are alike, `source_rows` rows apart in the source and 16 `packed_step` bytes when packed.
@@ -34,8 +35,8 @@ __device__ void measure(const Source<T>& source, int n_strips, float* factors, i
 }
 
 template <class T>
-__device__ void pack(const Source<T>& source, const u8* points, int n_strips, int n_tiles, const float* factors, u8* tiles,
-                     int packed_step) {
+__device__ void pack(const Source<T>& source, const u8* points, int n_strips, int n_tiles, const float* factors,
+                     u8* tiles, int packed_step) {
     typedef typename Block<T>::Kind Kind;
     const u64 id = u64(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
     if (id >= u64(n_strips) * n_tiles) return;
@@ -48,14 +49,15 @@ __device__ void pack(const Source<T>& source, const u8* points, int n_strips, in
     Pack<Kind>::template tile<T>(out, a, b);
 }
 
-#define PACKERS(name, T)                                                                                             \
-    KERNEL(measure_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips,     \
-                           float* factors, int packed_step) {                                                        \
-        measure<T>({source, source_rows, n_rows, n_blocks, order}, n_strips, factors, packed_step);                  \
-    }                                                                                                                \
-    KERNEL(pack_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips,        \
-                        int n_tiles, const float* factors, u8* tiles, int packed_step, const u8* points) {           \
-        pack<T>({source, source_rows, n_rows, n_blocks, order}, points, n_strips, n_tiles, factors, tiles, packed_step); \
+#define PACKERS(name, T)                                                                                         \
+    KERNEL(measure_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips, \
+                           float* factors, int packed_step) {                                                    \
+        measure<T>({source, source_rows, n_rows, n_blocks, order}, n_strips, factors, packed_step);              \
+    }                                                                                                            \
+    KERNEL(pack_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips,    \
+                        int n_tiles, const float* factors, u8* tiles, int packed_step, const u8* points) {       \
+        pack<T>({source, source_rows, n_rows, n_blocks, order}, points, n_strips, n_tiles, factors, tiles,       \
+                packed_step);                                                                                    \
     }
 PACKERS(f16, F16)
 PACKERS(bf16, BF16)

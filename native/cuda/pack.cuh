@@ -46,8 +46,9 @@ __device__ void put_bytes(const Out& out, LINES) {
         for (int row = 0; row < 2; ++row) {
             const Line& line = row ? b : a;
             const int k = 16 * k16 + 2 * out.t();
-            out.put((k16 >> 1) * 512 + out.lane * 16 + (k16 & 1) * 8 + 4 * row,
-                    line.quant<T>(k) | line.quant<T>(k + 1) << 8 | line.quant<T>(k + 8) << 16 | line.quant<T>(k + 9) << 24);
+            out.put(
+                (k16 >> 1) * 512 + out.lane * 16 + (k16 & 1) * 8 + 4 * row,
+                line.quant<T>(k) | line.quant<T>(k + 1) << 8 | line.quant<T>(k + 8) << 16 | line.quant<T>(k + 9) << 24);
         }
 }
 // The low four bits of quants, as nibble_word reads them.
@@ -181,7 +182,7 @@ struct Pack<Q8_0> {
     }
 };
 template <>
-struct Pack<I8> {
+struct Pack<Wide> {
     template <class T>
     __device__ static void tile(const Out& out, LINES) {
         put_bytes<T>(out, a, b);
@@ -239,7 +240,8 @@ struct Pack<IQ4_NL> {
             u32 word = 0;
             for (int e = 0; e < 2; ++e) {
                 const int k = 16 * k16 + 2 * out.t() + 8 * e;
-                word |= (a.quant<T>(k) | a.quant<T>(k + 1) << 4 | b.quant<T>(k) << 8 | b.quant<T>(k + 1) << 12) << 16 * e;
+                word |= (a.quant<T>(k) | a.quant<T>(k + 1) << 4 | b.quant<T>(k) << 8 | b.quant<T>(k + 1) << 12)
+                        << 16 * e;
             }
             out.put((k16 >> 2) * 512 + out.lane * 16 + (k16 & 3) * 4, word);
         }

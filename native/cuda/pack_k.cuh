@@ -81,10 +81,10 @@ struct Pack<Q2_K> {
         put_factors<T>(out, 1024, a, b);
         const u8 *first = a.block<T>(0), *second = b.block<T>(0);
         if (out.t() == 0) {
-            out.put(1280 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 80), 24),
-                                                  second == nullptr ? 0 : b.scaled(half_at(second + 80), 22)));
-            out.put(1284 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 82), 0),
-                                                  second == nullptr ? 0 : b.scaled(half_at(second + 82), 0)));
+            out.put(1280 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 80), 28),
+                                                  second == nullptr ? 0 : b.scaled(half_at(second + 80), 26)));
+            out.put(1284 + out.g() * 8, to_halves(first == nullptr ? 0 : a.scaled(half_at(first + 82), 4),
+                                                  second == nullptr ? 0 : b.scaled(half_at(second + 82), 4)));
         }
         if (out.lane < 16) out.put(1344 + 4 * out.lane, 0);
     }

@@ -3,8 +3,8 @@
 //
 // A matrix is its tiles, [strip of 16 rows][tile of 256 columns], then one f32 for each packed row: the row's factor, a
 // power of two. Opened halves times the factor are the weights, so no scale of a file is too large or too small: the
-// factor is chosen by the largest scale of the row (pack.cu), and what lies 2^20 below the row's largest weight is lost
-// at the earliest. Rows and columns beyond the matrix are zeros.
+// factor is chosen by the largest scale of the row (pack.cu), and what is lost beside the rounding to 11 bits is below
+// 2^-16 of the row's largest weight. Rows and columns beyond the matrix are zeros.
 //
 // Openers get by without converting integers: bits that are masked out of a word are subnormal halves (q * 2^-24, or
 // q * 2^-20 four bits higher), and one fma makes the weight of each.
@@ -14,7 +14,7 @@
 
 struct F16;
 struct Q8_0;
-struct I8;
+struct Wide;
 struct Q4_0;
 struct Q4_1;
 struct Q5_0;
@@ -28,11 +28,11 @@ struct Q4_K;
 struct Q5_K;
 struct Q6_K;
 // All kinds of tiles: X(name in kernels, name here). Other types of files are packed as one of these (blocks.cuh):
-// BF16 as F16, IQ4_XS as IQ4_NL, and IQ1, IQ2, IQ3, TQ1_0 and TQ2_0 as I8, which is wider but loses nothing.
+// BF16 as F16, IQ4_XS as IQ4_NL, and IQ1, IQ2, IQ3, TQ1_0 and TQ2_0 as Wide, which is wider but loses nothing.
 #define TILE_TYPES(X)                                                                                     \
-    X(f16, F16) X(q8_0, Q8_0) X(i8, I8) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1)           \
-    X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4) X(nvfp4, NVFP4) X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) \
-    X(q6_k, Q6_K)
+    X(f16, F16)                                                                                           \
+    X(q8_0, Q8_0) X(wide, Wide) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) \
+        X(mxfp4, MXFP4) X(nvfp4, NVFP4) X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)
 
 // Tile<T>: `bytes` of a tile; `Scales`, what a lane keeps of a tile; `open`: the operand A of mma number k16 (0 to 15),
 // a[0] row g, a[1] row g + 8, a[2] and a[3] the same rows 8 columns on. All lanes of a warp must call them together.
@@ -94,7 +94,7 @@ struct Tile<Q8_0> {
 
 // The same with a scale for 16 columns: of lane (g, t) those of groups 4t to 4t + 3.
 template <>
-struct Tile<I8> {
+struct Tile<Wide> {
     static constexpr int bytes = 4096 + 512;
     typedef Words4 Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {

@@ -32,7 +32,8 @@ struct Tile<Q4_K> {
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = nibble_word(tile, lane, k16), u = v >> 8;
         const int group = k16 >> 1;
-        const u32 first = from_lane(s.a[group & 1], lane, group >> 1), second = from_lane(s.b[group & 1], lane, group >> 1);
+        const u32 first = from_lane(s.a[group & 1], lane, group >> 1),
+                  second = from_lane(s.b[group & 1], lane, group >> 1);
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
         a[0] = half_fma(v & 0x000f000fu, half_low(first), first_minus);
         a[1] = half_fma(v & 0x00f000f0u, half_low(second), second_minus);
@@ -54,7 +55,8 @@ struct Tile<Q5_K> {
         const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
         const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
         const int group = k16 >> 1;
-        const u32 first = from_lane(s.a[group & 1], lane, group >> 1), second = from_lane(s.b[group & 1], lane, group >> 1);
+        const u32 first = from_lane(s.a[group & 1], lane, group >> 1),
+                  second = from_lane(s.b[group & 1], lane, group >> 1);
         const u32 first_minus = half_negated(half_high(first)), second_minus = half_negated(half_high(second));
         a[0] = half_fma((v & 0x000f000fu) | (h0 & 0x00100010u), half_low(first), first_minus);
         a[1] = half_fma((v & 0x00f000f0u) | (h0 & 0x01000100u), half_low(second), second_minus);
@@ -99,17 +101,17 @@ struct Tile<Q6_K> {
     }
 };
 
-// Pairs of bits: word k16 / 2 % 4 of 16 bytes for eight mma, the low byte of each half word for the even one: rows g and
-// g + 8 of column 2t, then of column 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is stored 4
-// times smaller, and scales are 16 times smaller for the later columns.
+// Pairs of bits: word k16 / 2 % 4 of 16 bytes for eight mma, the low byte of each half word for the even one: rows g
+// and g + 8 of column 2t, then of column 2t + 8. Fields grow by 4 from one to the next; the scale of row g + 8 is
+// stored 4 times smaller, and scales are 16 times smaller for the later columns.
 __device__ __forceinline__ u32 pair_word(const u8* tile, int lane, int k16) {
     const u32 v = word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 3) * 512 + lane * 16), k16 >> 1 & 3);
     return k16 & 1 ? v >> 8 : v;
 }
 constexpr u32 SIXTEENTHS = 0x2c002c00u;
 
-// 1024 bytes of pairs; 256 of factors, scale low and minimum high, in the order of Q6_K; 64 of units, d of rows g and
-// g + 8 and then dmin; 64 that are free.
+// 1024 bytes of pairs; 256 of factors, scale low and minimum high, in the order of Q6_K; 64 of units, 16 d of rows
+// g and g + 8 and then 16 dmin; 64 that are free.
 template <>
 struct Tile<Q2_K> {
     static constexpr int bytes = 1024 + 256 + 128;
@@ -123,14 +125,17 @@ struct Tile<Q2_K> {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 both = pick_bytes(i < 2 ? w.x : w.y, 0, i & 1 ? 0x4342 : 0x4140);
-            s.pairs[i] = half_mul(half_add((both & 0x000f000fu) | 0x64006400u, 0xe400e400u), units.x);
-            s.minus[i] = half_negated(half_mul(half_add((both >> 4 & 0x000f000fu) | 0x64006400u, 0xe400e400u), units.y));
+            // As in Q4_K: four bits under an exponent are 1 + factor / 16.
+            s.pairs[i] = half_fma((both << 6 & 0x03c003c0u) | 0x3c003c00u, units.x, half_negated(units.x));
+            s.minus[i] =
+                half_negated(half_fma((both << 2 & 0x03c003c0u) | 0x3c003c00u, units.y, half_negated(units.y)));
         }
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 v = pair_word(tile, lane, k16);
-        const u32 pair = from_lane(s.pairs[k16 & 3], lane, k16 >> 2), minus = from_lane(s.minus[k16 & 3], lane, k16 >> 2);
+        const u32 pair = from_lane(s.pairs[k16 & 3], lane, k16 >> 2),
+                  minus = from_lane(s.minus[k16 & 3], lane, k16 >> 2);
         const u32 later = half_mul(pair, SIXTEENTHS);
         a[0] = half_fma(v & 0x00030003u, half_low(pair), half_low(minus));
         a[1] = half_fma(v & 0x000c000cu, half_high(pair), half_high(minus));
@@ -139,8 +144,8 @@ struct Tile<Q2_K> {
     }
 };
 
-// 1024 bytes of pairs; 512 of third bits, a word of each lane for four mma; 256 of scales plus 128 in the order of Q6_K;
-// 32 of d.
+// 1024 bytes of pairs; 512 of third bits, a word of each lane for four mma; 256 of scales plus 128 in the order of
+// Q6_K; 32 of d.
 template <>
 struct Tile<Q3_K> {
     static constexpr int bytes = 1024 + 512 + 256 + 32;

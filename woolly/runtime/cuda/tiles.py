@@ -1,0 +1,186 @@
+"""Tiles: matrices on the device in the order of native/cuda/tile.cuh, packed there from the file's bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from woolly import _native
+from woolly.errors import UnsupportedError
+from woolly.plan import Weight
+from woolly.quant import GGMLType
+from woolly.runtime.cuda.device import Address, Device
+from woolly.runtime.cuda.emit import Emitter, Part
+
+__all__ = ["TILE_COLUMNS", "TILE_ROWS", "Tiles", "can_pack", "kind_of", "packed_bytes", "tile_bytes", "tiles_of"]
+
+TILE_ROWS, TILE_COLUMNS = 16, 256
+_WARPS = 8  # of a block that packs
+_MOST_MATRICES = 65535  # of one launch
+
+# Bytes of a tile of each kind: Tile<T>::bytes of native/cuda.
+_BYTES = {
+    "f16": 8192,
+    "q8_0": 4352,
+    "wide": 4608,
+    "q4_0": 2304,
+    "q4_1": 2560,
+    "q5_0": 2816,
+    "q5_1": 3072,
+    "iq4_nl": 2304,
+    "mxfp4": 2304,
+    "nvfp4": 2560,
+    "q2_k": 1408,
+    "q3_k": 1824,
+    "q4_k": 2304,
+    "q5_k": 2816,
+    "q6_k": 3456,
+}
+# Types whose tiles are of another kind, which has the same values.
+_KINDS = {"BF16": "f16", "IQ4_XS": "iq4_nl"} | dict.fromkeys(
+    ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"), "wide"
+)
+_CODEBOOKS = {name: name for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")} | {
+    "IQ1_S": "IQ1",
+    "IQ1_M": "IQ1",
+}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """One matrix, or one for each expert, as kernels of products read it."""
+
+    kind: str  # of tiles: the end of the kernels' names
+    n_rows: int  # of a matrix; with pairs, of both weights together
+    n_columns: int
+    is_paired: bool  # rows g and g + 8 of a strip are the same row of two weights
+    address: Address  # of the first matrix: tiles, strip after strip, then a factor (f32) for each packed row
+    n_matrices: int = 1
+
+    @property
+    def n_strips(self) -> int:
+        """Strips of 16 packed rows; the last is filled up with zeros."""
+        return _strips(self.n_rows, self.is_paired)
+
+    @property
+    def n_tiles(self) -> int:
+        """Tiles of 256 columns in a strip; the last is filled up with zeros."""
+        return -(-self.n_columns // TILE_COLUMNS)
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one matrix to the next."""
+        return _matrix_bytes(self.kind, self.n_strips, self.n_tiles)
+
+    @property
+    def factors(self) -> Address:
+        """Where the factors of the first matrix are."""
+        return self.address + self.n_strips * self.n_tiles * _BYTES[self.kind]
+
+    @property
+    def n_bytes(self) -> int:
+        """All matrices."""
+        return self.n_matrices * self.stride
+
+
+def can_pack(type: GGMLType) -> bool:
+    """Whether matrices of the type become tiles. Those of F32 do not: their products are of f32 throughout."""
+    return type.name.lower() in _BYTES or type.name in _KINDS
+
+
+def kind_of(type: GGMLType) -> str:
+    """The kind of tiles that a type is packed as; UnsupportedError if there is none."""
+    if not can_pack(type):
+        raise UnsupportedError(f"the cuda backend does not compute with {type.name} matrices")
+    return _KINDS.get(type.name, type.name.lower())
+
+
+def tile_bytes(type: GGMLType) -> int:
+    """Bytes of 16 rows and 256 columns of a type."""
+    return _BYTES[kind_of(type)]
+
+
+def packed_bytes(weight: Weight) -> int:
+    """Bytes that a matrix, or a matrix for each expert, takes on the device. Pairs take no more but for padding."""
+    *experts, rows, columns = weight.shape
+    n_tiles = -(-columns // TILE_COLUMNS)
+    return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _strips(rows, False), n_tiles)
+
+
+def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
+    """A weight's tiles, which the loader fills; with another of the same type and shape, both in pairs of rows.
+
+    The row r of the first is row r // 8 * 16 + r % 8, that of the other 8 further: gate and up of a feature meet in
+    the registers of one lane.
+    """
+    kind = kind_of(weight.type)
+    *experts, rows, columns = weight.shape
+    if other is not None and (other.type, other.shape) != (weight.type, weight.shape):
+        raise UnsupportedError(f"{weight.name} and {other.name} are not alike, so their rows cannot be paired")
+    n_rows = rows if other is None else 2 * rows
+    # Memory comes last: what packing reads must be there first.
+    points = Address(0)
+    if weight.type.name in _CODEBOOKS:
+        book = np.frombuffer(_native.codebooks()[_CODEBOOKS[weight.type.name]], np.uint8)
+        points = emitter.array(f"codebook {weight.type.name}", book.nbytes, lambda: book)
+    shape = Tiles(kind, n_rows, columns, other is not None, Address(0), math.prod(experts))
+    parts = [
+        Part(
+            one.name,
+            _Packer(weight.type, shape, rows, order, points),
+            TILE_ROWS if shape.n_matrices == 1 or rows % TILE_ROWS == 0 else rows,
+        )
+        for order, one in ([(0, weight)] if other is None else [(1, weight), (2, other)])
+    ]
+    key = " ".join(["tiles", *(part.name for part in parts)])
+    address = emitter.weight(key, shape.n_bytes, *parts)
+    return Tiles(kind, n_rows, columns, shape.is_paired, address, shape.n_matrices)
+
+
+@dataclass(frozen=True)
+class _Packer:
+    """Queues the packing of some rows of a source: all of several matrices, or some strips of one."""
+
+    type: GGMLType
+    shape: Tiles  # without an address
+    rows: int  # of a matrix in the source
+    order: int  # 0: all packed rows, 1: the first eight of each strip, 2: the others
+    points: Address
+
+    def __call__(self, device: Device, weight: Address, staged: Address, first: int, n_rows: int) -> None:
+        row_bytes = self.type.row_bytes(self.shape.n_columns)
+        end = first + n_rows
+        while first < end:
+            matrix, row = divmod(first, self.rows)
+            n_whole = min((end - first) // self.rows, _MOST_MATRICES) if row == 0 else 0
+            n = self.rows if n_whole else min(self.rows - row, end - first)
+            self._launch(device, weight + matrix * self.shape.stride, staged, row, n, n_whole or 1)
+            first += (n_whole or 1) * n
+            staged += (n_whole or 1) * n * row_bytes
+
+    def _launch(
+        self, device: Device, matrix: Address, staged: Address, first: int, n_rows: int, n_matrices: int
+    ) -> None:
+        shape = self.shape
+        per_strip = TILE_ROWS // 2 if self.order else TILE_ROWS
+        strip, n_strips = first // per_strip, -(-n_rows // per_strip)
+        tiles = matrix + strip * shape.n_tiles * _BYTES[shape.kind]
+        factors = matrix + shape.n_strips * shape.n_tiles * _BYTES[shape.kind] + strip * TILE_ROWS * 4
+        name, n_blocks = self.type.name.lower(), shape.n_columns // self.type.block_size
+        source = (staged, self.rows, n_rows, n_blocks, self.order, n_strips)
+        threads, step = 32 * _WARPS, shape.stride // 16
+        rows, tiled = -(-n_strips * TILE_ROWS // _WARPS), -(-n_strips * shape.n_tiles // _WARPS)
+        device.launch(f"measure_{name}", (rows, n_matrices), threads, 0, (*source, factors, step))
+        last = (shape.n_tiles, factors, tiles, step, self.points)
+        device.launch(f"pack_{name}", (tiled, n_matrices), threads, 0, (*source, *last))
+
+
+def _strips(n_rows: int, is_paired: bool) -> int:
+    return -(-n_rows // 2 // (TILE_ROWS // 2)) if is_paired else -(-n_rows // TILE_ROWS)
+
+
+def _matrix_bytes(kind: str, n_strips: int, n_tiles: int) -> int:
+    n_bytes = n_strips * (n_tiles * _BYTES[kind] + TILE_ROWS * 4)
+    return -(-n_bytes // 128) * 128
