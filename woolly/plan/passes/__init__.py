@@ -1,6 +1,7 @@
 """Speed applied from outside: each pass turns a plan into another that computes the same."""
 
 from woolly.plan.passes.append import append
+from woolly.plan.passes.cut import cut, join, possible_cuts, shares
 from woolly.plan.passes.fuse_attention import fuse_attention
 from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
@@ -14,13 +15,17 @@ __all__ = [
     "Placement",
     "append",
     "barriers",
+    "cut",
     "fuse",
     "fuse_attention",
     "fuse_glu",
     "fuse_norm",
     "fuse_residual",
+    "join",
     "merge_linears",
     "place",
+    "possible_cuts",
+    "shares",
 ]
 
 # In this order: later passes look for what earlier ones made.

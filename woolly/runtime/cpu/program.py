@@ -133,7 +133,7 @@ class CpuProgram:
         arrays: dict[str, Any] = {"window_pages": batch.window_pages, "adapters": batch.adapters}
         if batch.hidden is not None:
             arrays |= {"hidden": batch.hidden, "is_hidden_normed": batch.is_hidden_normed}
-        elif self.plan.slots:
+        if self.plan.slots and (batch.hidden is None or len(batch.slots_in)):  # a draft keeps none
             arrays |= {"slots_in": batch.slots_in, "slots_out": batch.slots_out, "keeps": batch.keeps}
         return {name: array for name, array in arrays.items() if array is not None}
 

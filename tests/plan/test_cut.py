@@ -1,0 +1,87 @@
+"""Parts of a plan, run one after another, give the bits of the whole."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import Tiny, write_tiny
+from woolly.errors import RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.plan.passes import cut, fuse, join, possible_cuts, shares
+from woolly.plan.passes.cut import layer_bytes
+from woolly.runtime import Batch, Options, choose
+
+TOKENS = np.random.RandomState(7).randint(0, 264, 40)
+# Layers of these share values or entries of the state with others, which must not travel.
+WHOLE = {"gemma3n", "gemma4-e", "rwkv7"}
+
+
+def in_parts(programs, batch, states):
+    """Logits of a batch that goes through the parts in turn."""
+    value = None
+    for program, state in zip(programs, states, strict=True):
+        rows = batch if value is None else replace(batch, hidden=value, is_hidden_normed=True)
+        value = program.run(rows, state).copy()
+    return value
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_parts_of_every_architecture_give_its_bits(name, tmp_path):
+    with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+        if not (layers := sorted(possible_cuts(plan).keys() - {0})):
+            assert name in WHOLE
+            return
+        edges = [0, *(layers if len(layers) < 8 else layers[:2]), len(layer_bytes(plan))]
+        parts = [cut(plan, a, b - 1) for a, b in itertools.pairwise(edges)]
+        # The passes of a part find what they find in the whole.
+        assert join(plan, [fuse(part).steps for part in parts]) == replace(fuse(plan), draft=None)
+        assert sum(part.bytes_per_token(1) for part in parts) == plan.bytes_per_token(1)
+        assert sum(part.bytes_per_sequence for part in parts) == plan.bytes_per_sequence
+        options = Options(threads=1)
+        whole = choose("cpu").compile(plan, file.tensors, options)
+        programs = [choose("cpu").compile(part, file.tensors, options) for part in parts]
+        state, states = whole.new_state(4, 4), [program.new_state(4, 4) for program in programs]
+        for first, slots in ((0, (-1, 0)), (33, (0, 1))):  # a prompt, then more of it
+            rows = TOKENS[first : 33 if first == 0 else 40]
+            batch = Batch.of([(rows, first, [2, 0])], range(len(rows)), slots=[slots])
+            np.testing.assert_array_equal(in_parts(programs, batch, states), whole.run(batch, state))
+
+
+def test_a_part_takes_its_share_of_weights_and_state(tmp_path):
+    with open_gguf(write_tiny(Tiny("six", "llama", n_layers=6), tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+        a, b = cut(plan, 0, 1), cut(plan, 2, 5)
+        assert not {name for name in a.weights if name.startswith("blk.")} & set(b.weights)
+        assert [entry.heads for entry in a.state] == [2, 2, 0, 0, 0, 0]
+        program, whole = (choose("cpu").compile(part, file.tensors, Options(threads=1)) for part in (a, plan))
+        assert program.weight_stats().n_bytes < whole.weight_stats().n_bytes / 2
+        assert program.new_state(2).n_bytes * 3 == whole.new_state(2).n_bytes
+
+
+def test_shares_follow_the_memory_and_each_part_has_a_layer(tmp_path):
+    with open_gguf(write_tiny(Tiny("eight", "llama", n_layers=8, tied=False), tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+    assert shares(plan, [1]) == [(0, 7)]
+    assert shares(plan, [10, 10]) == [(0, 3), (4, 7)]
+    (first, _), (second, last) = shares(plan, [30, 10])
+    assert (first, last) == (0, 7) and second > 4
+    assert shares(plan, [1, 10**9, 1]) == [(0, 0), (1, 6), (7, 7)]
+    assert shares(plan, [1] * 8) == [(i, i) for i in range(8)]
+    assert sum(layer_bytes(plan)) >= sum(weight.n_bytes for weight in plan.weights.values())
+    with pytest.raises(RequestError, match="9 stages are given, but this llama model can be cut into at most 8 parts"):
+        shares(plan, [1] * 9)
+    with pytest.raises(RequestError, match="layers 3 to 9 of 8"):
+        cut(plan, 3, 9)
+
+
+def test_a_model_whose_layers_share_values_is_refused(tmp_path):
+    with (
+        open_gguf(write_tiny(FAMILIES["rwkv7"], tmp_path / "tiny.gguf")) as file,
+        pytest.raises(RequestError, match="this rwkv7 model cannot be cut"),
+    ):
+        shares(trace(file), [1, 1])

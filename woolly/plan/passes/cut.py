@@ -1,0 +1,129 @@
+"""A plan cut between layers into parts, each of which runs in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from woolly.errors import RequestError, UnsupportedError
+from woolly.plan.plan import Plan, Step, Weight
+from woolly.plan.state import Paged, Slot
+
+__all__ = ["cut", "join", "layer_bytes", "possible_cuts", "shares"]
+
+
+def possible_cuts(plan: Plan) -> dict[int, int]:
+    """The index of the first step of each layer that a part may begin with, by the layer's number.
+
+    Exactly one value of all rows is then needed from before, and no entry of the state is used on both sides.
+    """
+    made: dict[int, int] = {}
+    last_use: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        last_use |= dict.fromkeys(step.inputs, index)
+        made |= dict.fromkeys(step.outputs, index)
+    entries: dict[object, list[int]] = {}
+    for index, step in enumerate(plan.steps):
+        if "entry" in dict(step.attributes):
+            entries.setdefault(step.integer("entry"), []).append(index)
+    layers = plan.layers
+    out: dict[int, int] = {}
+    for at in range(1, len(plan.steps)):
+        if not layers[at] or layers[at] == layers[at - 1] or layers[at] in layers[:at]:
+            continue
+        alive = [value for value, index in made.items() if index < at <= last_use.get(value, -1)]
+        is_split = any(uses[0] < at <= uses[-1] for uses in entries.values())
+        if len(alive) == 1 and plan.values[alive[0]].rows == "batch" and not is_split:
+            out[_number(layers[at])] = at
+    return out
+
+
+def layer_bytes(plan: Plan) -> list[int]:
+    """Bytes of weights of each layer; the first has what comes before it, the last what comes after."""
+    layer, seen = 0, set[tuple[int, str]]()
+    out = [0] * _count(plan)
+    for step, name in zip(plan.steps, plan.layers, strict=True):
+        if name:
+            layer = _number(name)
+        for weight in step.weights:
+            if (layer, weight.name) not in seen:
+                seen.add((layer, weight.name))
+                out[layer] += weight.n_bytes
+    return out
+
+
+def shares(plan: Plan, memory: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last layer of each part, so that the weights of the parts are in proportion to `memory`.
+
+    RequestError if the plan has fewer layers to begin a part with.
+    """
+    possible = sorted(possible_cuts(plan).keys() - {0})
+    n_parts = len(memory)
+    if len(possible) < n_parts - 1:
+        what = f"can be cut into at most {len(possible) + 1} parts" if possible else "cannot be cut"
+        raise RequestError(
+            f"{n_parts} stages are given, but this {plan.architecture} model {what}: a part holds whole layers that"
+            " share nothing with others but one value",
+            field="stages",
+            limit=len(possible) + 1,
+            given=n_parts,
+        )
+    sizes = layer_bytes(plan)
+    first, edges = 0, [0]
+    for part in range(1, n_parts):
+        wanted = sum(sizes) * sum(memory[:part]) / max(1, sum(memory))
+        left = possible[first : len(possible) - (n_parts - 1 - part)]
+        edge = min(left, key=lambda layer: (abs(sum(sizes[:layer]) - wanted), layer))
+        first = possible.index(edge) + 1
+        edges.append(edge)
+    return [(a, b - 1) for a, b in zip(edges, [*edges[1:], _count(plan)], strict=True)]
+
+
+def cut(plan: Plan, first: int, last: int) -> Plan:
+    """The part of a plan from layer `first` to `last`, with what comes before the first and after the last layer.
+
+    Unless it has the first layer, it begins with the rows that the batch brings (`hidden`). Values keep their numbers
+    and the state its entries; those of other parts take no memory.
+    """
+    n_layers = _count(plan)
+    possible = possible_cuts(plan) | {0: 0, n_layers: len(plan.steps)}
+    if not 0 <= first <= last < n_layers or first not in possible or last + 1 not in possible:
+        raise RequestError(f"layers {first} to {last} of {n_layers} are no part of a {plan.architecture} model")
+    begin, end = possible[first], possible[last + 1]
+    steps = plan.steps[begin:end]
+    if begin:
+        steps = (_entrance(plan, begin), *steps)
+    own = {step.integer("entry") for step in steps if "entry" in dict(step.attributes)}
+    state = tuple(entry if i in own else _emptied(entry) for i, entry in enumerate(plan.state))
+    return replace(plan, steps=steps, state=state, draft=None)
+
+
+def join(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:
+    """The plan with the steps of all its parts, as passes have changed them, without their entrances."""
+    steps = [step for i, part in enumerate(parts) for step in part[1 if i else 0 :]]
+    return replace(plan, steps=tuple(steps), draft=None)
+
+
+def _number(layer: str) -> int:
+    return int(layer.rpartition(".")[2])
+
+
+def _count(plan: Plan) -> int:
+    """Layers, counted with those that do nothing."""
+    return 1 + max((_number(layer) for layer in plan.layers if layer), default=0)
+
+
+def _entrance(plan: Plan, at: int) -> Step:
+    """The step that makes the one value which steps from `at` on need from before, of rows that the batch brings."""
+    made = {value for step in plan.steps[:at] for value in step.outputs}
+    (value,) = {value for step in plan.steps[at:] for value in step.inputs} & made
+    width = plan.values[value].width
+    weights: list[Weight] = [weight for step in plan.steps[at:] for weight in step.weights if weight.shape == (width,)]
+    if not weights:
+        raise UnsupportedError(f"this {plan.architecture} model cannot be cut: no norm is as wide as what would travel")
+    # The op can norm by a weight; the rows come as they are (`Batch.is_hidden_normed`), so that any of the part does.
+    return Step("hidden", (), (value,), (weights[0],), (("eps", 0.0),), plan.steps[at].source)
+
+
+def _emptied(entry: Paged | Slot) -> Paged | Slot:
+    return replace(entry, heads=0) if isinstance(entry, Paged) else Slot(0)
