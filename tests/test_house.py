@@ -21,7 +21,7 @@ PACKAGE = ROOT / "woolly"
 
 # A room imports only rooms on a lower rung; rooms on one rung do not import each other.
 LADDER = (
-    ("machine", "quant"),
+    ("machine", "quant", "wire"),
     ("gguf", "store"),
     ("tokens", "templates", "quantize"),
     ("grammar", "plan"),

@@ -10,6 +10,7 @@
     ├── RequestError      a parameter, prompt or length that cannot be served: names it and its limits
     │   └── KeywordError  an argument whose name is unknown, with the name that is meant; a TypeError as well
     ├── CallbackError     a caller's own processor, sampler or hook that failed: names it; the cause is its __cause__
+    ├── StageError        a part of a model in another process that cannot be reached, or is not the right one
     ├── ToolError         a tool of an MCP server that cannot be called: names the server and the reason
     ├── StoreError        a model that cannot be found, fetched or verified
     └── DeviceError       a GPU or its driver that failed: the model must be loaded again
@@ -32,6 +33,7 @@ __all__ = [
     "ModelError",
     "PlanError",
     "RequestError",
+    "StageError",
     "StoreError",
     "TemplateError",
     "TokenizerError",
@@ -123,6 +125,13 @@ class KeywordError(RequestError, TypeError):
 
 class CallbackError(WoollyError):
     """A caller's own function that raised, or gave what cannot be used."""
+
+
+class StageError(WoollyError):
+    """A stage of a model that cannot be reached, refuses, or failed.
+
+    `code` is "refused" if to try again would not help: another token, model or version.
+    """
 
 
 class ToolError(WoollyError):

@@ -15,16 +15,12 @@ import numpy.typing as npt
 from woolly.engine import Driver, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
-from woolly.runtime import Batch, PortableState, Program, pages_for
+from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.digest import digest_of
 
 __all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "identity_of"]
-
-# Raised when a change of the code changes a bit of any logit or of any choice: what was computed before is then not
-# taken for what is computed now.
-ARITHMETIC = 2
 
 # Tokens of the probe: more than a page, so that the second page and the first are read together. Pages of zeros before
 # them make the past long enough that attention splits it and merges what the splits found.

@@ -1,12 +1,15 @@
 """WHERE IT RUNS: backends compile a plan into a program and run it."""
 
+from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose
 from woolly.runtime.options import KV_TYPES, Options, parse_size
-from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, Program, WeightStats
+from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
+from woolly.runtime.stages import Stages, read_token
 from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
 __all__ = [
+    "ARITHMETIC",
     "BACKENDS",
     "KV_TYPES",
     "PAGE_SIZE",
@@ -15,12 +18,15 @@ __all__ = [
     "Batch",
     "CancelledRun",
     "DraftProgram",
+    "LostState",
     "Options",
     "PortableState",
     "Program",
+    "Stages",
     "State",
     "WeightStats",
     "choose",
     "pages_for",
     "parse_size",
+    "read_token",
 ]

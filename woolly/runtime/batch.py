@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,18 @@ class Batch:
             slots_out=np.asarray([one[1] for one in slots or ()], np.int32),
             keeps=np.asarray(keeps, np.int32).reshape(-1, 2),
         )
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that the batch has, by name: with `is_hidden_normed`, all that there is of it."""
+        return {f.name: a for f in fields(self) if isinstance(a := getattr(self, f.name), np.ndarray)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], is_hidden_normed: bool = False) -> Batch:
+        """The batch that `arrays` is of. ValueError for others."""
+        try:
+            return cls(**arrays, is_hidden_normed=is_hidden_normed)
+        except TypeError:
+            raise ValueError(f"arrays named {', '.join(arrays)} are no batch") from None
 
     def check_slots(self, n_slots: int) -> None:
         """Raises ValueError unless the slots fit the sequences and a state of `n_slots`."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 
 from woolly.errors import RequestError
 from woolly.runtime.cpu import CpuBackend
+from woolly.runtime.pipeline import PipelineBackend
 from woolly.runtime.program import Backend
 from woolly.runtime.reference import ReferenceBackend
+from woolly.runtime.stages import Stages
 
 __all__ = ["BACKENDS", "choose"]
 
@@ -18,8 +20,10 @@ BACKENDS: Mapping[str, Callable[[], Backend]] = {
 }
 
 
-def choose(name: str = "auto") -> Backend:
-    """The backend of that name; "auto": the fastest that this machine can run."""
+def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
+    """The backend of that name; "auto": the fastest that this machine can run. With stages, they run it there."""
+    if stages is not None:
+        return PipelineBackend(choose(name).name, stages)
     if name == "auto":
         return next(backend for make in BACKENDS.values() if (backend := make()).is_available())
     if name not in BACKENDS:

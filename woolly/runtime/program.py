@@ -10,18 +10,25 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from woolly.errors import PlanError, RequestError
+from woolly.errors import PlanError, RequestError, WoollyError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
 from woolly.runtime.state import State
 
-__all__ = ["About", "Backend", "CancelledRun", "DraftProgram", "Program", "WeightStats", "checked_range"]
+__all__ = ["About", "Backend", "CancelledRun", "DraftProgram", "LostState", "Program", "WeightStats", "checked_range"]
 
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
     """`Program.cancel` stopped the run. Its results are void; the same batch may run again."""
+
+
+class LostState(WoollyError):  # noqa: N818 - the name says what became of the state
+    """The process that kept a state is gone, and its pages and slots with it. The state is empty now, and may be used.
+
+    Each state raises it once. Runs that go on from what the state held would be wrong: texts begin at position 0 again.
+    """
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class Program(Protocol):
         """Runs steps `first` to `last` (exclusive; None: all) and returns the value of the last one: logits at the end.
 
         A run that starts in the middle continues from the values of the run before it. The result may be a view that
-        the next run overwrites.
+        the next run overwrites. A program whose parts are in other processes may raise LostState.
         """
 
     def cancel(self) -> None:

@@ -1,0 +1,204 @@
+"""Messages arrive as they were sent, and from no one who does not know the token."""
+
+import socket
+import struct
+import threading
+
+import numpy as np
+import pytest
+
+from woolly.wire import BadMessage, Connection, LostConnection, Message, RefusedConnection
+from woolly.wire import connection as wire
+
+TOKEN = b"a token that both sides know"
+
+
+@pytest.fixture(autouse=True)
+def sockets(monkeypatch):
+    """Makes pairs of sockets that are closed when the test ends."""
+    made, pair_of = [], socket.socketpair
+
+    def kept():
+        made.extend(both := pair_of())
+        return both
+
+    monkeypatch.setattr(socket, "socketpair", kept)
+    yield
+    for one in made:
+        one.close()
+
+
+def forever(_):
+    """Goes on waiting."""
+
+
+def patient(seconds):
+    """Goes on waiting for as long as a test may take."""
+    assert seconds < 60
+
+
+def pair(theirs=TOKEN, ours=TOKEN):
+    """Two connections, or the errors that their sides got instead."""
+    a, b = socket.socketpair()
+    got = {}
+
+    def serve():
+        try:
+            got["server"] = Connection(b, theirs, is_client=False)
+        except OSError as error:
+            got["server"] = error
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        client = Connection(a, ours, is_client=True)
+    except OSError as error:
+        client = error
+    thread.join()
+    return client, got["server"]
+
+
+def test_a_message_arrives_with_its_fields_and_arrays():
+    client, server = pair()
+    arrays = {
+        "rows": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],  # not in one piece
+        "none": np.zeros((2, 0), np.int32),
+        "bytes": np.arange(256, dtype=np.uint8),
+    }
+    for _ in range(2):  # the second has a number of its own
+        client.send(Message("run", {"first": 3, "names": ["a"], "open": None}, arrays))
+        got = server.receive(patient)
+        assert (got.kind, got.fields) == ("run", {"first": 3, "names": ["a"], "open": None})
+        assert got.arrays.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(got.arrays[name], array)
+            assert got.arrays[name].dtype == array.dtype
+    server.send(Message("done"))
+    assert client.receive(patient) == Message("done")
+    for end in (client, server):
+        end.close()
+        end.close()
+
+
+def test_a_message_larger_than_the_buffers_of_a_socket_arrives():
+    client, server = pair()
+    rows = np.random.RandomState(1).standard_normal((512, 4096)).astype(np.float32)
+    thread = threading.Thread(target=client.send, args=(Message("rows", arrays={"rows": rows}),))
+    thread.start()
+    np.testing.assert_array_equal(server.receive(patient).arrays["rows"], rows)
+    thread.join()
+
+
+def test_who_knows_another_token_is_refused_on_both_sides():
+    client, server = pair(theirs=b"another token", ours=TOKEN)
+    assert isinstance(client, RefusedConnection) and isinstance(server, RefusedConnection)
+    assert "the token is not the one of the other side" in str(client)
+
+
+def raw_pair():
+    """A connection and the socket of its other side, which has shaken hands by hand."""
+    a, b = socket.socketpair()
+    recorded = []
+
+    class Recorded:
+        """The socket, with what it sent kept."""
+
+        def __getattr__(self, name):
+            return getattr(a, name)
+
+        def send(self, data):
+            n = a.send(data)
+            recorded.append(bytes(data[:n]))
+            return n
+
+    got = []
+    thread = threading.Thread(target=lambda: got.append(Connection(b, TOKEN, is_client=False)))
+    thread.start()
+    client = Connection(Recorded(), TOKEN, is_client=True)
+    thread.join()
+    recorded.clear()
+    return client, a, got[0], recorded
+
+
+def test_a_message_that_was_changed_or_sent_again_is_not_taken():
+    client, plain, server, recorded = raw_pair()
+    client.send(Message("pay", {"sum": 10}))
+    assert server.receive(patient).fields == {"sum": 10}
+    plain.sendall(b"".join(recorded))  # the same once more
+    with pytest.raises(LostConnection, match="not of the one who knows the token"):
+        server.receive(patient)
+    client, plain, server, recorded = raw_pair()
+    frame = bytearray(Message("pay", {"sum": 10}).parts()[1])
+    client.send(Message("ping"))
+    server.receive(patient)
+    plain.sendall(struct.pack(">4sHxxQ", b"WLYS", wire.VERSION, len(frame)) + frame + bytes(32))
+    with pytest.raises(LostConnection, match="not of the one who knows the token"):
+        server.receive(patient)
+
+
+@pytest.mark.parametrize(
+    ("head", "error", "sentence"),
+    [
+        (b"GET / HTTP/1.1\r\n", RefusedConnection, "another protocol"),
+        (struct.pack(">4sHxxQ", b"WLYS", 9, 32), RefusedConnection, "version 9 of the protocol, this one 1"),
+        (struct.pack(">4sHxxQ", b"WLYS", 1, 5), LostConnection, "does not shake hands"),
+        (struct.pack(">4sHxxQ", b"WLYS", 1, 1 << 40), LostConnection, "1099511627776 bytes was announced"),
+    ],
+)
+def test_what_is_no_handshake_ends_the_connection(head, error, sentence):
+    a, b = socket.socketpair()
+    a.sendall(head)
+    with pytest.raises(error, match=sentence):
+        Connection(b, TOKEN, is_client=False)
+    a.close()
+
+
+def test_a_side_that_goes_away_or_is_silent_is_noticed():
+    client, server = pair()
+
+    class EnoughError(Exception):
+        """Raised by the one who waits."""
+
+    def stop(silence):
+        assert silence >= 0
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        server.receive(stop)
+    client.close()
+    with pytest.raises(LostConnection):
+        server.receive(forever)
+    with pytest.raises(LostConnection):
+        for _ in range(1000):
+            server.send(Message("more", arrays={"rows": np.zeros(100_000, np.float32)}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\0\5hello",
+        b"\0\0\1\0{}",
+        Message("a").parts()[0] + Message("a").parts()[1] + b"more",
+        *(
+            struct.pack(">I", len(text)) + text
+            for text in (
+                b"[]",
+                b'{"kind": 1, "fields": {}, "arrays": {}}',
+                b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", -1]}}',
+                b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", 100000000]}}',
+                b'{"kind": "a", "fields": {}, "arrays": {"x": ["O", 1]}}',
+                b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", 1.5]}}',
+                b'{"kind": "a", "fields": {}, "arrays": {"x": 5}}',
+            )
+        ),
+    ],
+)
+def test_bytes_that_are_no_message_are_refused(data):
+    with pytest.raises(BadMessage):
+        Message.read(data)
+
+
+def test_an_array_of_another_type_does_not_travel():
+    with pytest.raises(BadMessage, match="is of float64"):
+        Message("a", arrays={"x": np.zeros(3)}).parts()

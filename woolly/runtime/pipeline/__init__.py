@@ -1,0 +1,5 @@
+"""A program whose parts run in other processes."""
+
+from woolly.runtime.pipeline.program import PipelineBackend, PipelineProgram, PipelineState
+
+__all__ = ["PipelineBackend", "PipelineProgram", "PipelineState"]

@@ -1,0 +1,160 @@
+"""The Place: some layers of a model, the stage that holds them, and what is asked of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import errors
+from woolly.errors import RequestError, StageError, WoollyError
+from woolly.plan.carry import steps_from_data
+from woolly.plan.plan import Step
+from woolly.runtime.program import About, CancelledRun, WeightStats
+from woolly.runtime.stages import Address
+from woolly.wire import Connection, LostConnection, Message, RefusedConnection
+
+__all__ = ["Place"]
+
+Float32 = npt.NDArray[np.float32]
+
+_DIAL = 5.0  # seconds until an address that does not answer is given up
+# A stage that computes says so every two seconds.
+SILENCE = 15.0  # seconds without a word after which a stage is lost
+
+
+class Place:
+    """One part of the model.
+
+    LostConnection from any call means that the stage is lost with all that it held; `is_connected` is then False.
+    """
+
+    def __init__(self, addresses: tuple[Address, ...], token: bytes, instance: str) -> None:
+        """`instance` names this process to the stage, which serves one at a time."""
+        self._addresses = addresses
+        self._token = token
+        self._instance = instance
+        self._connection: Connection | None = None
+        self._probe: str | None = None  # what every stage in this place must compute
+        self.address = addresses[0]
+        self.memory = 0  # bytes that the stage has for weights and cache
+        self.steps: tuple[Step, ...] = ()
+        self.about = About("", None, 0, 0)
+        self.weights = WeightStats(0, 0, 0, 0)
+
+    def __str__(self) -> str:
+        return f"stage {self.address[0]}:{self.address[1]}"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the stage is there, as far as is known."""
+        return self._connection is not None
+
+    def dial(self, go_on: Callable[[], None]) -> None:
+        """Connects to the first address that answers. StageError names what was wrong with the last one."""
+        self.drop()
+        reasons: list[StageError] = []
+        for address in self._addresses:
+            self.address = address
+            try:
+                sock = socket.create_connection(address, timeout=_DIAL)
+            except OSError as error:
+                reasons.append(StageError(f"{self} cannot be reached: {error.strerror or error}"))
+                continue
+            try:
+                self._connection = Connection(sock, self._token, is_client=True)
+                self.memory = int(self._receive(go_on, "welcome").fields["memory"])
+                return
+            except RefusedConnection as error:
+                reasons.append(StageError(f"{self} refuses: {error}", code="refused"))
+            except LostConnection as error:
+                reasons.append(StageError(f"{self} cannot be reached: {error}"))
+            self.drop()
+        raise next((reason for reason in reasons if reason.code is None), reasons[-1])
+
+    def open(self, fields: Mapping[str, Any], go_on: Callable[[], None]) -> None:
+        """Lets the stage compile its part. StageError if it is not the model, or computes other bits than before."""
+        reply = self.ask(Message("open", {**fields, "instance": self._instance}), go_on)
+        probe = str(reply.fields["probe"])
+        if self._probe not in (None, probe):
+            self.drop()
+            raise StageError(
+                f"{self} computes other bits than the stage whose place it would take; give it the same kernel level",
+                code="refused",
+            )
+        self._probe = probe
+        self.steps = steps_from_data(reply.fields["steps"])
+        self.about = About(**reply.fields["about"])
+
+    def ask(self, message: Message, go_on: Callable[[], None]) -> Message:
+        """Sends a message and returns the reply. An error of the stage is raised here as what it was there."""
+        self.say(message)
+        return self._receive(go_on, "done")
+
+    def run(
+        self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], is_cancelled: Callable[[], bool]
+    ) -> Float32:
+        """The value of the last of some steps; CancelledRun if the stage stopped because `is_cancelled`."""
+        has_said = False
+
+        def go_on() -> None:
+            nonlocal has_said
+            if is_cancelled() and not has_said:
+                has_said = True
+                self.say(Message("cancel"))
+
+        reply = self.ask(Message("run", fields, arrays), go_on)
+        if "value" not in reply.arrays:
+            raise CancelledRun("the computation was cancelled")
+        self.weights = WeightStats(*reply.fields["weights"])
+        return reply.arrays["value"]
+
+    def say(self, message: Message) -> None:
+        """Sends a message that needs no reply."""
+        if self._connection is None:
+            raise LostConnection(f"{self} is not connected")
+        try:
+            self._connection.send(message)
+        except LostConnection:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _receive(self, go_on: Callable[[], None], kind: str) -> Message:
+        assert self._connection is not None
+
+        def wait(silence: float) -> None:
+            if silence > SILENCE:
+                raise LostConnection(f"it said nothing for {SILENCE:g} seconds")
+            go_on()
+
+        try:
+            while (reply := self._connection.receive(wait)).kind == "alive":
+                go_on()
+            if reply.kind not in (kind, "error"):
+                raise LostConnection(f"it replied {reply.kind!r} in place of {kind!r}")
+        except BaseException:  # what comes next would not be the reply to what is asked next
+            self.drop()
+            raise
+        if reply.kind == "error":
+            raise self._error_of(reply.fields)
+        return reply
+
+    def _error_of(self, fields: Mapping[str, Any]) -> Exception:
+        """The error that a stage had: of its own class if it is one of ours."""
+        kind = getattr(errors, str(fields.get("type")), None)
+        message = str(fields.get("message"))
+        if kind is RequestError:
+            field, names = fields.get("field"), fields.get("names") or ()
+            return RequestError(f"{self}: {message}", field=field, code=fields.get("code"), names=tuple(names))
+        if isinstance(kind, type) and issubclass(kind, WoollyError):
+            return kind(f"{self}: {message}", code=fields.get("code"))
+        return StageError(f"{self} failed: {message}")

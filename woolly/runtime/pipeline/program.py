@@ -1,0 +1,368 @@
+"""The PipelineProgram: a plan cut between layers, each part in a process of its own, one after another in each run."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import PlanError, RequestError, StageError
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.plan.carry import plan_digest
+from woolly.plan.passes import cut, join, shares
+from woolly.runtime.arithmetic import ARITHMETIC
+from woolly.runtime.batch import Batch
+from woolly.runtime.options import Options
+from woolly.runtime.pipeline.place import Place
+from woolly.runtime.program import About, CancelledRun, LostState, WeightStats, checked_range
+from woolly.runtime.stages import Stages
+from woolly.runtime.state import State
+from woolly.wire import LostConnection, Message
+
+__all__ = ["PipelineBackend", "PipelineProgram", "PipelineState"]
+
+Float32 = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Result = TypeVar("Result")
+
+_AGAIN = 0.25  # seconds between two tries to reach a lost stage
+
+
+class PipelineState:
+    """Pages and slots that lie in the stages, under one number."""
+
+    is_portable = False  # a stage may be lost while a page is copied
+
+    def __init__(self, program: PipelineProgram, n_pages: int, n_slots: int, window_pages: Sequence[int]) -> None:
+        self.number = next(program.numbers)
+        self.n_pages = n_pages
+        self.n_slots = n_slots
+        self.wanted = {
+            "state": self.number,
+            "n_pages": n_pages,
+            "n_slots": n_slots,
+            "window_pages": [int(n) for n in window_pages],
+        }
+        self.generation = 0
+        self._program = program
+        self.sizes: list[tuple[int, int, int]] = []  # bytes of a page, of a slot and of all, in each stage
+        weakref.finalize(self, program.dropped.append, self.number).atexit = False
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of one page, over all stages."""
+        return sum(page for page, _, _ in self.sizes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot, over all stages."""
+        return sum(slot for _, slot, _ in self.sizes)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all pages and slots, used or not."""
+        return sum(whole for _, _, whole in self.sizes)
+
+    def read_page(self, page: int) -> Bytes:
+        """A copy of a page: the parts of all stages in turn."""
+        return self._program.copy(self, "page", page)
+
+    def write_page(self, page: int, data: Bytes) -> None:
+        """Overwrites a page with a copy."""
+        self._program.paste(self, "page", page, data, [size for size, _, _ in self.sizes])
+
+    def read_slot(self, slot: int) -> Bytes:
+        """A copy of a slot."""
+        return self._program.copy(self, "slot", slot)
+
+    def write_slot(self, slot: int, data: Bytes) -> None:
+        """Overwrites a slot with a copy."""
+        self._program.paste(self, "slot", slot, data, [size for _, size, _ in self.sizes])
+
+
+class PipelineProgram:
+    """Parts of a plan in stages. A lost stage is waited for; states are empty then, and say so once (LostState)."""
+
+    draft = None  # the block that guesses tokens would need the values of the last stage
+
+    def __init__(self, plan: Plan, stages: Stages, backend: str, options: Options) -> None:
+        self.plan = plan
+        self.max_rows = options.max_rows
+        self.numbers = itertools.count()  # of states
+        self.dropped: list[int] = []  # numbers of states that nobody has any more
+        self._stages = stages
+        self._states: weakref.WeakValueDictionary[int, PipelineState] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+        self._cancelled = threading.Event()
+        self._generation = 0  # counts the losses
+        self._carried: Float32 | None = None  # what the last run left, if it ended between two stages
+        instance = secrets.token_hex(16)
+        self._places = [Place(addresses, stages.token, instance) for addresses in stages.places]
+        try:
+            for place in self._places:
+                self._keep_trying(partial(place.dial, self._go_on))
+            layers = shares(plan, [place.memory for place in self._places])
+            self._open: list[dict[str, Any]] = [
+                {
+                    "arithmetic": ARITHMETIC,
+                    "model": stages.model,
+                    "ctx": stages.ctx,
+                    "layers": [first, last],
+                    "plan": plan_digest(cut(plan, first, last)),
+                    "backend": backend,
+                    "kv_type": options.kv_type,
+                    "level": options.level,
+                    "max_rows": options.max_rows,
+                }
+                for first, last in layers
+            ]
+            for place, fields in zip(self._places, self._open, strict=True):
+                self._warn_if_small(place, cut(plan, *fields["layers"]))
+                self._keep_trying(partial(self._connect, place, fields))
+        except BaseException:
+            self.close()
+            raise
+        self.running_plan = join(plan, [place.steps for place in self._places])
+        ends = list(itertools.accumulate(len(p.steps) - bool(i) for i, p in enumerate(self._places)))
+        self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by place
+
+    @property
+    def about(self) -> About:
+        """What the stages run on: levels of all, and the sums of their threads and memory."""
+        abouts = [place.about for place in self._places]
+        levels = sorted({about.level for about in abouts if about.level is not None})
+        return replace(
+            abouts[0],
+            level="+".join(levels) or None,
+            threads=sum(about.threads for about in abouts),
+            arena_bytes=sum(about.arena_bytes for about in abouts),
+        )
+
+    @property
+    def layers(self) -> list[tuple[str, int, int]]:
+        """Where the layers are: the stage's name, its first layer and its last."""
+        return [(str(place), *fields["layers"]) for place, fields in zip(self._places, self._open, strict=True)]
+
+    def load_weights(self) -> None:
+        """Does nothing: each stage does so when it compiles its part."""
+
+    def close(self) -> None:
+        """Ends the connections; the stages then serve others."""
+        with self._lock:
+            for place in self._places:
+                place.drop()
+
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> PipelineState:
+        """An empty cache in all stages."""
+        state = PipelineState(self, n_pages, n_slots, window_pages)
+
+        def make() -> list[tuple[int, int, int]]:
+            return [self._make_state(place, state) for place in self._places]
+
+        with self._lock:
+            state.sizes = self._in_stages(make)
+            state.generation = self._generation
+            self._states[state.number] = state
+        return state
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps in the stages that have them. LostState if a stage lost what the state held."""
+        if not isinstance(state, PipelineState) or state.number not in self._states:
+            raise PlanError("the state is not one of this program; new_state makes one")
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        with self._lock:
+            self._cancelled.clear()
+            self._restore()
+            self._check(state)
+            value, self._carried = self._carried, None
+            try:
+                for place, (begin, end) in zip(self._places, self._ranges, strict=True):
+                    at, until = max(first, begin), min(last, end)
+                    if at < until:
+                        value = self._run_part(place, batch, state, value, (begin, at, until))
+            except LostConnection:
+                self._restore()
+                self._check(state)
+                raise  # the connection was lost, so that one of both has raised
+            assert value is not None
+            if any(last == end for _, end in self._ranges[:-1]):
+                self._carried = value
+            return value
+
+    def cancel(self) -> None:
+        """Stops a run that is under way within about a tenth of a second; may be called from any thread."""
+        self._cancelled.set()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Times every run in the block; at its end the list has nanoseconds of each step, without the connections."""
+        times: list[int] = []
+        self._ask_all(Message("time", {"on": True}))
+        try:
+            yield times
+        finally:
+            for i, reply in enumerate(self._ask_all(Message("time", {"on": False}))):
+                times += reply.fields["times"][1 if i else 0 :]
+
+    def weight_stats(self) -> WeightStats:
+        """What the stores of prepared weights in the stages did, as of the last run."""
+        stats = [place.weights for place in self._places]
+        return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
+
+    def copy(self, state: PipelineState, what: str, number: int) -> Bytes:
+        """The bytes of a page or slot."""
+        fields = {"state": state.number, "what": what, "number": number}
+        parts = [reply.arrays["bytes"] for reply in self._ask_all(Message("read", fields), state)]
+        return np.concatenate(parts)
+
+    def paste(self, state: PipelineState, what: str, number: int, data: Bytes, sizes: Sequence[int]) -> None:
+        """Overwrites a page or slot."""
+        if len(data) != sum(sizes):
+            raise ValueError("the bytes are not as many as the cache keeps there")
+        fields = {"state": state.number, "what": what, "number": number}
+        ends = list(itertools.accumulate(sizes))
+        with self._lock:
+            self._restore()
+            self._check(state)
+            try:
+                for place, end, size in zip(self._places, ends, sizes, strict=True):
+                    place.ask(Message("write", fields, {"bytes": data[end - size : end]}), self._go_on)
+            except LostConnection:
+                self._restore()
+                self._check(state)
+                raise
+
+    def _run_part(
+        self, place: Place, batch: Batch, state: PipelineState, value: Float32 | None, steps: tuple[int, int, int]
+    ) -> Float32:
+        """Runs a part from step `at` to `until` of the running plan, which begins at step `begin` there."""
+        begin, at, until = steps
+        if begin and at == begin:
+            if value is None:
+                raise PlanError(f"step {at} needs what no earlier run left; start further ahead")
+            # The part has a step more, at its beginning: the entrance.
+            batch, local = replace(batch, hidden=value, is_hidden_normed=True), 0
+        else:
+            local = at - begin + bool(begin)
+        fields = {
+            "state": state.number,
+            "first": local,
+            "last": until - begin + bool(begin),
+            "is_hidden_normed": batch.is_hidden_normed,
+        }
+        if self._cancelled.is_set():
+            raise CancelledRun("the computation was cancelled")
+        return place.run(fields, batch.arrays(), self._cancelled.is_set)
+
+    def _ask_all(self, message: Message, state: PipelineState | None = None) -> list[Message]:
+        def ask() -> list[Message]:
+            if state is not None:
+                self._check(state)
+            return [place.ask(message, self._go_on) for place in self._places]
+
+        with self._lock:
+            return self._in_stages(ask)
+
+    def _in_stages(self, ask: Callable[[], Result]) -> Result:
+        """The result of a function that asks all stages, which is called again if one is lost meanwhile."""
+        while True:
+            self._cancelled.clear()
+            self._restore()
+            with suppress(LostConnection):
+                return ask()
+
+    def _check(self, state: PipelineState) -> None:
+        """Raises LostState if a stage was lost since the state was last used."""
+        if state.generation != self._generation:
+            state.generation = self._generation
+            self._carried = None
+            raise LostState("a stage was lost with the pages that it held")
+
+    def _restore(self) -> None:
+        """Connects what is not connected, and makes the states there again. Says which states nobody has any more."""
+        for place, fields in zip(self._places, self._open, strict=True):
+            if not place.is_connected:
+                self._keep_trying(partial(self._connect, place, fields), is_lost=True)
+                self._generation += 1
+        while self.dropped:
+            number = self.dropped.pop()
+            for place in self._places:
+                with suppress(LostConnection):
+                    place.say(Message("free", {"state": number}))
+
+    def _connect(self, place: Place, fields: Mapping[str, object]) -> None:
+        """Dials if needed, opens the part, and makes the states that the program has."""
+        try:
+            if not place.is_connected:
+                place.dial(self._go_on)
+            place.open(fields, self._go_on)
+            for state in list(self._states.values()):
+                self._make_state(place, state)
+        except LostConnection as error:
+            raise StageError(f"{place} cannot be reached: {error}") from None
+        except BaseException:
+            place.drop()
+            raise
+
+    def _make_state(self, place: Place, state: PipelineState) -> tuple[int, int, int]:
+        reply = place.ask(Message("state", state.wanted), self._go_on)
+        page, slot, whole = reply.fields["sizes"]
+        return int(page), int(slot), int(whole)
+
+    def _keep_trying(self, attempt: Callable[[], None], is_lost: bool = False) -> None:
+        """Repeats an attempt as long as the patience lasts; one that is hopeless at the start is not repeated."""
+        end = time.monotonic() + self._stages.patience
+        while True:
+            try:
+                return attempt()
+            except StageError as error:
+                if time.monotonic() > end or (error.code == "refused" and not is_lost):
+                    raise
+            if self._cancelled.wait(_AGAIN) and is_lost:
+                raise CancelledRun("the computation was cancelled while a stage was waited for")
+
+    def _go_on(self) -> None:
+        """Waits for a reply, whatever comes; the silence of a stage is noticed elsewhere."""
+
+    def _warn_if_small(self, place: Place, part: Plan) -> None:
+        n_bytes = sum(weight.n_bytes for weight in part.weights.values())
+        if n_bytes > place.memory:
+            warnings.warn(
+                f"{place} gets {n_bytes / 1e9:.1f} GB of weights, but has {place.memory / 1e9:.1f} GB of memory left",
+                stacklevel=2,
+            )
+
+
+class PipelineBackend:
+    """Lets stages compile the parts of a plan, each with a backend of its own machine."""
+
+    levels = ()
+
+    def __init__(self, name: str, stages: Stages) -> None:
+        """`name` is the backend that every stage uses."""
+        self.name = name
+        self._stages = stages
+
+    def is_available(self) -> bool:
+        """Always: what the stages can do they say themselves."""
+        return True
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:
+        """Connects to all stages. `tensors` are not read: each stage has a file of its own."""
+        if plan.result != "logits":
+            raise RequestError(f"stages hold models that write, but this one makes {plan.result}", field="stages")
+        if plan.draft is not None:
+            raise RequestError("speculation 'mtp' reads values that stay in the last stage", field="speculation")
+        return PipelineProgram(plan, self._stages, self.name, options)

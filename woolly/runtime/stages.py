@@ -1,0 +1,70 @@
+"""Stages: where the parts of a model are that run in other processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from woolly.errors import RequestError
+
+__all__ = ["Address", "Stages", "parse_address", "read_token"]
+
+Address = tuple[str, int]  # host and port
+
+_SHORTEST = 16  # characters of a token
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The processes that hold a model's layers, in the order of the layers."""
+
+    places: tuple[tuple[Address, ...], ...]  # each with those that may take its place
+    token: bytes
+    model: str = ""  # digest of the file, which each stage must have
+    ctx: int | None = None  # as the plan was traced for
+    patience: float = 60.0  # seconds that a lost stage has to come back
+
+    @classmethod
+    def parse(cls, names: Sequence[str], token_file: str | os.PathLike[str] | None) -> Stages:
+        """Reads "HOST:PORT" of each stage; "HOST:PORT|HOST:PORT" names another that may take its place."""
+        if isinstance(names, str) or not names:
+            raise RequestError("stages is empty or one text; a list of HOST:PORT was expected", field="stages")
+        if token_file is None:
+            raise RequestError(
+                "stages are given without stage_token_file: a file with the token that the stages were started with",
+                field="stage_token_file",
+                names=("stages", "stage_token_file"),
+            )
+        places = tuple(tuple(parse_address("stages", one) for one in str(name).split("|")) for name in names)
+        return cls(places, read_token(token_file))
+
+
+def parse_address(field: str, text: str) -> Address:
+    """The host and the port of "HOST:PORT" or "[IPV6]:PORT"."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise RequestError(f"{field} has {text!r}; HOST:PORT was expected, such as 10.0.0.2:7070", field=field)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def read_token(path: str | os.PathLike[str]) -> bytes:
+    """The token of a file, which this process and its stages share."""
+    try:
+        token = Path(path).read_bytes().strip()
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise RequestError(
+            f"stage_token_file is {os.fspath(path)}, which cannot be read: {error.strerror}", field="stage_token_file"
+        ) from None
+    if len(token) < _SHORTEST:
+        raise RequestError(
+            f"the token in {os.fspath(path)} is short enough to guess; at least {_SHORTEST} characters were expected",
+            field="stage_token_file",
+        )
+    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
+        warnings.warn(f"others can read the token in {os.fspath(path)}; chmod 600 would prevent it", stacklevel=3)
+    return token

@@ -1,0 +1,6 @@
+"""BETWEEN PROCESSES: messages over a connection, framed, authenticated and without code in them."""
+
+from woolly.wire.connection import Connection, LostConnection, RefusedConnection
+from woolly.wire.message import BadMessage, Message
+
+__all__ = ["BadMessage", "Connection", "LostConnection", "Message", "RefusedConnection"]

@@ -1,0 +1,177 @@
+"""The Connection: whole messages over a socket, between two processes that know one token.
+
+A frame is a header (magic, version, length), that many bytes, and an HMAC-SHA256 over the number of the frame, the
+header and the bytes. Each direction has a key of its own, made of the token and of a random number of each side, so
+that a frame of another connection, direction or place is not taken. Nothing is encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from woolly.wire.message import BadMessage, Message
+
+__all__ = ["Connection", "LostConnection", "RefusedConnection"]
+
+VERSION = 1  # of frames and of the messages in them
+
+_MAGIC = b"WLYS"
+_HEADER = struct.Struct(">4sHxxQ")  # magic, version, bytes that follow
+_NUMBER = struct.Struct(">Q")
+_NONCE = _PROOF = _TAG = 32
+_MOST = 1 << 31  # bytes of a message: 512 rows of 260,000 logits take 0.5 GB
+_SAYS_NO = b"refused".ljust(_PROOF)  # in place of the proof, to a client with another token
+
+_TICK = 0.1  # seconds between two looks at whether to go on waiting
+_HANDSHAKE = 10.0  # seconds that the other side has to show that it knows the token
+
+
+class LostConnection(ConnectionError):  # noqa: N818 - the name says what became of it
+    """The other side is gone, silent for too long, or says what nobody could have said who knows the token."""
+
+
+class RefusedConnection(ConnectionError):  # noqa: N818 - the name says what became of it
+    """The other side knows another token, or speaks another version: to try again does not help."""
+
+
+class Connection:
+    """A connection whose two sides have shown that they know the token.
+
+    Any thread may send; one thread at a time may receive.
+    """
+
+    def __init__(self, sock: socket.socket, token: bytes, is_client: bool) -> None:
+        """Shakes hands, which takes 10 seconds at most. Closes the socket if it fails."""
+        self._socket = sock
+        self._sending = threading.Lock()
+        self._n_sent = self._n_received = 0
+        try:
+            sock.settimeout(_TICK)
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _keep_alive(sock)
+            nonces = self._shake(token, is_client)
+            keys = [hmac.digest(token, side + nonces, "sha256") for side in (b"of the client", b"of the server")]
+            self._own_key, self._their_key = keys if is_client else reversed(keys)
+        except OSError as error:
+            self.close()
+            raise error if isinstance(error, ConnectionError) else LostConnection(str(error)) from None
+
+    def send(self, message: Message, patience: float = 30.0) -> None:
+        """Sends a message; LostConnection if the other side takes nothing for `patience` seconds."""
+        parts = message.parts()
+        header = _HEADER.pack(_MAGIC, VERSION, sum(len(part) for part in parts))
+        with self._sending:
+            mac = hmac.new(self._own_key, _NUMBER.pack(self._n_sent) + header, "sha256")
+            for part in parts:
+                mac.update(part)
+            self._n_sent += 1
+            small = header + b"".join(parts[:2])
+            for data in (small, *parts[2:], mac.digest()):
+                self._write(data, patience)
+
+    def receive(self, go_on: Callable[[float], None]) -> Message:
+        """The next message. While none comes, calls `go_on` about ten times a second with the seconds of silence.
+
+        Waits until `go_on` raises; the connection is of no use if it does so within a message.
+        """
+        header = self._read(_HEADER.size, go_on)
+        n_bytes = _length(header)
+        data = self._read(n_bytes, go_on)
+        tag = self._read(_TAG, go_on)
+        mac = hmac.new(self._their_key, _NUMBER.pack(self._n_received) + header, "sha256")
+        mac.update(data)
+        if not hmac.compare_digest(mac.digest(), tag):
+            raise LostConnection("a message came that is not of the one who knows the token")
+        self._n_received += 1
+        try:
+            return Message.read(data)
+        except BadMessage as error:
+            raise LostConnection(str(error)) from None
+
+    def close(self) -> None:
+        """Ends the connection; a thread that waits in it gets LostConnection. Any thread may call it, again too."""
+        with contextlib.suppress(OSError):  # it is closed, or never was open
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _shake(self, token: bytes, is_client: bool) -> bytes:
+        """Shows the other side that this one knows the token, and asks the same of it. Returns both random numbers."""
+        end = time.monotonic() + _HANDSHAKE
+
+        def go_on(_: float) -> None:
+            if time.monotonic() > end:
+                raise LostConnection("the other side did not show in time that it knows the token")
+
+        own = secrets.token_bytes(_NONCE)
+        self._write(_HEADER.pack(_MAGIC, VERSION, _NONCE) + own, _HANDSHAKE)
+        if _length(self._read(_HEADER.size, go_on)) != _NONCE:
+            raise LostConnection("the other side does not shake hands")
+        theirs = bytes(self._read(_NONCE, go_on))
+        nonces = own + theirs if is_client else theirs + own
+        proofs = [hmac.digest(token, side + nonces, "sha256") for side in (b"client", b"server")]
+        ours, wanted = proofs if is_client else reversed(proofs)
+        if is_client:
+            self._write(ours, _HANDSHAKE)
+        shown = self._read(_PROOF, go_on)
+        if not hmac.compare_digest(shown, wanted):
+            if not is_client:
+                self._write(_SAYS_NO, _HANDSHAKE)
+            raise RefusedConnection("the token is not the one of the other side")
+        if not is_client:
+            self._write(ours, _HANDSHAKE)
+        return nonces
+
+    def _write(self, data: bytes | memoryview, patience: float) -> None:
+        left, last = memoryview(data), time.monotonic()
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+                last = time.monotonic()
+            except TimeoutError:
+                if time.monotonic() - last > patience:
+                    raise LostConnection(f"the other side took nothing for {patience:g} seconds") from None
+            except OSError as error:
+                raise LostConnection(error.strerror or str(error)) from None
+
+    def _read(self, n_bytes: int, go_on: Callable[[float], None]) -> bytearray:
+        data = bytearray(n_bytes)
+        left, last = memoryview(data), time.monotonic()
+        while left:
+            try:
+                n = self._socket.recv_into(left)
+            except TimeoutError:
+                go_on(time.monotonic() - last)
+                continue
+            except OSError as error:
+                raise LostConnection(error.strerror or str(error)) from None
+            if n == 0:
+                raise LostConnection("the other side closed the connection")
+            left, last = left[n:], time.monotonic()
+        return data
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Lets the system notice within about a minute that the machine of the other side is gone, also if nobody sends."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _length(header: bytes | bytearray) -> int:
+    magic, version, n_bytes = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise RefusedConnection("the other side speaks another protocol")
+    if version != VERSION:
+        raise RefusedConnection(f"the other side speaks version {version} of the protocol, this one {VERSION}")
+    if n_bytes > _MOST:
+        raise LostConnection(f"a message of {n_bytes} bytes was announced; at most {_MOST} were expected")
+    return int(n_bytes)

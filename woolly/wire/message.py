@@ -1,0 +1,70 @@
+"""The Message: a kind, fields as JSON, and arrays as the bytes that they are. Reading one runs no code."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BadMessage", "Message"]
+
+_HEAD = struct.Struct(">I")  # bytes of JSON that follow
+_TYPES: dict[str, np.dtype[Any]] = {"i4": np.dtype("<i4"), "f4": np.dtype("<f4"), "u1": np.dtype("u1")}
+_MOST_AXES = 3
+
+
+class BadMessage(ValueError):  # noqa: N818 - the name says what came
+    """Bytes that are no message."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one process says to another."""
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)  # what JSON can hold
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # int32, float32 or uint8
+
+    def parts(self) -> list[bytes | memoryview]:
+        """The bytes of the message, in parts that need not be copied together."""
+        arrays = {
+            name: np.ascontiguousarray(array, _TYPES[_type_of(name, array)]) for name, array in self.arrays.items()
+        }
+        shapes = {name: [_type_of(name, array), *array.shape] for name, array in arrays.items()}
+        head = json.dumps({"kind": self.kind, "fields": self.fields, "arrays": shapes}).encode()
+        return [_HEAD.pack(len(head)), head, *(array.data.cast("B") for array in arrays.values() if array.size)]
+
+    @classmethod
+    def read(cls, data: bytearray | bytes) -> Message:
+        """The message of some bytes, whose arrays are views into them. BadMessage for anything else."""
+        try:
+            (n_head,) = _HEAD.unpack_from(data)
+            head = json.loads(memoryview(data)[_HEAD.size : _HEAD.size + n_head].tobytes())
+            kind, fields, shapes = head["kind"], head["fields"], head["arrays"]
+            if not (isinstance(kind, str) and isinstance(fields, dict) and isinstance(shapes, dict)):
+                raise BadMessage("a message has no kind, fields or arrays")
+            arrays, at = {}, _HEAD.size + n_head
+            for name, (code, *shape) in shapes.items():
+                if len(shape) > _MOST_AXES or not all(type(n) is int and n >= 0 for n in shape):
+                    raise BadMessage(f"the array {name!r} has the shape {shape}")
+                n_items = math.prod(shape)
+                arrays[name] = np.frombuffer(data, _TYPES[code], n_items, at).reshape(shape)
+                at += n_items * _TYPES[code].itemsize
+        except (struct.error, KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"not a message: {error}") from None
+        if at != len(data):
+            raise BadMessage(f"a message of {at} bytes came in {len(data)}")
+        return cls(kind, fields, arrays)
+
+
+def _type_of(name: str, array: npt.NDArray[Any]) -> str:
+    code = f"{array.dtype.kind}{array.dtype.itemsize}"
+    if code not in _TYPES:
+        raise BadMessage(f"the array {name!r} is of {array.dtype}, which does not travel")
+    return code
