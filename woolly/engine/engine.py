@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +30,9 @@ from woolly.engine.runner import Runner
 from woolly.engine.scheduler import Scheduler
 from woolly.engine.sight import Sight
 from woolly.engine.step_names import find_step
+from woolly.engine.values import read_values
 from woolly.errors import RequestError
-from woolly.runtime import PAGE_SIZE, Batch, PortableState, Program, State, pages_for
+from woolly.runtime import PAGE_SIZE, LostState, PortableState, Program, State, pages_for
 from woolly.sampling.params import SamplingParams
 from woolly.tokens import Tokenizer
 
@@ -195,7 +195,7 @@ class Engine:
                 self._guesses.add_to(work, self.scheduler)
                 self.n_steps += 1
                 begin = time.perf_counter()
-                if (logits := self._runner.run(work, self.scheduler.batch(work))) is not None:
+                if (logits := self._run(work)) is not None:
                     if tier is not None:
                         tier.saw(sum(item.n_rows for item in work), time.perf_counter() - begin)
                     self.scheduler.ran(work)
@@ -276,28 +276,19 @@ class Engine:
         self._checks.check_tokens(ids)
         if len(ids) > self.ctx:
             raise too_long(len(ids), self.ctx)
-        pages = self.scheduler.claim(pages_for(len(ids)))
-        pool = self.scheduler.slots
-        slots = [pool.take(), pool.take()] if pool.n_slots else []
-        chunk = self.scheduler.chunk if self.program.plan.is_causal else len(ids)
-        sight, reader = self.scheduler.sight, object()
-        parts = []
+        while True:
+            try:
+                return read_values(self._runner, self.scheduler, ids, step)
+            except LostState:
+                self.scheduler.lose_all()
+
+    def _run(self, work: list[Work]) -> Float32 | None:
+        """Logits of the rows that need them; None if the run was cancelled, or begins again because state was lost."""
         try:
-            for i, first in enumerate(range(0, len(ids), chunk)):
-                tokens = ids[first : first + chunk]
-                # The two slots take turns: a run writes no slot that it reads.
-                turn = [(slots[i % 2 - 1] if i else -1, slots[i % 2])] if slots else None
-                sight.move(reader, pages, first, pages_for(first + len(tokens)))
-                batch = Batch.of([(tokens, first, pages)], range(len(tokens)), slots=turn)
-                batch = replace(batch, window_pages=sight.tables(batch.pages))
-                last = None if step is None else step + 1
-                parts.append(self._runner.compute(batch, 0, last).copy())
-        finally:
-            sight.end(reader, pages)
-            self.scheduler.pages.give_back(pages)
-            for slot in slots:
-                pool.give_back(slot)
-        return np.concatenate(parts)
+            return self._runner.run(work, self.scheduler.batch(work))
+        except LostState:
+            self.scheduler.lose_all()
+            return None
 
     def _expire(self) -> list[Request]:
         """Ends requests whose deadline has passed, and returns them."""

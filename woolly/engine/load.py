@@ -16,8 +16,9 @@ from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.machine.memory import available_memory
 from woolly.models import Keys, trace, trace_draft
 from woolly.plan import Plan, Pooling, Result
-from woolly.runtime import PAGE_SIZE, Options, Program, choose
+from woolly.runtime import PAGE_SIZE, Options, Program, Stages, choose
 from woolly.store import resolve
+from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
 
 __all__ = [
@@ -89,11 +90,13 @@ def load_model(
     draft: bool | None = False,
     control_vectors: Scaled = (),
     control_vector_layers: tuple[int, int] | None = None,
+    stages: Stages | None = None,
 ) -> LoadedModel:
     """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
 
     `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
-    takes one if the file has a block that guesses tokens. `steered` explains the control vectors.
+    takes one if the file has a block that guesses tokens. `steered` explains the control vectors. With `stages` the
+    program runs there.
     """
     _check_ctx(ctx)
     path = resolve(model)
@@ -119,7 +122,9 @@ def load_model(
         if control_vectors:
             plan, more, salt = steered(plan, control_vectors, control_vector_layers)
             tensors = {**tensors, **more}
-        program = choose(backend).compile(plan, tensors, options)
+        if stages is not None:
+            stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
+        program = choose(backend, stages).compile(plan, tensors, options)
         program.load_weights()  # in the background, while the tokenizer is built
         tokenizer = Tokenizer.from_metadata(file.metadata)
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens

@@ -173,6 +173,12 @@ class Scheduler:
         self._vacate(request)
         self._queue(self.waiting, request)
 
+    def lose_all(self) -> None:
+        """Forgets all pages and slots, whose content is lost. Running requests are computed again from their tokens."""
+        for request in tuple(self.running):
+            self._preempt(request)
+        self.pages.forget(range(self.pages.n_pages))
+
     def _admit(self) -> None:
         """Starts waiting requests while `max_running` and the free pages allow."""
         for request in self._in_turn():

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from woolly.engine.meaning.reading import Reading
 from woolly.engine.meaning.rows import add_rows
-from woolly.runtime import Batch, CancelledRun, Program, State, pages_for
+from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages_for
 
 __all__ = ["Reader"]
 
@@ -121,7 +121,12 @@ class Reader:
             at += part.n
         outputs = [row for rows in wanted for row in rows]
         batch = Batch.of(sequences, outputs, slots=self._slots(len(parts)))
-        values = self._run(reading, batch)
+        try:
+            values = self._run(reading, batch)
+        except LostState:  # the text whose first parts are lost begins again
+            reading.tables.pop(reading.order[-1], None)
+            self._forget()
+            return
         if values is None:
             return
         self.n_batches += 1

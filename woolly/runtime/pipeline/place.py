@@ -98,12 +98,9 @@ class Place:
         self, fields: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], is_cancelled: Callable[[], bool]
     ) -> Float32:
         """The value of the last of some steps; CancelledRun if the stage stopped because `is_cancelled`."""
-        has_said = False
 
         def go_on() -> None:
-            nonlocal has_said
-            if is_cancelled() and not has_said:
-                has_said = True
+            if is_cancelled():  # said again and again: a run that has not started yet does not hear it
                 self.say(Message("cancel"))
 
         reply = self.ask(Message("run", fields, arrays), go_on)

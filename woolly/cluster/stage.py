@@ -1,0 +1,229 @@
+"""The Stage: a process that holds some layers of a model and computes them for another, over a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from woolly.cluster.stage_session import Session
+from woolly.errors import RequestError, StageError
+from woolly.gguf import open_gguf
+from woolly.machine.memory import available_memory
+from woolly.models import trace
+from woolly.plan.carry import plan_digest, steps_to_data
+from woolly.plan.passes import cut
+from woolly.runtime import ARITHMETIC, Batch, Options, Program, choose, pages_for, parse_size
+from woolly.store import resolve
+from woolly.store.digest import digest_of
+from woolly.wire import Connection, LostConnection, Message, RefusedConnection
+
+__all__ = ["Part", "Stage"]
+
+_PROBE_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some layers of the model, compiled."""
+
+    wanted: dict[str, Any]  # what the other process asked for
+    program: Program
+    probe: str  # digest of what it computes of given rows
+
+
+class Stage:
+    """Listens for one other process at a time, which says which layers it wants.
+
+    What it compiled stays after the connection ends: a process that comes back with the same wishes finds the weights
+    in memory. Pages and slots end with the connection.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        token: bytes,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int | None = None,
+        weight_memory: int | str | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Opens the model, by path or by the name under which it was pulled, and the port; 0 is any free one.
+
+        `tell` gets a line for each connection that opens or ends, and for each that is refused.
+        """
+        self._options = Options(threads, parse_size("weight_memory", weight_memory))
+        self._token = token
+        self.tell = tell
+        self.file = open_gguf(resolve(model))
+        try:
+            self._digest = digest_of(self.file.paths)
+            self._listener = _listen(host, port)
+        except BaseException:
+            self.file.close()
+            raise
+        self._lock = threading.Lock()
+        self._sessions: set[Session] = set()
+        self._owner: Session | None = None
+        self._part: Part | None = None
+        self._is_closed = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens at."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def serve(self) -> None:
+        """Accepts connections until `close`, each on a thread of its own."""
+        while True:
+            try:
+                sock, (host, *_) = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                raise
+            threading.Thread(target=self._handle, args=(sock, host), daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the connections, and frees weights and file. Any thread may call it."""
+        with self._lock:
+            self._is_closed = True
+            sessions = tuple(self._sessions)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
+        self._listener.close()
+        for session in sessions:
+            session.end()
+        for session in sessions:
+            session.over.wait()
+        if self._part is not None:
+            self._part.program.close()
+            self._part = None
+        self.file.close()
+
+    def claim(self, session: Session, instance: str) -> None:
+        """Makes a session the one that the stage computes for; StageError if it computes for another process.
+
+        A process that lost its connection may come back before that was noticed here: its old session is ended.
+        """
+        with self._lock:
+            owner = self._owner
+            if owner in (None, session):
+                self._owner = session
+                session.instance = instance
+                return
+        assert owner is not None
+        if owner.instance != instance:
+            raise StageError("the stage computes for another process", code="busy")
+        owner.end()
+        owner.over.wait()
+        self.claim(session, instance)
+
+    def part(self, wanted: dict[str, Any]) -> Part:
+        """The layers that a process asks for, compiled. Errors say what of it this stage has otherwise."""
+        if self._part is not None and self._part.wanted == wanted:
+            return self._part
+        if wanted.get("arithmetic") != ARITHMETIC:
+            raise StageError(
+                f"the stage's Woolly has arithmetic {ARITHMETIC}, the engine's {wanted.get('arithmetic')}: both must"
+                " be one version",
+                code="refused",
+            )
+        if wanted.get("model") != self._digest:
+            raise StageError(
+                f"the stage holds {self.file.path.name}, whose bytes are not those of the engine's model",
+                code="refused",
+            )
+        plan = trace(self.file, ctx=wanted["ctx"])
+        first, last = wanted["layers"]
+        plan = cut(plan, first, last)
+        if plan_digest(plan) != wanted["plan"]:
+            raise StageError(
+                "the stage's Woolly makes other steps of this model: both must be one version", code="refused"
+            )
+        if self._part is not None:  # its memory first
+            self._part.program.close()
+            self._part = None
+        options = Options(
+            self._options.threads, self._options.weight_memory, wanted["kv_type"], wanted["level"], wanted["max_rows"]
+        )
+        program = choose(wanted["backend"]).compile(plan, self.file.tensors, options)
+        program.load_weights()
+        self._part = Part(wanted, program, _probe(program))
+        self.tell(f"holds layers {first} to {last}")
+        return self._part
+
+    def _handle(self, sock: socket.socket, host: str) -> None:
+        try:
+            connection = Connection(sock, self._token, is_client=False)
+        except (LostConnection, RefusedConnection) as error:
+            self.tell(f"refused {host}: {error}")
+            return
+        session = Session(self, connection)
+        with self._lock:
+            is_late = self._is_closed
+            if not is_late:
+                self._sessions.add(session)
+        if is_late:
+            connection.close()
+            return
+        self.tell(f"connected to {host}")
+        try:
+            connection.send(Message("welcome", {"memory": available_memory()}))
+            session.run()
+        except LostConnection as error:
+            self.tell(f"lost {host}: {error}")
+        finally:
+            connection.close()
+            with self._lock:
+                self._sessions.discard(session)
+                if self._owner is session:
+                    self._owner = None
+            session.over.set()
+
+    def opened(self, part: Part) -> Message:
+        """What a process has to know of the part that it asked for."""
+        program = part.program
+        fields = {
+            "probe": part.probe,
+            "steps": steps_to_data(program.running_plan.steps),
+            "about": asdict(program.about),
+        }
+        return Message("done", fields)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise RequestError(
+            f"the stage cannot listen at {host}:{port}: {error.strerror or error}", field="listen"
+        ) from None
+
+
+def _probe(program: Program) -> str:
+    """A digest of what a part makes of rows that are the same everywhere: other bits show here."""
+    n_rows = min(_PROBE_ROWS, program.max_rows)
+    tokens = [(i * 7919 + 13) % 97 for i in range(n_rows)]
+    plan = program.plan
+    batch = Batch.of([(tokens, 0, range(pages_for(n_rows)))], slots=[(-1, 0)] if plan.slots else None)
+    first = plan.steps[0]
+    if first.op == "hidden":
+        width = plan.values[first.output].width
+        # Whole numbers divided: no function whose last bit depends on the machine.
+        rows = (np.arange(n_rows * width, dtype=np.int64) * 7919 + 13) % 2001 - 1000
+        hidden = (rows.astype(np.float32) / np.float32(1000)).reshape(n_rows, width)
+        batch = Batch.from_arrays({**batch.arrays(), "hidden": hidden}, is_hidden_normed=True)
+    state = program.new_state(pages_for(n_rows), 1 if plan.slots else 0)
+    return hashlib.blake2b(program.run(batch, state).tobytes(), digest_size=16).hexdigest()

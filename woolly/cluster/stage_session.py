@@ -1,0 +1,168 @@
+"""The Session: what one other process asks of a stage, from the handshake to the end of its connection."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from woolly.errors import PlanError, RequestError, WoollyError
+from woolly.runtime import Batch, CancelledRun, PortableState, Program, State
+from woolly.wire import Connection, LostConnection, Message
+
+if TYPE_CHECKING:
+    from woolly.cluster.stage import Stage
+
+__all__ = ["Session"]
+
+_BEAT = 2.0  # seconds between two words of a stage that computes
+_AGAIN = 0.02  # seconds; a run that has not started yet clears the flag of `cancel`
+
+
+class Session:
+    """One thread reads messages, another does what they ask, one after another.
+
+    The reading thread says `alive` while the other computes, and stops a run that the other process cancels.
+    """
+
+    def __init__(self, stage: Stage, connection: Connection) -> None:
+        self._stage = stage
+        self._connection = connection
+        self.instance = ""  # of the other process
+        self._program: Program | None = None
+        self._states: dict[int, State] = {}
+        self._times: ExitStack | None = None
+        self._timed: list[int] = []
+        self._jobs: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._is_working = False
+        self._is_cancelled = False
+        self._beaten = time.monotonic()
+        self.over = threading.Event()  # set when the session has ended
+
+    def run(self) -> None:
+        """Serves the other process until its connection ends, which raises LostConnection."""
+        worker = threading.Thread(target=self._work, daemon=True)
+        worker.start()
+        try:
+            while True:
+                message = self._connection.receive(self._beat)
+                if message.kind == "cancel":
+                    self._is_cancelled = True
+                    if self._program is not None:
+                        self._program.cancel()
+                else:
+                    self._is_working, self._is_cancelled = True, False
+                    self._jobs.put(message)
+        finally:
+            self._jobs.put(None)
+            while worker.is_alive():
+                self._is_cancelled = True
+                if self._program is not None:
+                    self._program.cancel()
+                worker.join(_AGAIN)
+            self._states.clear()
+
+    def end(self) -> None:
+        """Ends the connection, and so the session. Any thread may call it."""
+        self._connection.close()
+
+    def _beat(self, silence: float) -> None:
+        if self._is_working and time.monotonic() - self._beaten > _BEAT:
+            self._beaten = time.monotonic()
+            self._connection.send(Message("alive"))
+
+    def _work(self) -> None:
+        while (message := self._jobs.get()) is not None:
+            try:
+                reply = self._answer(message)
+            except Exception as error:
+                reply = _error(error)
+            try:
+                # Before the reply is sent: the next message may come at once.
+                self._is_working = False
+                if reply is not None:
+                    self._connection.send(reply)
+            except LostConnection:
+                self.end()  # the reading thread notices it
+        if self._times is not None:
+            self._times.close()
+
+    def _answer(self, message: Message) -> Message | None:
+        fields = message.fields
+        match message.kind:
+            case "open":
+                wanted = dict(fields)
+                self._stage.claim(self, wanted.pop("instance"))
+                part = self._stage.part(wanted)
+                self._program = part.program
+                return self._stage.opened(part)
+            case "state":
+                return self._make_state(fields)
+            case "free":
+                self._states.pop(fields["state"], None)
+                return None
+            case "run":
+                return self._run(message)
+            case "read" | "write":
+                return self._copy(message)
+            case "time":
+                return self._time(bool(fields["on"]))
+        raise PlanError(f"a stage does not know {message.kind!r}")
+
+    @property
+    def program(self) -> Program:
+        """The part that was opened."""
+        if self._program is None:
+            raise PlanError("no part of the model was opened")
+        return self._program
+
+    def _make_state(self, fields: Any) -> Message:
+        state = self.program.new_state(fields["n_pages"], fields["n_slots"], fields["window_pages"])
+        self._states[fields["state"]] = state
+        return Message("done", {"sizes": [state.page_bytes, state.slot_bytes, state.n_bytes]})
+
+    def _run(self, message: Message) -> Message:
+        fields, stats = message.fields, self.program.weight_stats
+        batch = Batch.from_arrays(message.arrays, fields["is_hidden_normed"])
+        if self._is_cancelled:
+            return Message("done")
+        self._stage.file.check()
+        try:
+            value = self.program.run(batch, self._states[fields["state"]], fields["first"], fields["last"])
+        except CancelledRun:
+            return Message("done")
+        self._stage.file.check()
+        return Message("done", {"weights": list(vars(stats()).values())}, {"value": value})
+
+    def _copy(self, message: Message) -> Message:
+        fields, state = message.fields, self._states[message.fields["state"]]
+        if not isinstance(state, PortableState):
+            raise RequestError("pages of this backend cannot be copied")
+        number, is_page = fields["number"], fields["what"] == "page"
+        if message.kind == "read":
+            return Message("done", arrays={"bytes": (state.read_page if is_page else state.read_slot)(number)})
+        (state.write_page if is_page else state.write_slot)(number, message.arrays["bytes"])
+        return Message("done")
+
+    def _time(self, is_on: bool) -> Message:
+        if self._times is not None:
+            self._times.close()
+            self._times = None
+        if is_on:
+            self._times = ExitStack()
+            self._timed = self._times.enter_context(self.program.timed())
+        return Message("done", {"times": [int(n) for n in self._timed]})
+
+
+def _error(error: Exception) -> Message:
+    """The error, as the other process can raise it."""
+    fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, WoollyError):
+        fields["code"] = error.code
+    else:
+        fields["message"] = f"{type(error).__name__}: {error}"
+    if isinstance(error, RequestError):
+        fields |= {"field": error.field, "names": list(error.names)}
+    return Message("error", fields)
