@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": "Talk with a model.",
     "serve": "Answer over HTTP, as OpenAI's API does.",
     "batch": "Answer a file of requests.",
+    "stage": "Hold a part of a model that is larger than one machine.",
     "launch": "Start a coding agent with a model of this machine.",
     "pull": "Fetch a model.",
     "list": "List the models on this machine.",

@@ -35,11 +35,12 @@ from woolly.errors import RequestError
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.options import ChatOptions, GenerateOptions
+from woolly.llm.over_stages import parse_stages
 from woolly.llm.presets import defaults_of
-from woolly.llm.progress import progress_bar
+from woolly.llm.progress import check_progress, progress_bar
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
-from woolly.llm.speculation import open_draft, own_draft
+from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.texts import TextReader
 from woolly.plan import Plan
 from woolly.runtime import Options, parse_size
@@ -85,6 +86,8 @@ class LLM(RequestMaker, TextReader, OnDisk):
         preset: str | None = None,
         cache_disk: int | str | None = None,
         cache_disk_folder: str | os.PathLike[str] | None = None,
+        stages: Sequence[str] | None = None,
+        stage_token_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
@@ -107,6 +110,8 @@ class LLM(RequestMaker, TextReader, OnDisk):
         system prompt, context and sampling hold where a call gives none; by default the one of the model's name, if
         there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
         "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
+        `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
+        the token of `stage_token_file`.
         """
         counts = {"max_running": max_running, "draft_tokens": draft_tokens, "chunk": 1 if chunk is None else chunk}
         for name, value in counts.items():
@@ -116,22 +121,20 @@ class LLM(RequestMaker, TextReader, OnDisk):
             raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
         options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
         named = named_adapters(adapters)
-        guesses: str | os.PathLike[str] | None
-        if isinstance(speculation, LLM):
-            _ = speculation.engine  # raises if it was closed
-            # Not its program: the logits of a run are a view that a run for the other engine would overwrite.
-            guesses = speculation.path
-        else:
-            guesses = speculation
+        guesses = guess_source(speculation)
+        places = parse_stages(
+            stages, stage_token_file, adapters=named, control_vectors=control_vectors, cache_disk=cache_disk
+        )
         loaded = load_model(
             model,
             backend,
             options,
             adapters=named,
             ctx=ctx,
-            draft=own_draft(guesses),
+            draft=own_draft("none" if places is not None and guesses == "auto" else guesses),
             control_vectors=scaled_files(control_vectors),
             control_vector_layers=control_vector_layers,
+            stages=places,
         )
         self.path: Path = loaded.path
         self.tokenizer = loaded.tokenizer
@@ -290,7 +293,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         A request that fails, as by a callback of its own, raises; in a list its Completion carries the error.
         """
         many = is_list_of_prompts(prompt)
-        _check_progress(stream, progress)
+        check_progress(stream, progress)
         groups = self.prepare(prompt, params, **options)
         if stream:
             if many:
@@ -355,7 +358,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         Control tokens that are written out in a message's content are control tokens, as in other engines: check
         content that you do not trust.
         """
-        _check_progress(stream, progress)
+        check_progress(stream, progress)
         if stream:
             return ChatStream(self.driver, *self.prepare_chat(messages, params, **options))
         chats = self.prepare_chats(messages, params, **options)
@@ -393,8 +396,3 @@ class LLM(RequestMaker, TextReader, OnDisk):
     def _unload(self) -> None:
         while self._loaded:
             self._loaded.pop().close()
-
-
-def _check_progress(stream: bool, progress: bool) -> None:
-    if stream and progress:
-        raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from woolly.engine.request import Request
+from woolly.errors import RequestError
 
-__all__ = ["progress_bar", "texts_bar"]
+__all__ = ["check_progress", "progress_bar", "texts_bar"]
 
 
 @contextmanager
@@ -45,3 +46,9 @@ def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
     with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("texts", total=n_texts)
         yield lambda n_done: bar.update(task, completed=n_done)
+
+
+def check_progress(stream: bool, progress: bool) -> None:
+    """Refuses a bar for a stream."""
+    if stream and progress:
+        raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")

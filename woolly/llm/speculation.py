@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Protocol
 
 from woolly.engine import (
     Draft,
     DraftModel,
+    Engine,
     LoadedModel,
     MtpDraft,
     PromptLookup,
@@ -16,7 +19,28 @@ from woolly.engine import (
 )
 from woolly.runtime import Options
 
-__all__ = ["open_draft", "own_draft"]
+__all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
+
+
+class Opened(Protocol):
+    """An open LLM, as far as a draft needs it."""
+
+    path: Path
+
+    @property
+    def engine(self) -> Engine:
+        """Raises if it was closed."""
+
+
+def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | os.PathLike[str] | None:
+    """The name or file of what guesses tokens. An open LLM gives its file.
+
+    Not its program: the logits of a run are a view that a run for the other engine would overwrite.
+    """
+    if speculation is None or isinstance(speculation, (str, os.PathLike)):
+        return speculation
+    _ = speculation.engine
+    return speculation.path
 
 
 def own_draft(speculation: object) -> bool | None:

@@ -1,0 +1,274 @@
+"""A model in stages writes what it writes in one process, also if a stage is lost in the middle of an answer."""
+
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import Tiny, write_tiny
+from tests.cluster.stages import TOKEN, Process, names, on_threads, token_file, wait_for
+from woolly import LLM, RequestError, SamplingParams
+from woolly.errors import StageError
+from woolly.runtime import Stages
+from woolly.runtime.pipeline import place as places
+
+PROMPTS = ["the sheep and the", "rivers in the and", "the sheep and the shepherd" * 6]
+PARAMS = [
+    SamplingParams(seed=1, temperature=0.8, max_tokens=24, ignore_eos=True),
+    SamplingParams(seed=2, temperature=1.2, max_tokens=24, ignore_eos=True, repeat_penalty=1.2),
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2),
+]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny(Tiny("five", "llama", n_layers=5, tied=False), tmp_path_factory.mktemp("model") / "five.gguf")
+
+
+@contextmanager
+def over(stages, path, folder, **options):
+    """The model over stages that were started."""
+    given = {"ctx": 256, "stages": stages, "stage_token_file": token_file(folder)}
+    with LLM(path, **(given | options)) as llm:
+        yield llm
+
+
+def texts(llm, **options):
+    return [one.text for one in llm.generate(PROMPTS, PARAMS, **options)]
+
+
+def alone(path, **options):
+    with LLM(path, **({"ctx": 256, "threads": 1} | options)) as llm:
+        return texts(llm)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_requests_that_run_together_in_stages_give_the_text_of_one_process(model, tmp_path, n):
+    with on_threads(model, n) as stages, over(names(stages), model, tmp_path) as llm:
+        assert texts(llm) == alone(model)
+        found = [layers for _, *layers in llm.engine.program.layers]
+        assert found[0][0] == 0 and found[-1][1] == 4 and len(found) == n
+
+
+@pytest.mark.parametrize("name", ["qwen35", "gemma3"])
+def test_models_with_recurrent_state_or_windows_do_too(name, tmp_path):
+    path = write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")
+    options = {"kv_tokens": 512, "max_running": 2, "chunk": 16}
+    with on_threads(path, 2) as stages, over(names(stages), path, tmp_path, **options) as llm:
+        assert texts(llm) == alone(path, **options)
+
+
+def test_prefixes_are_reused_and_guesses_change_nothing(model, tmp_path):
+    with on_threads(model, 2) as stages, over(names(stages), model, tmp_path, speculation="prompt_lookup") as llm:
+        want = alone(model)
+        assert texts(llm) == want
+        n_hits = llm.prefix_stats().hit_tokens
+        assert texts(llm) == want
+        assert llm.prefix_stats().hit_tokens > n_hits
+    with on_threads(model, 2) as stages, over(names(stages), model, tmp_path, speculation=str(model)) as llm:
+        assert texts(llm) == want
+
+
+def test_values_logits_and_the_identity_are_those_of_one_process(model, tmp_path):
+    ids = list(range(5, 75))
+    with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm, LLM(model, ctx=256) as one:
+        np.testing.assert_array_equal(llm.logits(ids), one.logits(ids))
+        for step in ("blk.0", "blk.2", "blk.4", "output_norm"):
+            np.testing.assert_array_equal(llm.hidden(ids, step), one.hidden(ids, step))
+        np.testing.assert_array_equal(llm.embed("sheep", pooling="mean"), one.embed("sheep", pooling="mean"))
+        assert llm.identity() == one.identity()
+        assert llm.engine.state.page_bytes == one.engine.state.page_bytes
+        assert llm.engine.program.weight_stats().n_bytes == one.engine.program.weight_stats().n_bytes
+        seen = []
+        llm.generate("the", max_tokens=1, hooks={"blk.1": lambda positions, values: seen.append(values.shape)})
+        assert seen == [(1, 64)]
+        with llm.engine.program.timed() as times:
+            llm.logits(ids)
+        assert len(times) == len(llm.engine.program.running_plan.steps) and sum(times) > 0
+
+
+def test_an_answer_can_be_cancelled_and_the_others_go_on(model, tmp_path):
+    with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm:
+        stream = llm.generate("the sheep", max_tokens=200, ignore_eos=True, stream=True)
+        next(iter(stream))
+        stream.close()
+        assert texts(llm) == alone(model)
+
+
+def test_a_stage_that_is_killed_in_the_middle_of_an_answer_costs_no_answer(model, tmp_path):
+    token = token_file(tmp_path)
+    victim = Process(model, token)
+    try:
+        with on_threads(model, 1) as others, over([*names(others), victim.name], model, tmp_path) as llm:
+            answers = ["" for _ in PROMPTS]
+            is_running = threading.Event()
+
+            def ask(i):
+                for chunk in llm.generate(PROMPTS[i], PARAMS[i], stream=True):
+                    answers[i] += chunk.text
+                    is_running.set()
+
+            askers = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+            for asker in askers:
+                asker.start()
+            assert is_running.wait(60)
+            victim.kill()
+            victim = Process(model, token, victim.name)
+            for asker in askers:
+                asker.join()
+            assert answers == alone(model)
+            assert texts(llm) == answers
+    finally:
+        victim.kill()
+
+
+def test_another_stage_takes_the_place_of_a_lost_one(model, tmp_path):
+    with on_threads(model, 3) as stages:
+        first, second, spare = names(stages)
+        with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
+            want = texts(llm)
+            stages[1].close()
+            assert texts(llm) == want == alone(model)
+            assert llm.engine.program.layers[1][0] == f"stage {spare}"
+            ids = list(range(40))
+            np.testing.assert_array_equal(llm.logits(ids), llm.logits(ids))
+
+
+@pytest.mark.parametrize("reader", ["logits", "embed"])
+def test_readings_begin_again_when_a_stage_was_lost(model, tmp_path, reader):
+    with on_threads(model, 3) as stages:
+        first, second, spare = names(stages)
+        with over([first, f"{second}|{spare}"], model, tmp_path, chunk=32) as llm:
+            ask = {
+                "logits": lambda: llm.logits(list(range(100))),
+                "embed": lambda: llm.embed("ab" * 50, pooling="mean"),
+            }
+            want = ask[reader]()
+            stages[1].close()
+            np.testing.assert_array_equal(ask[reader](), want)
+
+
+def test_a_stage_that_stays_away_ends_the_answers_with_its_name_and_later_ones_work(model, tmp_path, monkeypatch):
+    with on_threads(model, 2) as stages:
+        listed = names(stages)
+        parsed = Stages.parse(listed, token_file(tmp_path))
+        monkeypatch.setattr(Stages, "parse", lambda *_: Stages(parsed.places, TOKEN, patience=0.0))
+        with over(listed, model, tmp_path) as llm:
+            want = texts(llm)
+            stages[1].close()
+            with pytest.raises(StageError, match=f"stage {listed[1]} cannot be reached"):
+                llm.generate("the", max_tokens=2)
+            host, _, port = listed[1].partition(":")
+            with on_threads(model, 1, host=host, port=int(port)):
+                assert texts(llm) == want
+
+
+def test_an_llm_that_waits_for_a_stage_can_be_closed(model, tmp_path):
+    with on_threads(model, 2) as stages, over(names(stages), model, tmp_path) as llm:
+        stages[1].close()
+        stream = llm.generate("the", max_tokens=5, stream=True)
+        got = []
+        reader = threading.Thread(target=lambda: got.extend(stream))
+        reader.start()
+        wait_for(lambda: llm.engine.scheduler.running)
+        llm.close()
+        reader.join()
+
+
+def test_what_is_not_the_same_model_token_or_arithmetic_is_refused(model, tmp_path, monkeypatch):
+    other = write_tiny(Tiny("other", "llama", n_layers=5, tied=False), tmp_path / "other.gguf")
+    with (
+        on_threads(other, 1) as stages,
+        pytest.raises(StageError, match=r"holds other\.gguf, whose bytes are not those"),
+    ):
+        LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
+    with on_threads(model, 1) as stages:
+        wrong = tmp_path / "wrong"
+        wrong.write_bytes(b"another token, long enough")
+        wrong.chmod(0o600)
+        with pytest.raises(StageError, match="the token is not the one of the other side"):
+            LLM(model, stages=names(stages), stage_token_file=wrong)
+        monkeypatch.setattr("woolly.cluster.stage.ARITHMETIC", 0)
+        with pytest.raises(StageError, match="has arithmetic 0, the engine's"):
+            LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
+
+
+def test_a_stage_that_computes_other_bits_does_not_take_a_place(model, tmp_path, monkeypatch):
+    with on_threads(model, 3) as stages:
+        first, second, spare = names(stages)
+        with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
+            monkeypatch.setattr("woolly.cluster.stage._probe", lambda program: "others")
+            monkeypatch.setattr(
+                type(llm.engine.program), "_keep_trying", lambda self, attempt, is_lost=False: attempt()
+            )
+            stages[1].close()
+            with pytest.raises(StageError, match="computes other bits"):
+                llm.generate("the", max_tokens=2)
+
+
+def test_a_stage_computes_for_one_process_at_a_time(model, tmp_path, monkeypatch):
+    with on_threads(model, 1) as stages, over(names(stages), model, tmp_path) as llm:
+        monkeypatch.setattr("woolly.runtime.pipeline.program._AGAIN", 0.01)
+        parsed = Stages.parse(names(stages), token_file(tmp_path))
+        monkeypatch.setattr(Stages, "parse", lambda *_: Stages(parsed.places, TOKEN, patience=0.1))
+        with pytest.raises(StageError, match="computes for another process"):
+            LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
+        assert texts(llm) == alone(model)
+
+
+def test_a_silent_stage_is_lost(model, tmp_path, monkeypatch):
+    with on_threads(model, 3) as stages:
+        first, second, spare = names(stages)
+        with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
+            want = texts(llm)
+            silent = threading.Event()
+            monkeypatch.setattr(places, "SILENCE", 0.3)
+            session = stages[1]._owner
+            monkeypatch.setattr(session, "_answer", lambda message: silent.wait(60) and None)
+            monkeypatch.setattr(session, "_beat", lambda silence: None)
+            # The stage that is silent still listens; it must not be asked again.
+            monkeypatch.setattr(stages[1], "_handle", lambda sock, host: sock.close())
+            assert texts(llm) == want
+            silent.set()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stages": ["nowhere"]}, "stages has 'nowhere'; HOST:PORT was expected"),
+        ({"stages": "127.0.0.1:1"}, "a list of HOST:PORT was expected"),
+        ({"stage_token_file": None}, "stages are given without stage_token_file"),
+        ({"stage_token_file": "absent"}, "absent, which cannot be read"),
+        ({"cache_disk": "1GB"}, "cache_disk is given with stages"),
+        ({"adapters": ["a.gguf"]}, "adapters is given with stages"),
+        ({"control_vectors": ["a.gguf"]}, "control_vectors is given with stages"),
+        ({"speculation": "mtp"}, "speculation is 'mtp'"),
+    ],
+)
+def test_what_stages_cannot_do_is_refused_by_name(model, tmp_path, options, sentence):
+    given = {"stages": ["127.0.0.1:1"], "stage_token_file": token_file(tmp_path)}
+    with pytest.raises(RequestError, match=sentence):
+        LLM(model, **(given | options))
+
+
+def test_a_short_token_is_refused_and_a_readable_one_gives_a_warning(model, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("short\n")
+    with pytest.raises(RequestError, match="short enough to guess"):
+        LLM(model, stages=["127.0.0.1:1"], stage_token_file=file)
+    file.write_bytes(TOKEN)
+    file.chmod(0o644)
+    with pytest.warns(UserWarning, match="others can read the token"):
+        Stages.parse(["127.0.0.1:1"], file)
+
+
+def test_more_stages_than_layers_are_refused(model, tmp_path):
+    with on_threads(model, 6) as stages, pytest.raises(RequestError, match="6 stages are given"):
+        LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))

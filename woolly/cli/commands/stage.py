@@ -1,0 +1,62 @@
+"""`woolly stage`: some layers of a model, for an engine elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
+from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import tell
+
+__all__ = ["stage"]
+
+
+@command(
+    MODEL,
+    NAMED,
+    Option("--listen", "Address to listen at; port 0: any free port.", default="127.0.0.1:7070", metavar="HOST:PORT"),
+    Option("--token-file", "File with the token that the engine must know.", Path, to="stage_token_file"),
+    THREADS,
+    WEIGHT_MEMORY,
+)
+def stage(
+    model: str | None,
+    named: str | None,
+    listen: str,
+    stage_token_file: Path | None,
+    threads: int | None,
+    weight_memory: str | None,
+) -> None:
+    """Hold a part of a model that is larger than one machine, for `woolly serve --stages`.
+
+    The engine says which layers, by the memory of each stage. All have the same file and the same token. What travels
+    is authenticated and not encrypted: use a private network.
+    """
+    from woolly.cluster.stage import Stage
+    from woolly.runtime.stages import parse_address, read_token
+
+    name = one_model("stage", model, named)
+    if stage_token_file is None:
+        raise UsageError(
+            "a token was expected: woolly stage MODEL --token-file FILE, a file with 16 characters or more"
+        )
+    host, port = parse_address("listen", listen)
+    part = Stage(
+        name,
+        read_token(stage_token_file),
+        host=host,
+        port=port,
+        threads=threads,
+        weight_memory=weight_memory,
+        tell=lambda line: tell(f"stage: {line}"),
+    )
+    try:
+        host, port = part.address
+        click.echo(f"a stage of {part.file.path.name} listens at {f'[{host}]' if ':' in host else host}:{port}")
+        part.serve()
+    finally:
+        part.close()
