@@ -107,24 +107,28 @@ def test_a_stage_that_is_killed_in_the_middle_of_an_answer_costs_no_answer(model
     victim = Process(model, token)
     try:
         with on_threads(model, 1) as others, over([*names(others), victim.name], model, tmp_path) as llm:
-            answers = ["" for _ in PROMPTS]
-            is_running = threading.Event()
+            is_running, is_killed, calls = threading.Event(), threading.Event(), []
 
-            def ask(i):
-                for chunk in llm.generate(PROMPTS[i], PARAMS[i], stream=True):
-                    answers[i] += chunk.text
+            def hold(positions, values):
+                """Holds the step in which the seventh token comes until the stage is gone."""
+                calls.append(positions)
+                if len(calls) == 7:
                     is_running.set()
+                    is_killed.wait(60)
 
-            askers = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
-            for asker in askers:
-                asker.start()
+            answers = []
+            asker = threading.Thread(
+                target=lambda: answers.extend(llm.generate(PROMPTS, PARAMS, hooks={"blk.0": hold}))
+            )
+            asker.start()
             assert is_running.wait(60)
             victim.kill()
             victim = Process(model, token, victim.name)
-            for asker in askers:
-                asker.join()
-            assert answers == alone(model)
-            assert texts(llm) == answers
+            is_killed.set()
+            asker.join()
+            assert [answer.text for answer in answers] == alone(model)
+            assert llm.engine.scheduler.n_preemptions == len(PROMPTS)
+            assert texts(llm) == [answer.text for answer in answers]
     finally:
         victim.kill()
 

@@ -26,11 +26,10 @@ from woolly.engine.held import HeldRows
 from woolly.engine.hooks import Hook
 from woolly.engine.meaning import Reader
 from woolly.engine.request import FinishReason, Request
-from woolly.engine.runner import Runner
+from woolly.engine.runner import Runner, read_values
 from woolly.engine.scheduler import Scheduler
 from woolly.engine.sight import Sight
 from woolly.engine.step_names import find_step
-from woolly.engine.values import read_values
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, LostState, PortableState, Program, State, pages_for
 from woolly.sampling.params import SamplingParams
