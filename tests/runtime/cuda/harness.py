@@ -17,14 +17,15 @@ from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
 # struct Batch of native/cuda/common.cuh.
-_COUNTS = "n_rows n_sequences n_output max_pages n_keeps n_adapters is_hidden_normed n_longest".split(" ")
-_POINTERS = (
-    *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
-    *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
-)
 BATCH = np.dtype(
-    [*((name, np.int32) for name in _COUNTS), *((name, np.uint64) for name in _POINTERS), ("n_turns", np.int32)]
-    + [("pad", np.int32)]
+    [
+        *((name, np.int32) for name in ("n_rows", "n_sequences", "n_output", "max_pages")),
+        *((name, np.int32) for name in ("n_keeps", "n_adapters", "is_hidden_normed", "n_longest")),
+        *((name, np.uint64) for name in ("tokens", "positions", "sequences", "offsets", "output_rows")),
+        *((name, np.uint64) for name in ("slots_in", "slots_out", "keeps", "adapters", "hidden")),
+        *((name, np.uint64) for name in ("cosines", "sines", "slots", "entries")),
+        *((name, np.int32) for name in ("n_turns", "pad")),
+    ]
 )
 
 

@@ -1,0 +1,223 @@
+"""Emitters of ops of rows and elements: native/cuda/embed.cu, rows.cu and norms.cu."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly import _native
+from woolly.errors import UnsupportedError
+from woolly.plan import Step, Weight
+from woolly.quant import GGMLType
+from woolly.runtime.cuda.device import Address, Argument
+from woolly.runtime.cuda.emit import Emitter, Rows, emits
+
+__all__ = ["ACTIVATIONS", "threads_for"]
+
+# Numbers of native/cuda/activations.cuh, in order.
+ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped")
+_POOLS = ("mean", "first", "last")
+_BLOCK = 256  # threads
+_NONE = Address(0)
+
+# Types of tables, and the codebook that each needs.
+_TABLES: dict[GGMLType, str] = {
+    **dict.fromkeys((GGMLType.F32, GGMLType.F16, GGMLType.BF16), ""),
+    **dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0), ""),
+    **dict.fromkeys((GGMLType.Q2_K, GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K), ""),
+    **dict.fromkeys((GGMLType.IQ4_NL, GGMLType.IQ4_XS, GGMLType.MXFP4, GGMLType.NVFP4), ""),
+    **dict.fromkeys((GGMLType.TQ1_0, GGMLType.TQ2_0), ""),
+    **{t: t.name for t in (GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S, GGMLType.IQ3_XXS, GGMLType.IQ3_S)},
+    **dict.fromkeys((GGMLType.IQ1_S, GGMLType.IQ1_M), "IQ1"),
+}
+
+
+def threads_for(n: int, most: int = _BLOCK) -> int:
+    """Threads of a block that shares n elements: whole warps."""
+    return min(most, -(-n // 32) * 32)
+
+
+def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 1) -> None:
+    """A kernel over the elements of the step's value: inputs, weights, output, width, kind, then `args`.
+
+    A thread takes `each` columns side by side.
+    """
+    value = step.output
+    columns = -(-e.width(value) // each)
+    threads = threads_for(columns)
+    grid = (Rows(e.kind(value)), -(-columns // (4 // each * threads)))
+    inputs = [e.value(v) for v in step.inputs]
+    weights = [e.vector(w.name) for w in step.weights]
+    e.launch(kernel, grid, threads, *inputs, *weights, e.value(value), e.width(value), e.kind(value), *args)
+
+
+def _table(e: Emitter, weight: Weight) -> tuple[str, Address, Address]:
+    """The name of a table's type, its bytes, and its codebook."""
+    if weight.type not in _TABLES:
+        raise UnsupportedError(f"the cuda backend has no tables of {weight.type.name}")
+    points, book = _NONE, _TABLES[weight.type]
+    if book:
+        values = np.frombuffer(_native.codebooks()[book], np.int8)
+        points = e.array(f"codebook {book}", values.nbytes, lambda: values)
+    return weight.type.name, e.raw(weight.name), points
+
+
+@emits("embed")
+def _embed(e: Emitter, step: Step) -> None:
+    name, table, points = _table(e, step.weights[0])
+    width = e.width(step.output)
+    grid = (Rows(0), -(-width // (4 * threads_for(width))))
+    e.launch(f"embed_{name}", grid, threads_for(width), table, points, e.value(step.output), width)
+
+
+@emits("embed_position")
+def _embed_position(e: Emitter, step: Step) -> None:
+    name, table, points = _table(e, step.weights[0])
+    value, width = step.output, e.width(step.output)
+    grid = (Rows(e.kind(value)), -(-width // (4 * threads_for(width))))
+    x, y = e.value(step.inputs[0]), e.value(value)
+    e.launch(f"embed_position_{name}", grid, threads_for(width), table, points, x, y, width, e.kind(value))
+
+
+@emits("embed_type")
+def _embed_type(e: Emitter, step: Step) -> None:
+    width = e.width(step.output)
+    table, x, y = e.vector(step.weights[0].name), e.value(step.inputs[0]), e.value(step.output)
+    e.launch("embed_type", (Rows(0),), threads_for(width), table, x, y, width, step.integer("separator"))
+
+
+@emits("add")
+def _add(e: Emitter, step: Step) -> None:
+    _elements(e, "add", step, each=4)
+
+
+@emits("scale", "softcap", "xielu")
+def _numbers(e: Emitter, step: Step) -> None:
+    _elements(e, step.op, step, *(step.number(name) for name in step.kind.attributes), each=4)
+
+
+@emits("act")
+def _act(e: Emitter, step: Step) -> None:
+    _elements(e, "act", step, ACTIVATIONS.index(step.text("kind")), each=4)
+
+
+@emits("glu")
+def _glu(e: Emitter, step: Step) -> None:
+    _elements(e, "glu", step, ACTIVATIONS.index(step.text("act")), step.number("limit"), each=4)
+
+
+@emits("mul")
+def _mul(e: Emitter, step: Step) -> None:
+    run = e.width(step.inputs[0]) // e.width(step.inputs[1])
+    _elements(e, "mul", step, run, each=4 if run == 1 else 1)
+
+
+@emits("gain")
+def _gain(e: Emitter, step: Step) -> None:
+    _elements(e, "gain", step, step.weights[0].shape[0], max(1, step.integer("run")))
+
+
+@emits("shift")
+def _shift(e: Emitter, step: Step) -> None:
+    _elements(e, "shift", step, step.weights[0].shape[0])
+
+
+@emits("lerp")
+def _lerp(e: Emitter, step: Step) -> None:
+    _elements(e, "lerp", step, e.width(step.inputs[0]))
+
+
+@emits("columns")
+def _columns(e: Emitter, step: Step) -> None:
+    width, first = e.width(step.inputs[0]), step.integer("first")
+    _elements(e, "columns", step, width, width // step.integer("groups"), first, step.integer("last") - first)
+
+
+@emits("join")
+def _join(e: Emitter, step: Step) -> None:
+    heads, is_shared = step.integer("heads"), step.integer("shared")
+    n_a, n_b = (e.width(value) for value in step.inputs)
+    _elements(e, "join", step, n_a // heads, n_b if is_shared else n_b // heads, is_shared)
+
+
+@emits("rope")
+def _rope(e: Emitter, step: Step) -> None:
+    rope = step.rope()
+    assert rope is not None
+    value = step.output
+    threads = threads_for(e.width(value))
+    grid = (Rows(e.kind(value)), -(-e.width(value) // (4 * threads)))
+    style = int(rope.style == "adjacent")
+    args: list[Argument] = [e.value(step.inputs[0]), e.value(value), e.width(value), e.kind(value)]
+    e.launch("rope", grid, threads, *args, rope.head_dim, rope.n_rot, style, e.column(step))
+
+
+@emits("output_rows")
+def _output_rows(e: Emitter, step: Step) -> None:
+    width = e.width(step.output)
+    grid = (Rows(1), -(-width // (4 * threads_for(width))))
+    e.launch("output_rows", grid, threads_for(width), e.value(step.inputs[0]), e.value(step.output), width, kind=1)
+
+
+@emits("adapt")
+def _adapt(e: Emitter, step: Step) -> None:
+    _elements(e, "adapt", step, step.integer("adapter"), step.number("factor"))
+
+
+def _groups(e: Emitter, kernel: str, step: Step, n: int, weights: list[Address], *args: Argument) -> None:
+    """A kernel with a block for each group of n columns: inputs, weights, output, kind, n, then `args`."""
+    value = step.output
+    grid = (Rows(e.kind(value)), e.width(value) // n)
+    inputs = [e.value(v) for v in step.inputs]
+    e.launch(kernel, grid, threads_for(-(-n // 4)), *inputs, *weights, e.value(value), e.kind(value), n, *args)
+
+
+@emits("rms_norm")
+def _rms_norm(e: Emitter, step: Step) -> None:
+    n = step.weights[0].shape[0] if step.weights else step.integer("group")
+    weight = e.vector(step.weights[0].name) if step.weights else _NONE
+    _groups(e, "rms_norm", step, n, [weight], step.number("eps"))
+
+
+@emits("hidden")
+def _hidden(e: Emitter, step: Step) -> None:
+    n = e.width(step.output)
+    weight = e.vector(step.weights[0].name)
+    e.launch("hidden", (Rows(0),), threads_for(-(-n // 4)), weight, e.value(step.output), n, step.number("eps"))
+
+
+@emits("layer_norm")
+def _layer_norm(e: Emitter, step: Step) -> None:
+    n = step.integer("group")
+    weights = [*(e.vector(w.name) for w in step.weights), _NONE, _NONE][:2]
+    has_own = bool(step.weights) and len(step.weights[0].shape) > 1 and step.weights[0].shape[0] > 1
+    _groups(e, "layer_norm", step, n, weights, n if has_own else 0, step.number("eps"))
+
+
+@emits("peaks")
+def _peaks(e: Emitter, step: Step) -> None:
+    _groups(e, "peaks", step, e.width(step.output), [], step.number("deviations"))
+
+
+@emits("match")
+def _match(e: Emitter, step: Step) -> None:
+    _groups(e, "match", step, e.width(step.inputs[1]), [], step.number("least"))
+
+
+@emits("mix")
+def _mix(e: Emitter, step: Step) -> None:
+    streams = step.integer("streams")
+    _groups(e, "mix", step, e.width(step.inputs[0]) // streams, [], streams, step.number("plus"))
+
+
+@emits("dots")
+def _dots(e: Emitter, step: Step) -> None:
+    a, b = (e.value(v) for v in step.inputs)
+    value, n = step.output, step.integer("group")
+    e.launch("dots", (Rows(e.kind(value)), e.width(value)), threads_for(n), a, b, e.value(value), e.kind(value), n)
+
+
+@emits("pool")
+def _pool(e: Emitter, step: Step) -> None:
+    width, which = e.width(step.output), _POOLS.index(step.text("kind"))
+    grid = (Rows(1), -(-width // threads_for(width)))
+    e.launch("pool", grid, threads_for(width), e.value(step.inputs[0]), e.value(step.output), width, which, kind=1)
