@@ -1,0 +1,263 @@
+// Recurrent layers: the rows of a sequence in order, from a slot and into others. Columns of a state do not see each
+// other, so a few lanes have one column each and keep it in registers from the first row to the last.
+#include "common.cuh"
+
+constexpr int LANES = 8;     // of a column
+constexpr int COLUMNS = 16;  // of a block
+
+// The sum over the lanes of a column, for each of them.
+__device__ inline float over_lanes(float x) {
+    for (int n = 1; n < LANES; n *= 2) x += __shfl_xor_sync(ALL_LANES, x, n);
+    return x;
+}
+
+// A column of n_keys numbers: lane l of it has keys l, l + LANES, ... Keys beyond the last are 0.
+template <int EACH>
+struct Column {
+    float s[EACH];
+    int n_keys, lane, at, step;  // key i lies at `at` + i * step of a slot
+    bool is_real;                // lanes beyond the last column take part in sums
+
+    __device__ Column(int n_keys, int at, int step, bool is_real)
+        : n_keys(n_keys), lane(threadIdx.x % LANES), at(at), step(step), is_real(is_real) {}
+
+    __device__ int key(int m) const { return lane + m * LANES; }
+    __device__ bool has(int m) const { return key(m) < n_keys; }
+    // Of a row of keys, the lane's number m.
+    __device__ float of(const float* row, int m) const { return has(m) ? row[key(m)] : 0.0f; }
+
+    __device__ void load(const float* slot) {
+        for (int m = 0; m < EACH; m++) s[m] = slot && is_real && has(m) ? slot[at + key(m) * step] : 0.0f;
+    }
+    __device__ void store(float* slot) const {
+        for (int m = 0; m < EACH; m++)
+            if (is_real && has(m)) slot[at + key(m) * step] = s[m];
+    }
+};
+
+// Calls advance(row) for the rows of each sequence of the block in order, and keeps the state where the batch says.
+template <int EACH, class F>
+__device__ inline void scan(const Batch* b, int entry, long long numbers, Column<EACH>& column, F advance) {
+    float* const slots = b->slots[entry];
+    for (int s = blockIdx.z; s < b->n_sequences; s += gridDim.z) {
+        const int source = b->slots_in[s];
+        column.load(source < 0 ? nullptr : slots + source * numbers);
+        for (int row = b->offsets[s]; row < b->offsets[s + 1]; row++) {
+            advance(row);
+            for (int i = 0; i < b->n_keeps; i++)
+                if (b->keeps[2 * i] == row) column.store(slots + b->keeps[2 * i + 1] * numbers);
+        }
+        column.store(slots + b->slots_out[s] * numbers);
+    }
+}
+
+// The gated delta rule. Blocks of (columns, heads of v, sequences).
+template <int EACH>
+__device__ inline void delta_net(const Batch* b, const float* q, const float* k, const float* v, const float* decay,
+                                 const float* beta, float* y, int entry, int heads_k, int heads_v, int head, int head_v,
+                                 int is_mod, int is_wide, float eps) {
+    const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
+    const int serves = is_mod ? h % heads_k : h / (heads_v / heads_k);
+    const long long numbers = (long long)heads_v * head * head_v;
+    const float shrink_q = 1.0f / sqrtf(float(head));
+    Column<EACH> column(head, h * head * head_v + j, head_v, j < head_v);
+    scan(b, entry, numbers, column, [&](int row) {
+        const float* const qs = q + ((long long)row * heads_k + serves) * head;
+        const float* const ks = k + ((long long)row * heads_k + serves) * head;
+        float keys[EACH], asked[EACH], square_q = 0.0f, square_k = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            keys[m] = column.of(ks, m);
+            asked[m] = column.of(qs, m);
+            square_k = fmaf(keys[m], keys[m], square_k);
+            square_q = fmaf(asked[m], asked[m], square_q);
+        }
+        const float norm_k = 1.0f / sqrtf(over_lanes(square_k) + eps);
+        const float norm_q = 1.0f / sqrtf(over_lanes(square_q) + eps) * shrink_q;
+        const float fade = is_wide ? 0.0f : expf(decay[(long long)row * heads_v + h]);
+        float seen = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            keys[m] *= norm_k;
+            column.s[m] *= is_wide ? expf(column.of(decay + ((long long)row * heads_v + h) * head, m)) : fade;
+            seen = fmaf(column.s[m], keys[m], seen);
+        }
+        seen = over_lanes(seen);
+        const long long at = ((long long)row * heads_v + h) * head_v + j;
+        const float delta = column.is_real ? beta[(long long)row * heads_v + h] * (v[at] - seen) : 0.0f;
+        float sum = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            column.s[m] = fmaf(keys[m], delta, column.s[m]);
+            sum = fmaf(column.s[m], asked[m] * norm_q, sum);
+        }
+        sum = over_lanes(sum);
+        if (column.is_real && column.lane == 0) y[at] = sum;
+    });
+}
+
+// Mamba: each column has a state of its own, [width][n]. Blocks of (columns, 1, sequences).
+template <int EACH>
+__device__ inline void scan_mamba(const Batch* b, const float* x, const float* dt, const float* in, const float* out,
+                                  const float* a, const float* d, float* y, int entry, int width, int n) {
+    const int j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
+    Column<EACH> column(n, j * n, 1, j < width);
+    float rates[EACH];
+    for (int m = 0; m < EACH; m++) rates[m] = column.is_real ? column.of(a + (long long)j * n, m) : 0.0f;
+    const float skip = column.is_real ? d[j] : 0.0f;
+    scan(b, entry, (long long)width * n, column, [&](int row) {
+        const long long at = (long long)row * width + j;
+        const float time = column.is_real ? dt[at] : 0.0f, value = column.is_real ? x[at] : 0.0f;
+        const float added = time * value;
+        float sum = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            const float write = column.of(in + (long long)row * n, m), read = column.of(out + (long long)row * n, m);
+            column.s[m] = fmaf(column.s[m], expf(time * rates[m]), added * write);
+            sum = fmaf(column.s[m], read, sum);
+        }
+        sum = over_lanes(sum);
+        if (column.is_real && column.lane == 0) y[at] = fmaf(skip, value, sum);
+    });
+}
+
+// Mamba 2: S = e^(dt a) S + b (dt x)^T per head. Blocks of (columns, heads, sequences).
+template <int EACH>
+__device__ inline void scan_mamba2(const Batch* b, const float* x, const float* dt, const float* in, const float* out,
+                                   const float* a, const float* d, float* y, int entry, int heads, int groups, int n,
+                                   int head) {
+    const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
+    const int group = h / (heads / groups);
+    Column<EACH> column(n, h * n * head + j, head, j < head);
+    scan(b, entry, (long long)heads * n * head, column, [&](int row) {
+        const long long at = ((long long)row * heads + h) * head + j;
+        const float time = dt[(long long)row * heads + h], value = column.is_real ? x[at] : 0.0f;
+        const float fade = expf(time * a[h]), added = time * value;
+        float sum = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            const long long first = ((long long)row * groups + group) * n;
+            column.s[m] = fmaf(column.s[m], fade, added * column.of(in + first, m));
+            sum = fmaf(column.s[m], column.of(out + first, m), sum);
+        }
+        sum = over_lanes(sum);
+        if (column.is_real && column.lane == 0) y[at] = fmaf(d[h], value, sum);
+    });
+}
+
+// RWKV-7: S = e^w S + k v^T + p (S^T a)^T per head. Blocks of (columns, heads, sequences).
+template <int EACH>
+__device__ inline void wkv7(const Batch* b, const float* r, const float* w, const float* k, const float* v,
+                            const float* a, const float* p, float* y, int entry, int heads, int head) {
+    const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
+    Column<EACH> column(head, h * head * head + j, head, j < head);
+    scan(b, entry, (long long)heads * head * head, column, [&](int row) {
+        const long long first = ((long long)row * heads + h) * head;
+        float seen = 0.0f;
+        for (int m = 0; m < EACH; m++) seen = fmaf(column.s[m], column.of(a + first, m), seen);
+        seen = over_lanes(seen);
+        const float value = column.is_real ? v[first + j] : 0.0f;
+        float sum = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            const float kept = fmaf(column.s[m], expf(column.of(w + first, m)), column.of(k + first, m) * value);
+            column.s[m] = fmaf(column.of(p + first, m), seen, kept);
+            sum = fmaf(column.s[m], column.of(r + first, m), sum);
+        }
+        sum = over_lanes(sum);
+        if (column.is_real && column.lane == 0) y[first + j] = sum;
+    });
+}
+
+// Lightning attention: S = fade S + k v^T per head. Blocks of (columns, heads, sequences).
+template <int EACH>
+__device__ inline void lightning(const Batch* b, const float* q, const float* k, const float* v, const float* fades,
+                                 float* y, int entry, int heads, int head) {
+    const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
+    Column<EACH> column(head, h * head * head + j, head, j < head);
+    const float fade = fades[h];
+    scan(b, entry, (long long)heads * head * head, column, [&](int row) {
+        const long long first = ((long long)row * heads + h) * head;
+        const float value = column.is_real ? v[first + j] : 0.0f;
+        float sum = 0.0f;
+        for (int m = 0; m < EACH; m++) {
+            column.s[m] = fmaf(column.s[m], fade, column.of(k + first, m) * value);
+            sum = fmaf(column.s[m], column.of(q + first, m), sum);
+        }
+        sum = over_lanes(sum);
+        if (column.is_real && column.lane == 0) y[first + j] = sum;
+    });
+}
+
+// A kernel for states of up to 8 * each keys.
+#define SCANS(each)                                                                                                  \
+    KERNEL(delta_net_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* decay,     \
+                             const float* beta, float* y, int entry, int heads_k, int heads_v, int head, int head_v, \
+                             int is_mod, int is_wide, float eps) {                                                   \
+        delta_net<each>(b, q, k, v, decay, beta, y, entry, heads_k, heads_v, head, head_v, is_mod, is_wide, eps);    \
+    }                                                                                                                \
+    KERNEL(scan_mamba_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,    \
+                              const float* a, const float* d, float* y, int entry, int width, int n) {               \
+        scan_mamba<each>(b, x, dt, in, out, a, d, y, entry, width, n);                                               \
+    }                                                                                                                \
+    KERNEL(scan_mamba2_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,   \
+                               const float* a, const float* d, float* y, int entry, int heads, int groups, int n,    \
+                               int head) {                                                                           \
+        scan_mamba2<each>(b, x, dt, in, out, a, d, y, entry, heads, groups, n, head);                                \
+    }                                                                                                                \
+    KERNEL(wkv7_##each)(const Batch* b, const float* r, const float* w, const float* k, const float* v,              \
+                        const float* a, const float* p, float* y, int entry, int heads, int head) {                  \
+        wkv7<each>(b, r, w, k, v, a, p, y, entry, heads, head);                                                      \
+    }                                                                                                                \
+    KERNEL(lightning_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* fades,     \
+                             float* y, int entry, int heads, int head) {                                             \
+        lightning<each>(b, q, k, v, fades, y, entry, heads, head);                                                   \
+    }
+
+SCANS(2)
+SCANS(4)
+SCANS(8)
+SCANS(16)
+SCANS(32)
+
+// What lies `back` rows before a row, or before the sequence in the slot that it starts from: [tail][width].
+__device__ inline float earlier(const Batch* b, const float* x, const float* slot, int row, int back, int tail,
+                                int width, int c) {
+    const int first = b->offsets[b->sequences[row]];
+    if (row - back >= first) return x[(long long)(row - back) * width + c];
+    return slot ? slot[(tail + row - back - first) * width + c] : 0.0f;
+}
+
+// Calls f(slot) for each slot in which the state after the row is left behind.
+template <class F>
+__device__ inline void leave(const Batch* b, int entry, int row, long long numbers, F f) {
+    const int s = b->sequences[row];
+    for (int i = 0; i < b->n_keeps; i++)
+        if (b->keeps[2 * i] == row) f(b->slots[entry] + b->keeps[2 * i + 1] * numbers);
+    if (row + 1 == b->offsets[s + 1]) f(b->slots[entry] + b->slots_out[s] * numbers);
+}
+
+__device__ inline const float* source_of(const Batch* b, int entry, int row, long long numbers) {
+    const int source = b->slots_in[b->sequences[row]];
+    return source < 0 ? nullptr : b->slots[entry] + source * numbers;
+}
+
+// Each column times a filter over its `taps` latest rows. Blocks of (rows, columns): rows read what is before them.
+KERNEL(conv)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int width, int entry,
+             int taps, int is_silu) {
+    const int row = blockIdx.x, tail = taps - 1, c = blockIdx.y * blockDim.x + threadIdx.x;
+    if (row >= b->n_rows || c >= width) return;
+    const long long numbers = (long long)tail * width;
+    const float* const slot = source_of(b, entry, row, numbers);
+    float sum = 0.0f;
+    for (int i = 0; i < taps; i++)
+        sum = fmaf(earlier(b, x, slot, row, tail - i, tail, width, c), weight[c * taps + i], sum);
+    if (bias) sum += bias[c];
+    y[(long long)row * width + c] = is_silu ? sum / (1.0f + expf(-sum)) : sum;
+    leave(b, entry, row, numbers, [=](float* to) {
+        for (int i = 0; i < tail; i++) to[i * width + c] = earlier(b, x, slot, row, tail - 1 - i, tail, width, c);
+    });
+}
+
+// The row before each row, zeros before the first of a sequence.
+KERNEL(previous)(const Batch* b, const float* x, float* y, int width, int entry) {
+    const int row = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
+    if (row >= b->n_rows || c >= width) return;
+    const float* const slot = source_of(b, entry, row, width);
+    y[(long long)row * width + c] = earlier(b, x, slot, row, 1, 1, width, c);
+    leave(b, entry, row, width, [=](float* to) { to[c] = x[(long long)row * width + c]; });
+}

@@ -1,0 +1,89 @@
+"""Emitters of the ops over slots: native/cuda/scans.cu."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.errors import UnsupportedError
+from woolly.plan import Step
+from woolly.runtime.cuda.device import Address, Argument
+from woolly.runtime.cuda.emit import Emitter, Rows, emits
+from woolly.runtime.cuda.ops.rows import threads_for
+
+__all__: list[str] = []
+
+# Of native/cuda/scans.cu.
+_LANES, _COLUMNS = 8, 16
+_EACH = (2, 4, 8, 16, 32)  # keys of a lane
+_AT_ONCE = 16  # sequences that have blocks of their own
+
+
+def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args: Argument) -> None:
+    """A kernel with a state of [n_keys][n_columns] for each head: inputs, weights, output, entry, then `args`."""
+    each = next((each for each in _EACH if _LANES * each >= n_keys), None)
+    if each is None:
+        raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend takes up to {_LANES * 32}")
+    inputs = [e.value(v) for v in step.inputs]
+    weights = [e.vector(w.name) for w in step.weights]
+    if step.op == "lightning":
+        weights = [_fades(e, step, heads)]
+    given = (*inputs, *weights, e.value(step.output), step.integer("entry"), *args)
+    name, columns, threads = f"{step.op}_{each}", -(-n_columns // _COLUMNS), _LANES * _COLUMNS
+    # A row is one sequence; of more rows nobody knows how many sequences they are, and blocks without one cost time.
+    e.launch(name, (columns, heads, 1), threads, *given, most=1)
+    e.launch(name, (columns, heads, _AT_ONCE), threads, *given, least=2)
+
+
+def _fades(e: Emitter, step: Step, heads: int) -> Address:
+    slope = step.number("slope")
+
+    def make() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        return np.exp(-slope * 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)).astype(np.float32)
+
+    return e.array(f"fades {slope} {heads}", 4 * heads, make)
+
+
+@emits("delta_net")
+def _delta_net(e: Emitter, step: Step) -> None:
+    heads_k, heads_v = step.integer("heads_k"), step.integer("heads_v")
+    head, head_v = e.width(step.inputs[1]) // heads_k, e.width(step.inputs[2]) // heads_v
+    is_mod, is_wide = int(step.text("order") == "mod"), int(e.width(step.inputs[3]) != heads_v)
+    _scan(e, step, head, head_v, heads_v, heads_k, heads_v, head, head_v, is_mod, is_wide, step.number("eps"))
+
+
+@emits("scan_mamba")
+def _scan_mamba(e: Emitter, step: Step) -> None:
+    width, n = e.width(step.output), e.width(step.inputs[2])
+    _scan(e, step, n, width, 1, width, n)
+
+
+@emits("scan_mamba2")
+def _scan_mamba2(e: Emitter, step: Step) -> None:
+    heads, groups = e.width(step.inputs[1]), step.integer("groups")
+    n, head = e.width(step.inputs[2]) // groups, e.width(step.output) // heads
+    _scan(e, step, n, head, heads, heads, groups, n, head)
+
+
+@emits("wkv7", "lightning")
+def _heads(e: Emitter, step: Step) -> None:
+    head = step.integer("head")
+    heads = e.width(step.output) // head
+    _scan(e, step, head, head, heads, heads, head)
+
+
+@emits("conv")
+def _conv(e: Emitter, step: Step) -> None:
+    width = e.width(step.output)
+    weight, bias = [*(e.vector(w.name) for w in step.weights), Address(0)][:2]
+    threads = threads_for(width)
+    grid = (Rows(0), -(-width // threads))
+    args: list[Argument] = [e.value(step.inputs[0]), weight, bias, e.value(step.output), width]
+    e.launch("conv", grid, threads, *args, step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))))
+
+
+@emits("previous")
+def _previous(e: Emitter, step: Step) -> None:
+    width = e.width(step.output)
+    threads = threads_for(width)
+    x, y = e.value(step.inputs[0]), e.value(step.output)
+    e.launch("previous", (Rows(0), -(-width // threads)), threads, x, y, width, step.integer("entry"))
