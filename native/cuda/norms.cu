@@ -1,8 +1,22 @@
 // Norms and other ops that sum over a row or a part of one. A block has one group of one row.
 #include "sums.cuh"
 
+__device__ inline float4 times(float4 x, float factor) {
+    return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
+}
+__device__ inline float4 times(float4 x, float4 y) {
+    return make_float4(__fmul_rn(x.x, y.x), __fmul_rn(x.y, y.y), __fmul_rn(x.z, y.z), __fmul_rn(x.w, y.w));
+}
+
 // y = x times a factor times the weight, if there is one.
 __device__ inline void weigh(const float* x, float factor, const float* weight, float* y, int n) {
+    if (n % 4 == 0) {  // then all of them begin at 16 bytes
+        for (int i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
+            const float4 v = times(*(const float4*)(x + i), factor);
+            *(float4*)(y + i) = weight ? times(v, *(const float4*)(weight + i)) : v;
+        }
+        return;
+    }
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         const float v = __fmul_rn(x[i], factor);
         y[i] = weight ? __fmul_rn(v, weight[i]) : v;

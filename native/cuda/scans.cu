@@ -23,7 +23,7 @@ struct Column {
 
     __device__ int key(int m) const { return lane + m * LANES; }
     __device__ bool has(int m) const { return key(m) < n_keys; }
-    // Of a row of keys, the lane's number m.
+    // Number m of the lane in a row of keys.
     __device__ float of(const float* row, int m) const { return has(m) ? row[key(m)] : 0.0f; }
 
     __device__ void load(const float* slot) {

@@ -12,7 +12,7 @@ from woolly.runtime.cuda.ops.rows import threads_for
 
 __all__: list[str] = []
 
-# Of native/cuda/scans.cu.
+# As in native/cuda/scans.cu.
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys of a lane
 _AT_ONCE = 16  # sequences that have blocks of their own
