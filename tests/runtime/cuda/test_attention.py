@@ -1,0 +1,83 @@
+"""Attention on the emulated GPU: right in every case, and the same bits however rows are put together."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.cases.attention import ATTENTIONS, _attention
+from tests.cases.ops import N_TOKENS, expected
+from tests.runtime.cuda.attention import Attention
+from woolly.runtime import Batch
+from woolly.runtime.cuda.ops import attention as ops
+
+# All cases take minutes: WOOLLY_CUDA_CASES=all python -m pytest tests/runtime/cuda/test_attention.py
+QUICK = (
+    "attend-16-f32-group1-adjacent",
+    "attend-splits-softcap-q8_0",
+    "attend-24-v40-q8_0",
+    "attend-sinks-window-f32",
+    "attend-norms-adjacent",
+    "attend-72-f16-filled",
+    "attend-together-chunks40",
+)
+ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
+CASES = list(ATTENTIONS) if ALL else QUICK
+
+
+def halves_bound(case, file):
+    """How far tensor cores may lie off: q and the powers of scores are rounded to 11 bits."""
+    step, tables = case.plan(file).steps[-1], case.tensors()
+    q, k = (np.linalg.norm(tables[f"{n}.weight"].values().reshape(-1, step.integer("head_dim")), axis=1) for n in "qk")
+    score = step.number("scale") * (1 + 6 * step.number("temper")) * q.max() * k.max() * 2.0**-12
+    values = tables["v.weight" if "v.weight" in tables else "k.weight"].values()
+    return np.expm1(2 * score + 2.0**-11) * np.abs(values).max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_lies_within_its_bound_of_the_reference(name, tmp_path):
+    case = ATTENTIONS[name]
+    with case.open(tmp_path) as file:
+        want, bound = expected(case, file)
+        if case.kv_type == "f16":
+            bound = bound + halves_bound(case, file)
+        attention = Attention(case, file)
+        got = np.concatenate([attention.run(batch) for batch in case.batches()])
+    error = np.abs(got.astype(np.float64) - want)
+    worst = np.unravel_index(np.argmax(error - bound), error.shape)
+    assert (error <= bound).all(), f"at {worst}: {got[worst]}, expected {want[worst]} within {bound[worst]}"
+
+
+# What a row's bits must not hang on: how many rows come with it, whose they are, and where units are merged.
+ALONE = {
+    "f16-many": _attention("rows-f16-64", 64, 3, "halves", "f16", kv_heads=1),
+    "f16-many-window": _attention("rows-f16-80", 72, 1, "halves", "f16", window=70, softcap=4.0, v_dim=70),
+    "f16-latent": _attention("rows-f16-latent", 80, 5, "none", "f16", kv_heads=1, v_dim=40, v_in_k=True),
+    "q8_0": _attention("rows-q8_0", 32, 2, "halves", "q8_0", kv_heads=1, softcap=3.0),
+}
+if ALL:
+    ALONE |= {
+        "f16": _attention("rows-f16", 32, 2, "halves", "f16", kv_heads=1),
+        "f16-window": _attention("rows-f16-window", 48, 3, "adjacent", "f16", kv_heads=1, window=90, sinks=True),
+        "f16-wide": _attention("rows-f16-wide", 128, 20, "adjacent", "f16", kv_heads=1),
+        "f32": _attention("rows-f32", 24, 2, "halves", "f32", kv_heads=1, temper=0.2),
+    }
+TEXTS = [np.random.default_rng(i).integers(0, N_TOKENS, 290) for i in range(3)]
+PAGES = [np.random.default_rng(7).permutation(30)[i::3] for i in range(3)]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
+    case = ALONE[name]
+    with case.open(tmp_path) as file:
+        whole = Attention(case, file, 30).run(Batch.of([(TEXTS[0], 0, PAGES[0])]))
+        for n_bytes in (0, 1 << 20):
+            monkeypatch.setattr(ops, "PART_BYTES", n_bytes)
+            attention, first = Attention(case, file, 30), [0, 0, 0]
+            for counts in ((200, 3, 0), (5, 30, 20), (1, 1, 230), (9, 0, 1), (70, 40, 1), (1, 1, 0)):
+                taken = [s for s in (2, 0, 1) if counts[s]]
+                parts = [(TEXTS[s][first[s] : first[s] + counts[s]], first[s], PAGES[s]) for s in taken]
+                got = attention.run(Batch.of(parts))
+                at = sum(counts[s] for s in taken[: taken.index(0)])
+                np.testing.assert_array_equal(got[at : at + counts[0]], whole[first[0] : first[0] + counts[0]])
+                first = [a + b for a, b in zip(first, counts, strict=True)]

@@ -1,0 +1,106 @@
+"""The state of the CUDA backend: sizes, copies of pages and slots, and memory that is not there."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from woolly.errors import RequestError, UnsupportedError
+from woolly.plan import Paged, Plan, Slot
+from woolly.runtime.cuda.device import Address
+from woolly.runtime.cuda.state import CudaState
+from woolly.runtime.state import PortableState
+
+SEEN, WINDOWED, LATENT = Paged(2, 24, 40), Paged(1, 16, 16, window=64), Paged(1, 80, 40, v_in_k=True)
+
+
+def plan_of(*entries):
+    return Plan("case", (), (), tuple(entries))
+
+
+@pytest.fixture
+def device():
+    made = EmulatedDevice(SOURCES / "store.cu")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "n_bytes"),
+    [
+        ("f16", 64 * (2 * 32 + 2 * 48 + 80)),
+        ("f32", 128 * (2 * 32 + 2 * 48 + 80)),
+        ("q8_0", 36 * (2 * 32 + 2 * 64 + 96)),
+    ],
+)
+def test_a_page_holds_heads_filled_up_to_whole_pieces(kv_type, n_bytes, device):
+    state = CudaState(device, plan_of(SEEN, LATENT), 3, kv_type)
+    assert state.page_bytes == n_bytes
+    assert state.n_bytes == 3 * n_bytes
+
+
+def test_pages_and_slots_come_back_as_they_were_written(device):
+    state = CudaState(device, plan_of(SEEN, Slot(7), LATENT, Slot(2)), 4, "q8_0", 3)
+    assert isinstance(state, PortableState)
+    assert state.is_portable
+    rng = np.random.default_rng(0)
+    pages = {i: rng.integers(0, 256, state.page_bytes, np.uint8) for i in (3, 0)}
+    slots = {i: rng.integers(0, 256, state.slot_bytes, np.uint8) for i in (2, 1)}
+    assert not state.read_page(3).any()
+    for i, data in pages.items():
+        state.write_page(i, data)
+    for i, data in slots.items():
+        state.write_slot(i, data)
+    for i, data in pages.items():
+        np.testing.assert_array_equal(state.read_page(i), data)
+    for i, data in slots.items():
+        np.testing.assert_array_equal(state.read_slot(i), data)
+    assert not state.read_page(1).any()
+    for wrong in (-1, 4):
+        with pytest.raises(ValueError, match=f"page or slot {wrong} is outside"):
+            state.read_page(wrong)
+    with pytest.raises(ValueError, match="5 bytes are not"):
+        state.write_page(0, np.zeros(5, np.uint8))
+
+
+def test_windows_have_pages_and_tables_of_their_own(device):
+    state = CudaState(device, plan_of(SEEN, Slot(7), WINDOWED), 10, "f16", 2, [3])
+    assert not state.is_portable
+    assert state.n_bytes == 10 * 64 * (2 * 32 + 2 * 48) + 3 * 64 * 32 + 2 * 28
+    rows = state.entries([Address(256), Address(512)])
+    assert rows["pages"].tolist() == [256, 0, 512]
+    assert (rows["k"] != rows["v"]).tolist() == [True, False, True]
+    assert [bool(address) for address in state.slots()] == [False, True, False]
+    assert CudaState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).is_portable
+
+
+def test_the_last_reference_gives_the_memory_back(device):
+    before = device.memory()
+    state = CudaState(device, plan_of(SEEN, Slot(7)), 10, "f16", 2)
+    assert device.memory() != before
+    del state
+    gc.collect()
+    assert device.memory() == before
+
+
+def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeypatch):
+    before, allocate = device.memory(), device.allocate
+
+    def no_more(n_bytes):
+        if n_bytes > 34_000:
+            raise RequestError("out of memory")
+        return allocate(n_bytes)
+
+    monkeypatch.setattr(device, "allocate", no_more)
+    # K fits, and is given back.
+    with pytest.raises(RequestError) as raised:
+        CudaState(device, plan_of(Slot(3), Paged(1, 512, 576)), 1, "f16", 1)
+    assert str(raised.value) == "a cache of 32 tokens takes 0.0 GB, but the GPU has 8.6 GB free; lower ctx or kv_tokens"
+    monkeypatch.undo()
+    assert device.memory() == before
+
+
+def test_heads_that_are_too_long_are_refused(device):
+    with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of the cuda backend"):
+        CudaState(device, plan_of(Paged(1, 592, 16)), 1, "f16")

@@ -1,0 +1,158 @@
+"""Attention: keys and values put into the cache, and softmax over it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.plan import Paged, Step
+from woolly.runtime.cuda.device import Address, Argument
+from woolly.runtime.cuda.emit import Emitter, Rows, emits
+from woolly.runtime.cuda.state import room
+
+__all__ = ["MOST_OF_FEW", "PART_BYTES", "QUERIES"]
+
+# Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
+PART_BYTES = 64 << 20
+
+# Rows of one sequence up to which a kernel for few rows computes them, and queries of a block of the other.
+MOST_OF_FEW = 15
+QUERIES = 128
+
+_FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
+_ALL_ROWS = 1 << 30
+_NONE = Address(0)
+_MASKS = {"": 0, "all": 1, "chunked": 2}
+
+
+@emits("store")
+def _store(e: Emitter, step: Step) -> None:
+    q, k, *v = step.inputs
+    index, head_dim = step.integer("entry"), step.integer("head_dim")
+    entry = e.plan.paged[index]
+    heads = e.width(q) // head_dim
+    vectors = {role: e.vector(w) for role, w in zip(step.roles, step.weights, strict=True) if role != "divisors"}
+    rope = step.rope()
+    e.launch(
+        f"store_{e.kv_type}",
+        (Rows(0), -(-(heads + entry.heads) // 4)),
+        128,
+        e.value(q),
+        e.value(k),
+        e.value(v[0]) if v else _NONE,
+        e.value(step.output),
+        vectors.get("q_norm", _NONE),
+        vectors.get("k_norm", _NONE),
+        index,
+        heads,
+        entry.heads,
+        entry.k_dim,
+        entry.v_dim,
+        room(entry.k_dim, e.kv_type),
+        room(entry.v_dim, e.kv_type),
+        0 if rope is None else rope.n_rot,
+        e.column(step),
+        int(rope is not None and rope.style == "adjacent"),
+        step.number("eps"),
+    )
+
+
+@emits("attend")
+def _attend(e: Emitter, step: Step) -> None:
+    entry = e.plan.paged[step.integer("entry")]
+    part_bytes = 4 * (4 + -(-entry.v_dim // 4) * 4)
+    n_parts = PART_BYTES // part_bytes
+    parts = e.scratch("attention parts", n_parts * part_bytes)
+    grid = 8 * e.device.n_processors
+    if e.kv_type != "f16":
+        arguments = _arguments(e, step, parts, n_parts, _ALL_ROWS, 0)
+        e.launch(f"attend_{e.kv_type}", grid, 128, *arguments)
+        e.launch("attend_merge", grid, 128, *arguments)
+        return
+    stages, shared = _few_memory(entry, e.device.shared_bytes)
+    group = e.width(step.inputs[0]) // entry.k_dim // entry.heads
+    many = _many_memory(entry, group, e.device.shared_bytes)
+    arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
+    columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
+    if many:
+        tiles = Rows(0, per=QUERIES // group), entry.heads
+        kernel = f"attend_many_{room(entry.k_dim, 'f16')}"
+        e.launch(kernel, tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1)
+    e.launch(f"attend_few_{columns}", grid, 128, *arguments, shared=shared)
+    e.launch("attend_merge", grid, 128, *arguments)
+
+
+def _many_memory(entry: Paged, group: int, most: int) -> int:
+    """Shared memory of the kernel for many rows; 0 if there is none for such heads."""
+    columns = room(entry.k_dim, "f16")
+    if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, "f16") or entry.v_in_k or group > QUERIES:
+        return 0
+    n_bytes = (QUERIES + 2 * 3 * 64) * (2 * columns + 16) + 4 * QUERIES * columns
+    return n_bytes if n_bytes <= most else 0
+
+
+def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
+    """How many copies of a group's K and V the kernel for few rows holds in shared memory, and its bytes of it."""
+
+    def rows(columns: int) -> int:
+        return 2 * room(columns, "f16") + 16
+
+    queries, copy = 16 * rows(entry.k_dim), 64 * (rows(entry.k_dim) + (0 if entry.v_in_k else rows(entry.v_dim)))
+    stages = 3 if queries + 3 * copy <= most // 2 else 2
+    return stages, queries + stages * copy
+
+
+def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, stages: int) -> tuple[Argument, ...]:
+    """What struct Attend of native/cuda/attend.cuh has, after the batch."""
+    entry = e.plan.paged[step.integer("entry")]
+    heads = e.width(step.inputs[0]) // entry.k_dim
+    k_room = room(entry.k_dim, e.kv_type)
+    alibi, tables = step.number("alibi"), step.by_role("distances")
+    sinks = step.by_role("sinks")
+    return (
+        e.value(step.inputs[0]),
+        e.value(step.output),
+        parts,
+        e.vector(sinks[0]) if sinks else _NONE,
+        e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: _slopes(alibi, heads)) if alibi else _NONE,
+        e.vector(tables[0]) if tables else _NONE,
+        _bucket_table(e, tables[0].shape[0]) if tables else _NONE,
+        step.integer("entry"),
+        heads,
+        entry.heads,
+        entry.k_dim,
+        entry.v_dim,
+        k_room,
+        k_room if entry.v_in_k else room(entry.v_dim, e.kv_type),
+        _MASKS[step.text("mask")],
+        step.integer("window"),
+        step.integer("temper_length"),
+        step.integer("temper_offset"),
+        n_parts,
+        most,
+        stages,
+        step.number("scale"),
+        step.number("softcap"),
+        step.number("temper"),
+    )
+
+
+def _slopes(most: float, n_heads: int) -> npt.NDArray[np.float32]:
+    """How fast each head's scores fall with distance: heads beyond a power of two are between the others."""
+    whole = 1 << (n_heads.bit_length() - 1)
+    exponents = [most * (i + 1) / whole for i in range(whole)]
+    exponents += [most * (2 * i + 1) / (2 * whole) for i in range(n_heads - whole)]
+    return (2.0 ** -np.array(exponents)).astype(np.float32)
+
+
+def _bucket_table(e: Emitter, n: int) -> Address:
+    return e.array(f"buckets {n}", 8 * (_FARTHEST + 1), lambda: _buckets(n))
+
+
+def _buckets(n: int) -> npt.NDArray[np.int32]:
+    """T5's buckets of distances back, and ahead: half of each half are single distances, the others grow."""
+    half, single, far = n // 2, n // 4, np.arange(_FARTHEST + 1)
+    share = np.log(np.maximum(far, single).astype(np.float32) / np.float32(single)) / np.log(np.float32(128 / single))
+    coarse = np.minimum(single + (share * np.float32(half - single)).astype(np.int64), half - 1)
+    back = np.where(far < single, far, coarse)
+    return np.concatenate([back, back + half]).astype(np.int32)
