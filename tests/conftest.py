@@ -59,7 +59,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of `SLOW`; in a whole run, an entry that matches no test is an error."""
+    """Marks the tests of `SLOW` and leaves out those of GPUs; in a whole run, an entry without a test is an error."""
+    if "gpu" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("gpu")])
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     unused = set(SLOW)
     for item in items:
         for entry in SLOW:

@@ -1,9 +1,12 @@
 """Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
 
-    python native/cuda/compile.py                        what a build from source has
-    python native/cuda/compile.py --targets all          what a release has
-    python native/cuda/compile.py --targets sm_90a --only linears
+    python native/cuda/compile.py                        for the GPU of this machine
+    python native/cuda/compile.py --targets all          for all, as a release has it
+    python native/cuda/compile.py --targets sm_90a --only pack
                                                          a check of one file; nothing is written
+
+A machine without a GPU makes PTX alone, which any GPU runs if its driver is 575 or later: the driver compiles it when a
+model is first loaded. That takes a part of the time, and CI and most who build from source have no GPU.
 
 NVRTC is the package nvidia-cuda-nvrtc-cu12, or the library that CUDA_NVRTC names. Nothing else of CUDA is needed.
 """
@@ -29,9 +32,25 @@ MARK = b"woollyk1"
 # Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
 # generation alone, with all its instructions.
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
-# A build from source compiles two, to take a minute instead of several. PTX serves every GPU with a driver of 575 or
-# later, which compiles it when a model is first loaded.
-PLAIN = ("sm_90a", "compute_80")
+PORTABLE = "compute_80"
+
+
+def own_targets() -> tuple[str, ...]:
+    """Targets of the GPUs of this machine, and PTX if there are others or none."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return (PORTABLE,)
+    count, numbers = ctypes.c_int(), set()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return (PORTABLE,)
+    for device in range(count.value):
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
+        driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
+        numbers.add(f"sm_{10 * major.value + minor.value}")
+    known = [target for target in ALL if target.rstrip("a") in numbers]
+    return tuple(known) if known and len(known) == len(numbers) else (*known, PORTABLE)
 
 
 class CompileError(Exception):
@@ -121,8 +140,8 @@ def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
 def main() -> int:
     """Compiles what the command line says; 1 if a source is refused, 2 if there is no NVRTC."""
     parser = argparse.ArgumentParser(description="Compiles CUDA kernels by NVRTC.")
-    wanted = os.environ.get("WOOLLY_CUDA_TARGETS") or "plain"
-    parser.add_argument("--targets", default=wanted, help="all, plain, or names such as sm_90a,compute_80")
+    wanted = os.environ.get("WOOLLY_CUDA_TARGETS") or "own"
+    parser.add_argument("--targets", default=wanted, help="all, own, or names such as sm_90a,compute_80")
     parser.add_argument("--only", help="one source file; nothing is written")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -135,7 +154,7 @@ def main() -> int:
     if options.find:
         print(path)
         return 0
-    targets = {"all": ALL, "plain": PLAIN}.get(options.targets) or options.targets.split(",")
+    targets = {"all": ALL, "own": own_targets()}.get(options.targets) or options.targets.split(",")
     files = sources(options.only)
     if not files:
         print(f"there is no source {options.only}", file=sys.stderr)

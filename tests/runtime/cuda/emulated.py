@@ -5,6 +5,7 @@ native/cuda/emulated has the device's side. What a launch does wrong is an Asser
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +31,8 @@ FLAGS = (
     *("-fno-strict-aliasing", "-ffp-contract=off"),
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
 )
+# One launch at a time, whichever thread makes it.
+_TURN = threading.Lock()
 _MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
 
 
@@ -116,6 +120,7 @@ class EmulatedDevice:
         self._graphs: dict[int, list[tuple]] = {}
         self._recorded: list[tuple] | None = None
         self._marks = 0
+        self._is_first = True
 
     def memory(self) -> tuple[int, int]:
         total = 8 << 30
@@ -159,7 +164,8 @@ class EmulatedDevice:
         values = [types[kind](arg) for kind, arg in zip(given, args, strict=True)]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = [(ctypes.c_uint * 3)(*(*n, 1, 1)[:3]) for n in (tuple(grid), (block,))]
-        failed = self._native.emulated_launch(kernel.encode(), *sizes, ctypes.c_uint(shared), pointers)
+        with _TURN:
+            failed = self._native.emulated_launch(kernel.encode(), *sizes, ctypes.c_uint(shared), pointers)
         assert failed is None, failed.decode()
 
     def wait(self) -> None:
@@ -190,10 +196,15 @@ class EmulatedDevice:
         return [1000] * (len(marks) - 1)
 
     def beside(self) -> EmulatedDevice:
-        return self
+        other = copy.copy(self)
+        other._is_first = False
+        return other
+
+    def pinned(self, n_bytes: int) -> np.ndarray:
+        return np.empty(n_bytes, np.uint8)
 
     def close(self) -> None:
-        for address in list(self._sizes):
+        for address in list(self._sizes) if self._is_first else ():
             self.free(Address(address))
 
     def _check(self, address: Address, n_bytes: int) -> None:

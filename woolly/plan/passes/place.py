@@ -8,7 +8,6 @@ from woolly.plan.plan import Plan
 
 __all__ = ["Placement", "barriers", "place"]
 
-_ALIGNMENT = 64
 _BYTES = 4  # values are f32
 
 
@@ -25,7 +24,7 @@ class Placement:
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
 
-def place(plan: Plan, max_rows: int) -> Placement:
+def place(plan: Plan, max_rows: int, alignment: int = 64) -> Placement:
     """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
 
     That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
@@ -41,7 +40,7 @@ def place(plan: Plan, max_rows: int) -> Placement:
             last_use[value] = index
     # One of a step at most: no two of them are alive together.
     results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
-    sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // _ALIGNMENT) * _ALIGNMENT for v in made}
+    sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // alignment) * alignment for v in made}
     offsets: dict[int, int] = {}
     for value in sorted((v for v in made if v not in results), key=lambda v: -sizes[v]):
         alive = sorted(

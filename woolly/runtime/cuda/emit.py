@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -109,8 +109,11 @@ class Emitter:
         arena: Address,
         batch: Address,
         turns: Turns,
+        draft: Plan | None = None,  # the plan's last steps are those of this one, over a state of its own
     ) -> None:
         self.plan = plan
+        self._all = plan
+        self._draft = draft
         self.device = device
         self.options = options
         self.kv_type = kv_type
@@ -133,7 +136,10 @@ class Emitter:
 
     def _walk(self) -> None:
         self.launches, self.uses = [], []
-        for step in self.plan.steps:
+        draft = self._draft
+        n_before = len(self._all.steps) - (0 if draft is None else len(draft.steps))
+        for index, step in enumerate(self._all.steps):
+            self.plan = self._all if draft is None or index < n_before else replace(self._all, state=draft.state)
             self.launches.append([])
             self.uses.append([])
             if step.op not in EMITTERS:

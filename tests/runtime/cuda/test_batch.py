@@ -1,0 +1,137 @@
+"""A batch comes to the device as it is, and one that kernels would leave their memory for is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Batch
+from woolly.runtime.cuda.batch import BATCH, BatchSlot, check_batch
+from woolly.runtime.cuda.device import Address
+from woolly.runtime.turns import Turns
+from woolly.runtime.views import Views
+
+TWO = Batch.of([([5, 9, 2, 40], 0, [2]), ([8, 1], 0, [1])])
+
+
+class Memory:
+    """A device of plain memory."""
+
+    def __init__(self):
+        self.pieces = {}
+        self.end = 256
+
+    def allocate(self, n_bytes):
+        self.pieces[self.end] = np.zeros(n_bytes, np.uint8)
+        self.end += -(-n_bytes // 256 + 1) * 256
+        return Address(self.end - (-(-n_bytes // 256 + 1) * 256))
+
+    def free(self, address):
+        del self.pieces[int(address)]
+
+    def _piece(self, address, n_bytes):
+        start = max(at for at in self.pieces if at <= address)
+        assert address - start + n_bytes <= len(self.pieces[start])
+        return self.pieces[start][address - start : address - start + n_bytes]
+
+    def upload(self, address, data):
+        self._piece(int(address), data.nbytes)[:] = data.reshape(-1).view(np.uint8)
+
+    def read(self, address, like):
+        return self._piece(int(address), like.nbytes).view(like.dtype).reshape(like.shape)
+
+
+class Pages:
+    n_pages, n_slots = 4, 3
+    window_pages = ()
+
+    def entries(self, tables):
+        self.tables = tables
+        return np.arange(len(tables) * 4, dtype=np.uint64)
+
+    def slots(self):
+        return np.array([7, 8], np.uint64)
+
+
+@pytest.fixture(scope="module")
+def plan_and_views(tmp_path_factory):
+    with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("batch") / "tiny.gguf")) as file:
+        yield trace(file), Views(file.tensors)
+
+
+@pytest.mark.parametrize("max_pages", [1, 70_000])
+def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
+    plan, views = plan_and_views
+    memory, pages = Memory(), np.full((2, max_pages), -1, np.int32)
+    pages[:, 0] = 2, 1
+    turns = Turns(plan, views)
+    slot = BatchSlot(memory, turns)
+    batch = replace(TWO, pages=pages, adapters=np.ones((2, 3), np.float32), hidden=np.ones((6, 5), np.float32))
+    for _ in range(2):
+        state = Pages()
+        slot.fill(batch, state, plan)
+        struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
+        assert [struct[n] for n in ("n_rows", "n_sequences", "n_output", "max_pages")] == [6, 2, 2, max_pages]
+        assert [struct[n] for n in ("n_keeps", "n_adapters", "n_longest")] == [0, 3, 4]
+        for name in ("tokens", "positions", "offsets", "output_rows", "adapters", "hidden"):
+            assert np.array_equal(memory.read(struct[name], getattr(batch, name)), getattr(batch, name)), name
+        assert memory.read(struct["sequences"], batch.tokens).tolist() == [0, 0, 0, 0, 1, 1]
+        assert np.array_equal(memory.read(state.tables[0], pages), pages)
+        assert memory.read(struct["entries"], np.zeros(4, np.uint64)).tolist() == [0, 1, 2, 3]
+        assert memory.read(struct["slots"], np.zeros(2, np.uint64)).tolist() == [7, 8]
+        assert struct["slots_in"] == struct["keeps"] == 0
+        assert np.array_equal(memory.read(struct["cosines"], turns.cosines), turns.cosines)
+
+
+def test_tables_of_turns_grow_with_the_positions(plan_and_views):
+    plan, views = plan_and_views
+    memory, turns = Memory(), Turns(plan, views)
+    slot = BatchSlot(memory, turns)
+    slot.fill(TWO, Pages(), plan)
+    n_pieces = len(memory.pieces)
+    slot.fill(Batch.of([([1], 1000, range(32))]), Pages(), plan)
+    struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
+    assert len(turns.sines) > 1000 and np.array_equal(memory.read(struct["sines"], turns.sines), turns.sines)
+    assert len(memory.pieces) == n_pieces  # the smaller tables are given back
+
+
+def ints(*values):
+    return np.array(values, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": ints(5, 9, 2, -1, 8, 1)}, "token -1 is outside the vocabulary of 320"),
+        ({"tokens": ints(320, 9, 2, 4, 8, 1)}, "token 320 is outside the vocabulary of 320"),
+        ({"offsets": ints(1, 4, 6)}, "offsets do not cover the rows"),
+        ({"offsets": ints(0, 4, 7)}, "offsets do not cover the rows"),
+        ({"offsets": ints(0, 2**31 - 1, 6)}, "offsets do not cover the rows"),
+        ({"offsets": ints(0, -5, 6)}, "a sequence without rows"),
+        ({"offsets": ints(0, 0, 6)}, "a sequence without rows"),
+        ({"offsets": ints(0, 5, 6)}, "not consecutive"),
+        ({"positions": ints(0, 1, 3, 4, 0, 1)}, "not consecutive"),
+        ({"positions": ints(0, 1, 2, 3, 2**31 - 1, -(2**31))}, "not consecutive"),
+        ({"positions": ints(0, 1, 2, 3, -1, 0)}, "position 0 is outside the context"),
+        ({"positions": ints(0, 1, 2, 3, 2**20 - 1, 2**20)}, "position 1048576 is outside the context of 1048576"),
+        ({"positions": ints(0, 1, 2, 3, 31, 32)}, "too few pages"),
+        ({"pages": ints([2], [4])}, "page 4 is outside the cache"),
+        ({"pages": ints([-1], [1])}, "page -1 is outside the cache"),
+        ({"output_rows": ints(3, 6)}, "a row outside the batch"),
+        ({"output_rows": ints(-1)}, "a row outside the batch"),
+        ({"output_rows": ints(*[0] * 9)}, "more logits wanted than rows fit"),
+        ({"positions": ints(0, 1, 2)}, "do not fit together"),
+        ({"pages": ints([2])}, "do not fit together"),
+        ({"offsets": ints(0)}, "do not fit together"),
+        ({"adapters": np.ones((1, 2), np.float32)}, "scales of adapters"),
+        ({"hidden": np.ones((1, 2), np.float32)}, "hidden states"),
+        ({"tokens": ints(*[0] * 9), "positions": ints(*range(9))}, "a batch of 9 rows, where 1 to 8 fit"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(changes, message, plan_and_views):
+    check_batch(TWO, plan_and_views[0], Pages(), 8)
+    with pytest.raises(ValueError, match=message):
+        check_batch(replace(TWO, **changes), plan_and_views[0], Pages(), 8)

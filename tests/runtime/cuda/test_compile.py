@@ -1,0 +1,38 @@
+"""NVRTC takes every kernel, without a warning, and makes of each source what the archive says."""
+
+import sys
+
+import pytest
+
+from native.cuda import compile as compiling
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or compiling.find_nvrtc() is None, reason="NVRTC is a package for Linux"
+)
+# One generation: the last that has all of the instructions in use. A build makes PTX, which is the other half.
+TARGET = "sm_90a"
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return compiling.Compiler(compiling.find_nvrtc())
+
+
+@pytest.mark.parametrize("source", compiling.sources(), ids=lambda path: path.stem)
+def test_every_source_compiles_without_a_warning(source, compiler):
+    image, kernels, log = compiler.compile(source, TARGET)
+    assert log == ""
+    assert image[:4] == b"\x7fELF"
+    assert kernels and len(set(kernels)) == len(kernels)
+
+
+def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
+    (tmp_path / "wrong.cu").write_text('#include "common.cuh"\nKERNEL(wrong)(const Batch* b) { b->none(); }\n')
+    with pytest.raises(compiling.CompileError, match=r"wrong\.cu\(2\): error"):
+        compiler.compile(tmp_path / "wrong.cu", TARGET)
+
+
+def test_ptx_names_the_same_kernels(compiler, tmp_path):
+    (tmp_path / "two.cu").write_text('#include "common.cuh"\nKERNEL(a)(int n) {}\nKERNEL(b)(const Batch* b) {}\n')
+    image, kernels, _ = compiler.compile(tmp_path / "two.cu", compiling.PORTABLE)
+    assert sorted(kernels) == ["a", "b"] and image.startswith(b"//") and image.endswith(b"\0")
