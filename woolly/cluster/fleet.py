@@ -1,0 +1,416 @@
+"""The Fleet: replicas of one model; it starts and watches them, and moves what a lost one was computing."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from woolly.cluster.flights import Flight
+from woolly.cluster.routing import Router
+from woolly.cluster.seats import Seat, Started
+from woolly.cluster.wire import PROTOCOL, read_error
+from woolly.errors import ModelError
+from woolly.llm.identity import Identity
+
+__all__ = ["Fleet", "Member"]
+
+log = logging.getLogger("woolly.cluster")
+
+_MOST_LOST = 3  # replicas that one request may lose before it is taken to be the cause
+_LONGEST_PAUSE = 30.0  # seconds before a replica that fails again and again is started once more
+_SOUND = 30.0  # seconds after which a replica that was lost counts as one that worked
+_CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
+_TURN = 0.05  # seconds between two looks at the replicas
+
+
+@dataclass(eq=False)
+class Member:
+    """A replica, from its start to its end."""
+
+    name: str
+    seat: Seat
+    state: str = "starting"  # starting, ready, leaving, gone
+    started: Started | None = None
+    hello: Mapping[str, Any] = field(default_factory=dict)  # what it said when it was ready
+    figures: Mapping[str, Any] = field(default_factory=dict)  # of its latest pong
+    clock: float = 0.0  # seconds by which its clock is ahead of ours
+    reason: str = ""  # why it is gone
+    since: float = 0.0  # when it was ready
+    heard: float = 0.0
+    asked: float = 0.0
+    flights: dict[int, Flight] = field(default_factory=dict)
+
+
+@dataclass
+class _Place:
+    """A seat, who sits there, and when the next one may."""
+
+    seat: Seat
+    member: Member | None = None
+    n_failures: int = 0  # one after another
+    next_start: float = 0.0
+    reason: str = ""  # why the last one left
+
+
+class Fleet:
+    """Any thread may call it. A thread for each replica reads what it says; one more looks after all of them."""
+
+    def __init__(
+        self,
+        seats: Sequence[Seat],
+        opening: Mapping[str, Any],
+        *,
+        n_parallel: int = 16,
+        stall: float = 10.0,
+        grace: float = 30.0,
+    ) -> None:
+        """`opening` is the message that opens the model; a seat adds its threads and CPUs.
+
+        A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. One that
+        leaves has `grace` seconds to finish its answers, then the rest is moved.
+        """
+        self._places = [_Place(seat) for seat in seats]
+        self._opening = opening
+        self._n_parallel = n_parallel
+        self._stall = stall
+        self._grace = grace
+        self._router = Router()
+        self._members: dict[str, Member] = {}
+        self._waiting: list[Flight] = []  # for a replica
+        self._ids = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._updating = threading.Lock()
+        self._is_closed = False
+        self.identity: Identity | None = None  # of all replicas
+        self.counts: Counter[str] = Counter()  # moved, stalled, lost, refused, by_prefix, by_load
+
+    def start(self) -> None:
+        """Starts all replicas and waits for them. Raises the reason if none can serve."""
+        with self._lock:
+            for place in self._places:
+                self._spawn(place)
+        threading.Thread(target=self._watch, name="woolly-fleet", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or all(self._has_settled(place) for place in self._places))
+            if not self.n_ready and not self._is_closed:
+                reason = next((place.reason for place in self._places if place.reason), "none was ready")
+                error = ModelError(f"no replica can serve: {reason}")
+                self.close()
+                raise error
+
+    @property
+    def n_ready(self) -> int:
+        """Returns the number of replicas that take requests."""
+        return len(self._router.replicas)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_closed
+
+    def add(self, flight: Flight) -> None:
+        """Gives it to the replica that begins it soonest; if none is ready, to the first that is."""
+        with self._lock:
+            if self._is_closed:
+                flight.fail(None)
+            else:
+                self._give(flight)
+
+    def cancel(self, flight: Flight) -> None:
+        """Ends it, unless it has ended."""
+        with self._lock:
+            if flight.is_over:
+                return
+            member = self._members.get(flight.ticket.replica) if flight.ticket is not None else None
+            if member is not None and member.flights.get(flight.id) is flight and member.started is not None:
+                member.started.link.send(flight.stop_message)
+            self._release(flight)
+            if flight in self._waiting:
+                self._waiting.remove(flight)
+            flight.fail(None)
+
+    def report(self) -> list[dict[str, Any]]:
+        """Returns what is known of each replica, by seat."""
+        now = time.monotonic()
+        with self._lock:
+            return [self._told(place, now) for place in self._places]
+
+    def update(self) -> bool:
+        """Replaces the replicas one by one, each when its successor is ready; answers go on. False if it stopped.
+
+        A successor with other bits is refused, and the replicas stay as they are.
+        """
+        with self._updating:
+            log.info("update begins", extra={"replicas": len(self._places)})
+            for place in self._places:
+                if not place.seat.can_update:
+                    log.info("replica is updated where it runs", extra={"replica": place.seat.name})
+                elif not self._replace(place):
+                    return False
+            log.info("update ended")
+            return True
+
+    def drain(self, member: Member) -> None:
+        """Lets a replica finish its answers within the grace period, moves what is left, and ends it."""
+        with self._changed:
+            self._router.closed(member.name)
+            if member.state == "ready":
+                member.state = "leaving"
+            self._changed.wait_for(lambda: not member.flights or member.state == "gone" or self._is_closed, self._grace)
+            if member.state == "gone" or self._is_closed:
+                return
+            self._move_all(member)
+            if member.started is not None:
+                member.started.link.send({"op": "close"})
+            self._changed.wait_for(lambda: member.state == "gone", _CLOSING)
+        self._gone(member, "it was replaced")
+
+    def close(self) -> None:
+        """Cancels all that runs and ends the replicas."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for flight in [*self._waiting, *(f for one in self._members.values() for f in one.flights.values())]:
+                flight.fail(None)
+            self._waiting.clear()
+            members = list(self._members.values())
+            for member in members:
+                member.flights.clear()
+                if member.started is not None:
+                    member.started.link.send({"op": "close"})
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: all(one.state == "gone" for one in members), _CLOSING)
+        for member in members:
+            self._gone(member, "the fleet was closed")
+
+    # Starting and watching.
+
+    def _spawn(self, place: _Place, *, sits: bool = True) -> Member:
+        member = Member(f"{place.seat.name}#{next(self._numbers)}", place.seat)
+        self._members[member.name] = member
+        if sits:
+            place.member = member
+        thread = threading.Thread(target=self._run, args=(member,), name=f"woolly-replica-{member.name}", daemon=True)
+        thread.start()
+        return member
+
+    def _run(self, member: Member) -> None:
+        try:
+            started = member.seat.start()
+        except Exception as error:
+            self._gone(member, str(error) or type(error).__name__)
+            return
+        with self._lock:
+            member.started = started
+            is_unwanted = self._is_closed or member.state == "gone"
+        if is_unwanted:
+            started.kill()
+            self._gone(member, "the fleet was closed")
+            return
+        options = dict(self._opening["options"])
+        if member.seat.threads is not None:
+            options["threads"] = member.seat.threads
+        started.link.send({**self._opening, "options": options, "cpus": member.seat.cpus})
+        try:
+            for message in started.link:
+                self._take(member, message)
+        except Exception:
+            log.exception("a replica said what cannot be understood", extra={"replica": member.name})
+        self._gone(member, "it ended")
+
+    def _take(self, member: Member, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            member.heard = now = time.monotonic()
+            kind = message["op"]
+            if kind in ("step", "rows", "progress"):
+                self._advance(member, message, now)
+            elif kind == "pong":
+                member.figures = message["figures"]
+                member.clock = message["time"] - time.time()
+            elif kind == "ready":
+                self._join(member, message, now)
+            elif kind == "failed":
+                member.reason = str(read_error(message["error"]))
+            elif kind == "leaving" and member.state == "ready":
+                self._in_background(lambda: self.drain(member))
+        if kind == "failed" or member.reason:
+            self._gone(member, member.reason)
+
+    def _join(self, member: Member, message: Mapping[str, Any], now: float) -> None:
+        if message["protocol"] != PROTOCOL:
+            member.reason = f"it speaks protocol {message['protocol']}, and this front {PROTOCOL}; use one version"
+        else:
+            identity = Identity(**message["identity"])
+            if self.identity is None:
+                self.identity = identity
+            elif identity != self.identity:
+                member.reason = _difference(self.identity, identity)
+        if member.reason:
+            self.counts["refused"] += 1
+            log.warning("replica refused", extra={"replica": member.name, "reason": member.reason})
+            return
+        member.hello, member.state, member.since = message, "ready", now
+        member.clock = message["time"] - time.time()
+        self._router.joined(member.name, now, n_parallel=self._n_parallel, n_pages=message["n_pages"])
+        log.info("replica ready", extra={"replica": member.name, "pid": message["pid"], "host": message["host"]})
+        waiting, self._waiting = self._waiting, []
+        for flight in waiting:
+            self._give(flight)
+        self._changed.notify_all()
+
+    def _watch(self) -> None:
+        while True:
+            now = time.monotonic()
+            silent: list[Member] = []
+            with self._lock:
+                if self._is_closed:
+                    return
+                for member in self._members.values():
+                    if member.state not in ("ready", "leaving") or member.started is None:
+                        continue
+                    if now - member.heard > self._stall:
+                        silent.append(member)
+                    elif now - member.asked > self._stall / 4:
+                        member.asked = now
+                        member.started.link.send({"op": "ping"})
+                for place in self._places:
+                    if (place.member is None or place.member.state == "gone") and now >= place.next_start:
+                        self._spawn(place)
+            for member in silent:
+                self.counts["stalled"] += 1
+                self._gone(member, f"it was silent for {self._stall:g} seconds")
+            time.sleep(_TURN)
+
+    def _gone(self, member: Member, reason: str) -> None:
+        """Gives up a replica: ends it, moves what it computed, and plans its successor."""
+        now = time.monotonic()
+        with self._lock:
+            if member.state == "gone":
+                return
+            was_ready, member.state = member.state in ("ready", "leaving"), "gone"
+            member.reason = member.reason or reason
+            self._members.pop(member.name, None)
+            self._router.lost(member.name)
+            for place in self._places:
+                if place.member is member:
+                    place.reason = member.reason
+                    is_sound = was_ready and now - member.since > _SOUND
+                    place.n_failures = 1 if is_sound else place.n_failures + 1
+                    pause = 0.0 if place.n_failures == 1 else 0.25 * 2.0**place.n_failures
+                    place.next_start = now + min(_LONGEST_PAUSE, pause)
+                    if not self._is_closed:
+                        self.counts["lost"] += 1
+                        log.warning("replica lost", extra={"replica": member.name, "reason": member.reason})
+            self._move_all(member, is_lost=True)
+            self._changed.notify_all()
+        if member.started is not None:
+            member.started.kill()
+
+    def _replace(self, place: _Place) -> bool:
+        with self._changed:
+            if self._is_closed:
+                return False
+            new = self._spawn(place, sits=False)
+            self._changed.wait_for(lambda: new.state != "starting" or self._is_closed)
+            if new.state != "ready":
+                log.warning("update stopped", extra={"replica": new.name, "reason": new.reason})
+                return False
+            old, place.member = place.member, new
+        if old is not None:
+            self.drain(old)
+        return True
+
+    # Flights.
+
+    def _give(self, flight: Flight, without: Collection[str] = ()) -> None:
+        now = time.monotonic()
+        choice = self._router.choose(flight.pages, flight.n_tokens, now, without=without)
+        if choice is None:
+            self._waiting.append(flight)
+            return
+        member = self._members[choice.replica]
+        assert member.started is not None
+        flight.id = next(self._ids)
+        flight.ticket = self._router.started(choice, flight.pages, flight.n_tokens, now)
+        member.flights[flight.id] = flight
+        self.counts[f"by_{choice.reason}"] += 1
+        member.started.link.send(flight.message())
+
+    def _advance(self, member: Member, message: Mapping[str, Any], now: float) -> None:
+        flight = member.flights.get(message["id"])
+        if flight is None:
+            return  # cancelled, or moved
+        has_ended = flight.take(message)
+        if flight.ticket is not None and ("tokens" in message or has_ended):
+            self._router.answering(flight.ticket, now)
+        if has_ended:
+            self._release(flight)
+            if not flight.is_over:
+                self.counts["moved"] += 1
+                self._give(flight, without={member.name})
+
+    def _release(self, flight: Flight) -> None:
+        if flight.ticket is not None:
+            self._router.finished(flight.ticket, time.monotonic())
+            member = self._members.get(flight.ticket.replica)
+            if member is not None:
+                member.flights.pop(flight.id, None)
+                self._changed.notify_all()
+
+    def _move_all(self, member: Member, *, is_lost: bool = False) -> None:
+        flights, member.flights = list(member.flights.values()), {}
+        for flight in flights:
+            self._release(flight)
+            flight.n_lost += is_lost
+            if self._is_closed:
+                flight.fail(None)
+            elif flight.n_lost >= _MOST_LOST:
+                flight.fail(RuntimeError(f"{flight.n_lost} replicas ended while they computed this request"))
+            else:
+                self.counts["moved"] += 1
+                self._give(flight, without={member.name})
+
+    def _has_settled(self, place: _Place) -> bool:
+        return place.member is not None and place.member.state in ("ready", "gone")
+
+    def _told(self, place: _Place, now: float) -> dict[str, Any]:
+        member = place.member
+        state = "gone" if member is None else member.state
+        told: dict[str, Any] = {"replica": place.seat.name, "state": state, "open": 0}
+        if member is not None and member.hello:
+            told |= {name: member.hello[name] for name in ("pid", "host", "version", "level", "threads")}
+            told |= {
+                "open": len(member.flights),
+                "seconds": round(now - member.since, 3),
+                "clock_ahead": round(member.clock, 3),
+                "figures": dict(member.figures),
+            }
+        if place.reason:
+            told["last_loss"] = place.reason
+        return told
+
+    @staticmethod
+    def _in_background(work: Callable[[], Any]) -> None:
+        threading.Thread(target=work, name="woolly-drain", daemon=True).start()
+
+
+def _difference(known: Identity, other: Identity) -> str:
+    """One sentence about replicas that would give different answers."""
+    names = {
+        "arithmetic": "another arithmetic (its Woolly is of another version)",
+        "model": "another model file or adapter",
+        "backend": "another backend",
+        "kv_type": "another type of cache",
+        "probe": "other bits for the same numbers (its CPU, its kernels or its C library differ)",
+    }
+    what = next(text for name, text in names.items() if getattr(known, name) != getattr(other, name))
+    return f"it has {what}: {other.id}, and the others are {known.id}"

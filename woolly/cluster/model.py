@@ -1,0 +1,120 @@
+"""The FleetLLM: an LLM whose requests are computed by replicas.
+
+It opens the model's file for its tokenizer, template and limits, and prepares no weights. So a server over it renders,
+tokenizes, checks and replies with the very code of a server over one model; only the tokens come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from woolly.cluster.fleet import Fleet
+from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
+from woolly.cluster.seats import Seat
+from woolly.engine import Driver, Engine, Request
+from woolly.engine.driver import Listener
+from woolly.engine.meaning import Reading
+from woolly.errors import RequestError
+from woolly.llm import LLM
+from woolly.llm.identity import Identity
+from woolly.sampling import SamplingParams
+from woolly.serving.loading.options import ModelOptions
+from woolly.store.digest import digest_of
+
+__all__ = ["FleetLLM"]
+
+
+class FleetLLM(LLM):
+    """A model that replicas hold; `fleet` is them."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        options: ModelOptions,
+        seats: Sequence[Seat],
+        *,
+        stall: float = 10.0,
+        grace: float = 30.0,
+    ) -> None:
+        """Opens the model on every seat and waits for them; ModelError if none can serve."""
+        bare = replace(options, weight_memory=0, speculation="none", cache_disk=None, cache_disk_folder=None)
+        super().__init__(model, **vars(bare))
+        opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
+        try:
+            digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
+            self.fleet = Fleet(seats, opening, n_parallel=options.max_running, stall=stall, grace=grace)
+            self.fleet.start()
+        except BaseException:
+            super().close()
+            raise
+        self._given: weakref.WeakKeyDictionary[Request, Given] = weakref.WeakKeyDictionary()
+        self._identity = self.fleet.identity
+        self.driver = _FleetDriver(self.driver.engine, self.fleet, self._given)
+
+    def identity(self) -> Identity:
+        """Returns the identity that all replicas have."""
+        assert self.fleet.identity is not None
+        return self.fleet.identity
+
+    def _requests(self, ids: Sequence[int], params: SamplingParams, **options: Any) -> list[Request]:
+        requests = super()._requests(ids, params, **options)
+        known = {name: options[name] for name in ("score_only", "shown", "salt") if name in options}
+        for request in requests:
+            self._given[request] = Given(**known)
+        return requests
+
+
+class _FleetDriver(Driver):
+    """Hands requests and readings to a fleet. `call` reaches the front's own engine, which computes nothing."""
+
+    def __init__(self, engine: Engine, fleet: Fleet, given: weakref.WeakKeyDictionary[Request, Given]) -> None:
+        super().__init__(engine)
+        self._fleet = fleet
+        self._given = given
+        self._flights: weakref.WeakKeyDictionary[Request | Reading, Flight] = weakref.WeakKeyDictionary()
+
+    def add(self, requests: Iterable[Request], listener: Listener) -> None:
+        """Gives requests to replicas; the listener is called by a thread of the fleet."""
+        _ = self.engine  # raises if it is closed
+        for request in requests:
+            if request.hooks or request.params.logits_processors or request.params.custom_sampler:
+                raise RequestError("replicas cannot call functions of this process: hooks, processors or samplers")
+            flight = AnswerFlight(request, listener, self._given.get(request, Given()))
+            self._flights[request] = flight
+            self._fleet.add(flight)
+
+    def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
+        """Ends requests that have not ended."""
+        for request in requests:
+            request.is_unwanted = True
+            if (flight := self._flights.get(request)) is not None:
+                self._fleet.cancel(flight)
+
+    def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
+        """Gives a reading to a replica; a thread of the fleet calls `on_end`."""
+        plan = self.engine.program.plan
+        reading.on_end = on_end
+        is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan says how to pool
+        flight = self._flights[reading] = ReadingFlight(reading, reading.source.pooling if is_given else None)
+        self._fleet.add(flight)
+
+    def cancel_reading(self, reading: Reading) -> None:
+        """Ends a reading that is not over."""
+        reading.is_unwanted = True
+        if (flight := self._flights.get(reading)) is not None:
+            self._fleet.cancel(flight)
+
+    def close(self) -> None:
+        """Ends the replicas, then the front's own engine."""
+        self._fleet.close()
+        super().close()
+
+
+def _plain(options: ModelOptions) -> dict[str, Any]:
+    """Returns the options as JSON has them."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}

@@ -1,0 +1,263 @@
+"""The replica: a process that holds one model and computes what a front asks for.
+
+    front                                replica
+    open model, options, cpus            ready, with the identity of its bits; or failed, with the reason
+    add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, until it has an end
+    cancel ids
+    read id, texts                       rows id; stop_reading id
+    ping                                 pong, with figures
+    close                                (it ends)
+
+A replica ends when the connection does: it belongs to its front.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from woolly import __version__
+from woolly.cluster.wire import (
+    PROTOCOL,
+    Link,
+    read_params,
+    write_array,
+    write_error,
+    write_logprobs,
+)
+from woolly.engine import Chunk, Request
+from woolly.engine.meaning import Reading
+from woolly.engine.meaning.source import find_rows
+from woolly.errors import RequestError, WoollyError
+from woolly.llm import LLM
+
+__all__ = ["Replica", "main"]
+
+
+class _Sent:
+    """How much of an answer the front has."""
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        self.has_prefix = False
+
+
+class Replica:
+    """Serves one front until the link ends. Its reader never computes, so that a ping is answered at once."""
+
+    def __init__(self, link: Link, started: float | None = None) -> None:
+        self._link = link
+        self._llm: LLM | None = None
+        self._requests: dict[int, Request] = {}
+        self._readings: dict[int, Reading] = {}
+        self._unwanted: set[int] = set()  # cancelled before they were prepared
+        self._preparing: set[int] = set()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="woolly-prepare")  # a grammar takes a while
+        self._started = time.monotonic() if started is None else started
+        self._answers = self._prompt = self._cached = self._predicted = 0
+
+    def serve(self) -> None:
+        """Does what the front asks for; returns when it closes or is gone. The model is closed then."""
+        for message in self._link:
+            if message["op"] == "close":
+                break
+            getattr(self, f"_do_{message['op']}")(message)
+        if self._llm is not None:
+            self._llm.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._link.finish()
+
+    def _do_open(self, message: Mapping[str, Any]) -> None:
+        threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True).start()
+
+    def _open(self, message: Mapping[str, Any]) -> None:
+        try:
+            if message.get("cpus") and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, message["cpus"])  # of this thread and those that it starts: all that compute
+            options = {name: _tuples(value) for name, value in message["options"].items()}
+            llm = LLM(message["model"], **options)
+            identity = llm.identity()
+        except BaseException as error:
+            self._link.send({"op": "failed", "error": write_error(error)})
+            return
+        self._llm = llm
+        about = llm.engine.program.about
+        self._link.send(
+            {
+                "op": "ready",
+                "protocol": PROTOCOL,
+                "version": __version__,
+                "identity": asdict(identity),
+                "ctx": llm.ctx,
+                "n_pages": llm.engine.scheduler.pages.n_pages,
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "level": about.level,
+                "threads": about.threads,
+                "time": time.time(),
+            }
+        )
+
+    def _do_ping(self, message: Mapping[str, Any]) -> None:
+        figures = {
+            "answers": self._answers,
+            "open": len(self._requests),
+            "prompt_tokens": self._prompt,
+            "cached_tokens": self._cached,
+            "predicted_tokens": self._predicted,
+            "seconds": time.monotonic() - self._started,
+        }
+        self._link.send({"op": "pong", "time": time.time(), "figures": figures})
+
+    def _do_add(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._preparing.add(message["id"])
+        if any(
+            message["params"].get(name) for name in ("json_schema", "json_object", "choice", "regex", "lark", "grammar")
+        ):
+            self._pool.submit(self._add, message)
+        else:
+            self._add(message)
+
+    def _add(self, message: Mapping[str, Any]) -> None:
+        id = message["id"]
+        try:
+            llm = self._model()
+            params = read_params(message["params"])
+            request = llm.engine.new_request(
+                message["prompt"],
+                params,
+                priority=message["priority"],
+                score_only=message["score_only"],
+                shown=frozenset(message["shown"]),
+                salt=bytes.fromhex(message["salt"]),
+                group=message["group"],
+                expected=message["expected"],
+            )
+            request.reports_progress = True
+            with self._lock:
+                self._preparing.discard(id)
+                if id in self._unwanted:
+                    self._unwanted.discard(id)
+                    return
+                self._requests[id] = request
+            llm.driver.add([request], partial(self._step, id, _Sent()))
+        except BaseException as error:
+            self._requests.pop(id, None)
+            self._link.send({"op": "step", "id": id, "end": {"reason": "error", "error": write_error(error)}})
+            if not isinstance(error, WoollyError):
+                raise
+
+    def _do_cancel(self, message: Mapping[str, Any]) -> None:
+        found = []
+        with self._lock:
+            for id in message["ids"]:
+                if id in self._requests:
+                    found.append(self._requests[id])
+                elif id in self._preparing:
+                    self._unwanted.add(id)
+        if found and self._llm is not None:
+            self._llm.driver.cancel(found)
+
+    def _step(self, id: int, sent: _Sent, request: Request, chunk: Chunk) -> None:
+        """Called by the engine's thread after each step of a request."""
+        step: dict[str, Any] = {"op": "step", "id": id, "computed": request.n_computed}
+        if tokens := request.output[sent.n_tokens :]:
+            step["tokens"] = tokens
+            sent.n_tokens += len(tokens)
+        if chunk.text:
+            step["text"] = chunk.text
+        if chunk.logprobs:
+            step["logprobs"] = write_logprobs(chunk.logprobs)
+        if not sent.has_prefix and request.prefix is not None:
+            sent.has_prefix = True
+            step["prefix"] = asdict(request.prefix)
+        if chunk.finish_reason is not None:
+            step["end"] = self._ended(id, request, chunk)
+        self._link.send(step)
+
+    def _ended(self, id: int, request: Request, chunk: Chunk) -> dict[str, Any]:
+        with self._lock:
+            self._requests.pop(id, None)
+        self._answers += 1
+        self._prompt += len(request.prompt)
+        self._cached += 0 if request.prefix is None else request.prefix.hit_tokens
+        self._predicted += len(request.output)
+        end: dict[str, Any] = {
+            "reason": chunk.finish_reason,
+            "stop": chunk.stop_reason,
+            "drafted": request.n_drafted,
+            "accepted": request.n_accepted,
+            "shifts": request.n_shifts,
+        }
+        if request.prompt_logprobs:
+            end["prompt_logprobs"] = write_logprobs(request.prompt_logprobs)
+        if chunk.error is not None:
+            end["error"] = write_error(chunk.error)
+            if self._llm is not None and self._llm.is_closed:  # the engine gave up: no later request can succeed
+                os._exit(3)
+        return end
+
+    def _do_read(self, message: Mapping[str, Any]) -> None:
+        id = message["id"]
+        try:
+            llm = self._model()
+            loaded = llm._loaded[0]
+            rows = find_rows(loaded.program, loaded.file.tensors, message["pooling"])
+            if rows is None:
+                raise RequestError("this model makes nothing of whole texts", code="wrong_model", field="model")
+            reading = Reading(message["texts"], rows)
+            reading.on_progress = lambda n_done: self._link.send({"op": "progress", "id": id, "done": n_done})
+            self._readings[id] = reading
+            llm.driver.start_reading(reading, partial(self._read, id, reading))
+        except BaseException as error:
+            self._readings.pop(id, None)
+            self._link.send({"op": "rows", "id": id, "error": write_error(error)})
+
+    def _read(self, id: int, reading: Reading) -> None:
+        self._readings.pop(id, None)
+        try:
+            rows = reading.result()
+            tables = {index: write_array(table) for index, table in reading.tables.items()}
+            self._link.send({"op": "rows", "id": id, "rows": write_array(rows), "tables": tables})
+        except BaseException as error:
+            self._link.send({"op": "rows", "id": id, "error": write_error(error)})
+
+    def _do_stop_reading(self, message: Mapping[str, Any]) -> None:
+        reading = self._readings.get(message["id"])
+        if reading is not None and self._llm is not None:
+            self._llm.driver.cancel_reading(reading)
+
+    def _model(self) -> LLM:
+        if self._llm is None:
+            raise RequestError("the replica has not opened its model yet")
+        return self._llm
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+
+
+def main() -> None:
+    """A process that serves the front at the other end of a socket, whose number is the argument."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all its processes; the front decides
+    warnings.simplefilter("ignore")  # the front, which opens the same file, says them once
+    Replica(Link(socket.socket(fileno=int(sys.argv[1])))).serve()
+    sys.stderr.flush()
+    os._exit(0)  # a step under way cannot be interrupted, and nobody waits for it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The wire between a front and a replica: lines of JSON over a socket, and how requests and errors are written there.
+
+A front sends `open`, `add`, `cancel`, `read`, `stop_reading`, `ping` and `close`; replica.py says what it replies.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import queue
+import secrets
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly import errors
+from woolly.errors import RequestError, WoollyError
+from woolly.sampling import SamplingParams
+from woolly.sampling.logprobs import TokenLogprob
+
+__all__ = [
+    "PROTOCOL",
+    "Link",
+    "prove_front",
+    "prove_replica",
+    "read_array",
+    "read_error",
+    "read_logprobs",
+    "read_params",
+    "write_array",
+    "write_error",
+    "write_logprobs",
+    "write_params",
+]
+
+PROTOCOL = 1  # raised when a message changes its meaning; a replica with another one is refused
+
+_MOST_LINE = 1 << 30  # bytes; vectors of many texts are long
+_PROOF_SECONDS = 10.0
+_DEFAULTS = SamplingParams()
+_PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON's keys are not
+
+
+class Link:
+    """Both ends of a connection are links. `send` never blocks: a thread of the link's own writes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._file = connection.makefile("rb")
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="woolly-link", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Queues a message; nothing happens if the other side is gone, which the reader notices."""
+        self._queue.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields messages as they come, until the other side is gone."""
+        while True:
+            try:
+                line = self._file.readline(_MOST_LINE)
+            except (OSError, ValueError):
+                return
+            if not line.endswith(b"\n"):
+                return
+            yield json.loads(line)
+
+    def finish(self) -> None:
+        """Writes what is queued, and closes."""
+        self._queue.put(None)
+        self._thread.join(2.0)
+        self.close()
+
+    def close(self) -> None:
+        """Closes at once; a reader and a writer that wait wake up."""
+        self._queue.put(None)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._socket.close()
+
+    def _write(self) -> None:
+        while (first := self._queue.get()) is not None:
+            lines, is_last = [first], False
+            while not self._queue.empty():  # what waits goes out in one call
+                line = self._queue.get()
+                if line is None:
+                    is_last = True
+                    break
+                lines.append(line)
+            try:
+                self._socket.sendall(b"".join(lines))
+            except OSError:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # the reader of this side sees the end
+                return
+            if is_last:
+                return
+
+
+def prove_front(connection: socket.socket, secret: str) -> None:
+    """Shows a replica that this side has the secret, and checks that the replica has it. RequestError if not."""
+    _prove(connection, secret, own=b"front", other=b"replica")
+
+
+def prove_replica(connection: socket.socket, secret: str) -> None:
+    """The replica's half of `prove_front`."""
+    _prove(connection, secret, own=b"replica", other=b"front")
+
+
+def _prove(connection: socket.socket, secret: str, own: bytes, other: bytes) -> None:
+    """Both sides send a number of their own at once, then a digest of the other's number that needs the secret."""
+    connection.settimeout(_PROOF_SECONDS)
+    try:
+        mine = secrets.token_bytes(32)
+        connection.sendall(mine)
+        theirs = _exactly(connection, 32)
+        connection.sendall(_proof(secret, own, theirs, mine))
+        if not hmac.compare_digest(_exactly(connection, 32), _proof(secret, other, mine, theirs)):
+            raise RequestError("the other side has another secret; give both the same WOOLLY_CLUSTER_SECRET")
+    except OSError as error:
+        raise RequestError(f"the other side did not show that it has the secret ({error})") from None
+    connection.settimeout(None)
+
+
+def _proof(secret: str, side: bytes, asked: bytes, own: bytes) -> bytes:
+    return hmac.new(secret.encode(), b"woolly cluster " + side + asked + own, hashlib.sha256).digest()
+
+
+def _exactly(connection: socket.socket, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        piece = connection.recv(n - len(data))
+        if not piece:
+            raise ConnectionError("it closed the connection")
+        data += piece
+    return data
+
+
+def write_params(params: SamplingParams, seed: int) -> dict[str, Any]:
+    """Returns what differs from the defaults, as one answer with this seed."""
+    written: dict[str, Any] = {}
+    for one in fields(params):
+        value = getattr(params, one.name)
+        if one.name not in ("n", "seed") and value != getattr(_DEFAULTS, one.name):
+            written[one.name] = list(value.items()) if one.name in _PAIRS else value
+    return {**written, "seed": seed}
+
+
+def read_params(written: Mapping[str, Any]) -> SamplingParams:
+    """Returns the parameters that `write_params` wrote."""
+    values: dict[str, Any] = {}
+    for name, value in written.items():
+        if name in _PAIRS:
+            values[name] = dict(value)
+        else:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    return SamplingParams(**values)
+
+
+def write_logprobs(logprobs: Sequence[TokenLogprob]) -> list[Any]:
+    """Returns log-probabilities as lists; texts are left out, the reader has the vocabulary."""
+    return [[one.token, one.logprob, one.top] for one in logprobs]
+
+
+def read_logprobs(written: Sequence[Any]) -> list[TokenLogprob]:
+    """Returns the log-probabilities that `write_logprobs` wrote."""
+    return [TokenLogprob(token, logprob, tuple((id, number) for id, number in top)) for token, logprob, top in written]
+
+
+def write_array(array: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Returns an array as text."""
+    return {"shape": array.shape, "data": base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode()}
+
+
+def read_array(written: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+    """Returns the array that `write_array` wrote."""
+    flat = np.frombuffer(base64.b64decode(written["data"]), "<f4").astype(np.float32)
+    return flat.reshape(tuple(written["shape"]))
+
+
+def write_error(error: BaseException) -> dict[str, Any]:
+    """Returns an error with what programs read of it."""
+    names = ("code", "field", "limit", "given", "names")
+    extra = {name: getattr(error, name) for name in names if getattr(error, name, None) is not None}
+    return {"kind": type(error).__name__, "message": str(error), **extra}
+
+
+def read_error(written: Mapping[str, Any]) -> Exception:
+    """Returns the error that `write_error` wrote; one that is not Woolly's is a RuntimeError."""
+    kind = getattr(errors, str(written["kind"]), None)
+    message = str(written["message"])
+    extra = {name: value for name, value in written.items() if name not in ("kind", "message")}
+    if not (isinstance(kind, type) and issubclass(kind, WoollyError)):
+        return RuntimeError(f"a replica failed: {written['kind']}: {message}")
+    if not issubclass(kind, RequestError):
+        extra = {name: value for name, value in extra.items() if name == "code"}
+    error: Exception = kind(message, **extra)
+    return error
