@@ -92,9 +92,8 @@ def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
 
 
 def test_every_setting_is_read_by_something():
-    source = "".join(
-        path.read_text() for path in (ROOT / "woolly" / "serving").rglob("*.py") if path.name != "configuration.py"
-    )
+    files = [path for room in ("serving", "cluster") for path in (ROOT / "woolly" / room).rglob("*.py")]
+    source = "".join(path.read_text() for path in files if path.name != "configuration.py")
     unread = [
         setting.name for setting in fields(Settings) if not re.search(rf"(settings|self)\.{setting.name}\b", source)
     ]

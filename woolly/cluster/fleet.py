@@ -321,6 +321,8 @@ class Fleet:
                 return False
             new = self._spawn(place, sits=False)
             self._changed.wait_for(lambda: new.state != "starting" or self._is_closed)
+            if self._is_closed:
+                return False
             if new.state != "ready":
                 log.warning("update stopped", extra={"replica": new.name, "reason": new.reason})
                 return False

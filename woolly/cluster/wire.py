@@ -65,14 +65,9 @@ class Link:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields messages as they come, until the other side is gone."""
-        while True:
-            try:
-                line = self._file.readline(_MOST_LINE)
-            except (OSError, ValueError):
-                return
-            if not line.endswith(b"\n"):
-                return
-            yield json.loads(line)
+        with suppress(OSError, ValueError), self._file:
+            while (line := self._file.readline(_MOST_LINE)).endswith(b"\n"):
+                yield json.loads(line)
 
     def finish(self) -> None:
         """Writes what is queued, and closes."""

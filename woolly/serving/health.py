@@ -23,6 +23,8 @@ class Health:
         self.state = "loading"
         self.reason = "models are being loaded"
         self.started = time.monotonic()
+        self.find_fault: Callable[[], str | None] = lambda: None  # why a server that is ready cannot serve now
+        self.details: Callable[[], dict[str, Any]] = dict  # further fields of /health, without keys
 
     def set(self, state: str, reason: str = "") -> None:
         """Sets the state and its reason for clients."""
@@ -43,11 +45,13 @@ def _head(status: str) -> dict[str, Any]:
 async def health(request: Request, response: Response) -> dict[str, Any]:
     """200 if the server takes requests, 503 otherwise."""
     state: Health = request.app.state.health
-    if state.is_ready:
-        return {**_head("ok"), **_identities(request)}
+    fault = state.find_fault() if state.is_ready else state.reason
+    details = state.details() if request.app.state.authority.is_open else {}
+    if fault is None:
+        return {**_head("ok"), **_identities(request), **details}
     response.status_code = 503
-    error = {"code": 503, "message": state.reason, "type": "unavailable_error"}
-    return {**_head(state.state), "error": error}
+    error = {"code": 503, "message": fault, "type": "unavailable_error"}
+    return {**_head("failed" if state.is_ready else state.state), "error": error, **details}
 
 
 def _identities(request: Request) -> dict[str, Any]:

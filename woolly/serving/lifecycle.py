@@ -32,16 +32,21 @@ _CLOSING = 2.0  # seconds for models and threads to end after that
 _SPARE_FILES = 256  # in addition to connections: models, the log, the database
 
 
-def run(settings: Settings, end: Callable[[int], Any] | None = None) -> int:
+def run(
+    settings: Settings, end: Callable[[int], Any] | None = None, prepare: Callable[[FastAPI], None] | None = None
+) -> int:
     """Serves until a signal stops it; returns the exit code. RequestError or StoreError if it cannot serve.
 
     `end` ends the process at once with an exit code, as `os._exit` does. The server calls it at the second signal, and
     if a thread does not end, because a thread cannot be cancelled. Without `end`, the interpreter waits for the thread.
+    `prepare` gets the app before it serves.
     """
     set_up_logs("debug" if settings.verbose else settings.log_level, settings.log_format == "json", settings.log_file)
     _outlive_clients()
     n_connections = _fit_connections(settings.max_connections)
     app = create_app(settings)
+    if prepare is not None:
+        prepare(app)
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     _warn_if_public(settings, host)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
+from woolly.serving.settings_sizes import Sizes
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = ["Settings", "groups"]
 _GROUPS = {
     "model": "Models",
     "ctx_size": "How a model runs",
+    "replicas": "Replicas",
     "host": "The network",
     "api_key": "Safety",
     "rate_limit": "Limits",
@@ -35,7 +37,7 @@ def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> A
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Sizes):
     """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
 
     The type of a field decides how text is read: a tuple is a list separated by commas.
@@ -148,6 +150,19 @@ class Settings:
     slot_save_path: Path | None = _setting(  # noqa: RUF009
         None, "--slot-save-path", "Folder for what /slots/N?action=save writes.", "no saving"
     )
+
+    # Replicas.
+    replicas: int = _setting(
+        1, "--replicas", "Processes that compute, each with a model of its own; one that ends is replaced unnoticed."
+    )
+    pin: bool = _setting(False, "--pin/--no-pin", "Keep each replica to the CPUs of one NUMA node, in turn.")
+    join: tuple[str, ...] = _setting(
+        (), "--join", "Further replicas on other machines, HOST:PORT, separated by commas (`woolly cluster replica`)."
+    )
+    cluster_secret: str | None = _setting(
+        None, "--cluster-secret", "Text of at least 32 characters that replicas of --join know too.", "none"
+    )
+    stall: float = _setting(10.0, "--stall", "Seconds of silence after which a replica is given up.")
 
     # The network.
     host: str = _setting("127.0.0.1", "--host", "Address to listen at; 0.0.0.0: all addresses of this machine.")
@@ -283,34 +298,6 @@ class Settings:
     def batches_path(self) -> Path:
         """Returns the folder of files and batches."""
         return models_folder().parent / "batches" if self.batches_dir is None else self.batches_dir
-
-    @property
-    def max_files_bytes(self) -> int:
-        """Returns the most bytes of one client's files."""
-        from woolly.runtime import parse_size
-
-        return parse_size("max_files", self.max_files) or 0
-
-    @property
-    def max_body_bytes(self) -> int:
-        """Returns the largest body in bytes."""
-        from woolly.runtime import parse_size
-
-        return parse_size("max_body", self.max_body) or 0
-
-    @property
-    def max_bodies_bytes(self) -> int:
-        """Returns the most bytes of all bodies together."""
-        from woolly.runtime import parse_size
-
-        return parse_size("max_bodies", self.max_bodies) or 0
-
-    @property
-    def max_session_bytes(self) -> int:
-        """Returns the most bytes of one session's messages."""
-        from woolly.runtime import parse_size
-
-        return parse_size("max_session_size", self.max_session_size) or 0
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ _LEAST: dict[str, float] = {
     "ctx_size": 1,
     "threads": 1,
     "parallel": 1,
+    "replicas": 0,
+    "stall": 0.5,
     "batch_size": 1,
     "ubatch_size": 1,
     "kv_tokens": 1,
@@ -104,6 +106,7 @@ def check_settings(settings: Settings) -> None:
         )
     if settings.mcp is not None:
         read_config(Path(settings.mcp))  # before the port is open
+    _check_replicas(settings)
     if settings.token_secret is not None and len(settings.token_secret) < 32:
         raise RequestError(
             "token_secret is short enough to guess; at least 32 characters were expected", field="token_secret"
@@ -140,6 +143,28 @@ def check_settings(settings: Settings) -> None:
         if folder is not None and not folder.is_dir():
             raise RequestError(f"{name} is {folder}, which is no folder", field=name)
     settings.defaults()
+
+
+def _check_replicas(settings: Settings) -> None:
+    if settings.replicas == 0 and not settings.join:
+        raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
+    if settings.join and settings.cluster_secret is None:
+        raise RequestError(
+            "join names replicas on other machines, which need cluster_secret to know their front",
+            field="join",
+            names=("join", "cluster_secret"),
+        )
+    if settings.cluster_secret is not None and len(settings.cluster_secret) < 32:
+        raise RequestError(
+            "cluster_secret is short enough to guess; at least 32 characters were expected", field="cluster_secret"
+        )
+    if settings.slot_save_path is not None and (settings.replicas > 1 or settings.join):
+        raise RequestError(
+            "slot_save_path keeps what one process computed, and there are several; cache_disk does that for all of"
+            " them",
+            field="slot_save_path",
+            names=("slot_save_path", "cache_disk"),
+        )
 
 
 def _check_template(settings: Settings) -> None:

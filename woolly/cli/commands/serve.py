@@ -73,11 +73,16 @@ def _option(setting: Field[Any], section: str) -> Option:
 def serve(flags: Mapping[str, Any]) -> None:
     """Answer over HTTP: OpenAI's API, Ole's and llama-server's, for instance: woolly serve -m smollm2."""
     # Imported late: the other commands and --help do without a web framework.
-    from woolly.serving.lifecycle import run
     from woolly.serving.logs import log
 
+    settings = read_settings(flags)
+    if settings.replicas != 1 or settings.join:
+        from woolly.cluster.serve import run
+    else:
+        from woolly.serving.lifecycle import run
+
     warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
-    raise click.exceptions.Exit(run(read_settings(flags), end=os._exit))
+    raise click.exceptions.Exit(run(settings, end=os._exit))
 
 
 def main() -> None:

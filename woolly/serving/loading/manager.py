@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError, WoollyError
@@ -17,7 +18,9 @@ from woolly.serving.configuration import checked_value
 from woolly.serving.errors import ApiError, server_stopping
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
 from woolly.serving.loading.loaded import Loaded
+from woolly.serving.loading.memory import Estimate
 from woolly.serving.loading.opening import examine, open_model, options_for
+from woolly.serving.loading.options import ModelOptions
 from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.logs import ignore, log
 from woolly.serving.settings import Settings
@@ -49,6 +52,8 @@ class ModelManager:
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._closed = False
+        self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # in place of opening.py's
+        self.n_copies = 1  # of each model in this machine's memory
 
     @property
     def main(self) -> str | None:
@@ -289,10 +294,10 @@ class ModelManager:
         try:
             async with self._loading:
                 options = await asyncio.to_thread(options_for, slot.info.path, slot.settings)
-                slot.needs = await asyncio.to_thread(examine, slot.info.path, options)
+                slot.needs = await asyncio.to_thread(self._examine, slot.info.path, options)
                 for other in choose_leaving(slot, self.all_loaded, self._settings.models_max):
                     await self._unload(other)
-                slot.llm = await asyncio.to_thread(open_model, slot.info.path, options)
+                slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
                 if slot.settings.probe:
                     await asyncio.to_thread(slot.llm.identity)
             slot.state = "ready"
@@ -314,10 +319,16 @@ class ModelManager:
     async def _check_exchange(self, slot: Loaded, settings: Settings) -> None:
         """ApiError if the model could not be loaded with other settings; then it stays loaded."""
         try:
-            needs = await asyncio.to_thread(lambda: examine(slot.info.path, options_for(slot.info.path, settings)))
+            needs = await asyncio.to_thread(
+                lambda: self._examine(slot.info.path, options_for(slot.info.path, settings))
+            )
         except WoollyError as error:
             raise _not_loadable(slot.info, error) from error
         check_exchange(slot, needs, self.all_loaded)
+
+    def _examine(self, path: Path, options: ModelOptions) -> Estimate:
+        needs = examine(path, options)
+        return replace(needs, weights=self.n_copies * needs.weights, cache=self.n_copies * needs.cache)
 
     async def _unload(self, slot: Loaded) -> None:
         """Waits until the model is freed; freeing continues if the caller is cancelled."""

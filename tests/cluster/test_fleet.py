@@ -1,0 +1,177 @@
+"""A model on replicas answers as the model alone does, whatever becomes of them."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.cluster.seats import DyingSeat, ThreadSeat
+from woolly import LLM, SamplingParams
+from woolly.cluster.model import FleetLLM
+from woolly.errors import ModelError, RequestError
+from woolly.serving.loading.options import ModelOptions
+
+OPTIONS = ModelOptions(ctx=512, threads=1)
+PROMPT = "The sheep said that"
+LONG = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True, logprobs=2)
+
+KINDS = {
+    "greedy": SamplingParams(temperature=0, seed=0, max_tokens=20),
+    "sampled": SamplingParams(seed=1, temperature=1.2, max_tokens=20),
+    "several": SamplingParams(seed=2, temperature=1.0, max_tokens=12, n=3),
+    "mirostat": SamplingParams(seed=4, mirostat=2, max_tokens=20),
+    "penalties": SamplingParams(seed=5, repeat_penalty=1.3, dry_multiplier=0.8, max_tokens=20, ignore_eos=True),
+    "grammar": SamplingParams(seed=6, regex="[a-e]{3,9}", max_tokens=20),
+    "prompt": SamplingParams(seed=7, prompt_logprobs=1, logprobs=1, max_tokens=3),
+    "shifted": SamplingParams(seed=8, context_shift=True, max_tokens=30, ignore_eos=True),
+}
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model):
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture
+def fleet(tiny_model):
+    opened = []
+
+    def make(*seats, options=OPTIONS, **more):
+        opened.append(FleetLLM(tiny_model, options, seats, **{"stall": 60.0, **more}))
+        return opened[-1]
+
+    yield make
+    for llm in opened:
+        llm.close()
+
+
+def test_answers_are_those_of_the_model_alone(fleet, alone):
+    llm = fleet(ThreadSeat("a"), ThreadSeat("b"))
+    assert llm.identity() == alone.identity()
+    for params in KINDS.values():
+        assert llm.generate(PROMPT, params) == alone.generate(PROMPT, params)
+    assert llm.chat("hello", LONG).text == alone.chat("hello", LONG).text
+    assert np.array_equal(llm.embed(["a b", "c"], pooling="mean"), alone.embed(["a b", "c"], pooling="mean"))
+    assert llm.embed_tokens("a b c")[0].tolist() == alone.embed_tokens("a b c")[0].tolist()
+    with pytest.raises(RequestError, match="context holds 512"):
+        llm.generate([1] * 600, LONG)
+    with pytest.raises(RequestError, match="functions of this process"):
+        llm.generate(PROMPT, custom_sampler=lambda tokens, logits: 1)
+
+
+@pytest.mark.parametrize("limit", [1, 17, 59])
+def test_a_process_that_is_killed_at_any_token_is_not_noticed(fleet, alone, limit):
+    """SIGKILL, before its n-th token is sent; its successor goes on."""
+    llm = fleet(DyingSeat("a", limit))
+    stream = llm.generate(PROMPT, LONG, stream=True)
+    whole, text = alone.generate(PROMPT, LONG), "".join(chunk.text for chunk in stream)
+    assert text == whole.text
+    assert (stream.completion.token_ids, stream.completion.logprobs) == (whole.token_ids, whole.logprobs)
+    assert llm.fleet.counts["moved"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_request_goes_on_elsewhere(fleet, alone, kind):
+    llm = fleet(ThreadSeat("a", dies_after=3), ThreadSeat("b", dies_after=3))  # whichever it is given to first
+    assert llm.generate(PROMPT, KINDS[kind]).choices == alone.generate(PROMPT, KINDS[kind]).choices
+    assert llm.fleet.counts["moved"] >= 1
+
+
+def test_a_request_that_ends_every_replica_ends_itself(fleet, alone):
+    llm = fleet(ThreadSeat("a", dies_after=2, times=2), ThreadSeat("b", dies_after=2, times=2))
+    with pytest.raises(RuntimeError, match="3 replicas ended while they computed this request"):
+        llm.generate(PROMPT, LONG)
+    assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)  # as soon as one is there again
+
+
+def test_a_silent_replica_is_given_up(fleet, alone):
+    llm = fleet(ThreadSeat("a", silent_after=5), stall=2.0)
+    assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
+    assert llm.fleet.counts["stalled"] >= 1
+
+
+def test_replicas_are_replaced_under_streams(fleet, alone):
+    seats = [ThreadSeat("a"), ThreadSeat("b")]
+    llm = fleet(*seats, grace=0.0)  # what is open is moved at once
+    whole, texts, is_over = alone.generate(PROMPT, LONG).text, [], threading.Event()
+
+    def ask():
+        while not is_over.is_set():
+            texts.append(llm.generate(PROMPT, LONG).text)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert llm.fleet.update() and llm.fleet.update()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert set(texts) == {whole} and [seat.n_starts for seat in seats] == [3, 3]
+    assert llm.fleet.counts["lost"] == 0
+
+
+def test_a_replica_with_other_bits_is_refused(fleet, alone):
+    llm = fleet(ThreadSeat("a"), ThreadSeat("b", options={"kv_type": "f32"}))
+    until(lambda: llm.fleet.counts["refused"])
+    refused = next(one for one in llm.fleet.report() if "last_loss" in one)
+    assert "it has another type of cache: w" in refused["last_loss"] or refused["replica"] == "a"
+    assert llm.fleet.n_ready == 1
+    params = SamplingParams(temperature=0, seed=0, max_tokens=5)
+    kv_type = llm.identity().kv_type
+    with LLM(alone.path, ctx=512, threads=1, kv_type=kv_type) as same:
+        assert llm.generate(PROMPT, params) == same.generate(PROMPT, params)
+
+
+def test_the_reason_is_told_if_no_replica_can_serve(fleet):
+    with pytest.raises(ModelError, match=r"no replica can serve: .*kv_type is 'f9'"):
+        fleet(ThreadSeat("a", options={"kv_type": "f9"}))
+
+
+def test_an_update_to_other_bits_stops(fleet, alone):
+    seat = ThreadSeat("a")
+    llm = fleet(seat)
+    seat.options = {"kv_type": "f32"}
+    assert not llm.fleet.update()
+    assert llm.fleet.counts["refused"] == 1 and llm.fleet.n_ready == 1
+    assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
+
+
+def test_a_cancelled_answer_is_computed_no_further(fleet):
+    llm = fleet(ThreadSeat("a"))
+    stream = llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True), stream=True)
+    next(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+    assert [one["open"] for one in llm.fleet.report()] == [0]
+
+
+def test_closing_ends_what_runs(fleet):
+    llm = fleet(ThreadSeat("a"))
+    stream = llm.generate(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True), stream=True)
+    next(stream)
+    llm.close()
+    list(stream)
+    assert stream.completion.finish_reason in ("cancelled", "length")
+    with pytest.raises(RequestError, match="closed"):
+        llm.generate(PROMPT)
+
+
+def test_conversations_return_to_the_replica_that_knows_them(fleet):
+    llm = fleet(ThreadSeat("a"), ThreadSeat("b"))
+    params = SamplingParams(temperature=0, max_tokens=2)
+    prompts = [[i % 300 + k for i in range(100)] for k in range(4)]
+    for prompt in prompts:
+        llm.generate(prompt, params)
+    for prompt in prompts:
+        assert llm.generate([*prompt, 7, 8, 9], params).n_cached_tokens == 96

@@ -1,0 +1,118 @@
+"""`woolly serve --replicas`: one server to its clients, in every dialect, whatever becomes of the replicas."""
+
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from tests.serving.conftest import serving
+from woolly import LLM
+from woolly.errors import RequestError
+from woolly.serving import Settings
+
+CHAT = {
+    "messages": [{"role": "user", "content": "hello"}],
+    "seed": 3,
+    "max_tokens": 80,
+    "temperature": 1.0,
+    "ignore_eos": True,
+}
+
+
+def ask(client, n_before=0, then=None, **more):
+    """The text of a streamed chat; after some events, `then` is called."""
+    text = ""
+    with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True, **more}) as reply:
+        assert reply.status_code == 200
+        for n, line in enumerate(reply.iter_lines()):
+            if n == n_before and then is not None:
+                then()
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                assert "error" not in event
+                text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return text
+
+
+def replicas(client):
+    return client.get("/health").json()["replicas"]
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model):
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        options = {name: value for name, value in CHAT.items() if name != "messages"}
+        return llm.chat("hello", **options).text
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="replicas of one machine need POSIX")
+def test_one_server_of_two_processes(tiny_model, tmp_path, whole):
+    flags = ("--replicas", "2", "-t", "1", "--grace", "20")
+    with serving(tiny_model, tmp_path, *flags, ctx=512) as server, server.client() as client:
+        pids = {one["pid"] for one in replicas(client)}
+        assert len(pids) == 2 and ask(client) == whole
+        reply = client.post("/v1/messages", json={**CHAT, "max_tokens": 5, "model": "tiny"}).json()
+        assert reply["usage"]["output_tokens"] == 5
+        # Both are killed in the middle of an answer, which goes on with a successor.
+        assert ask(client, 20, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]) == whole
+        until(lambda: {one["state"] for one in replicas(client)} == {"ready"})
+        assert not pids & {one["pid"] for one in replicas(client)}
+        # All are replaced while clients read.
+        before = {one["pid"] for one in replicas(client)}
+        texts, is_over = [], threading.Event()
+
+        def read():
+            with server.client() as own:
+                while not is_over.is_set():
+                    texts.append(ask(own))
+
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        server.process.send_signal(signal.SIGUSR1)
+        try:
+            until(lambda: "update ended" in server.log.read_text())
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        after = {one["pid"] for one in replicas(client)}
+        assert set(texts) == {whole} and len(after) == 2 and not before & after
+        metrics = client.get("/metrics").text
+        assert 'woolly_replica_ready{model="tiny",replica="1"} 1.0' in metrics
+        assert 'woolly_replicas_lost_total{model="tiny"} 2.0' in metrics
+    until(lambda: not any(map(is_alive, after)))
+    assert server.process.returncode == 0
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{server.url}/health")
+
+
+def test_settings_that_no_cluster_can_have(tmp_path):
+    for settings, words in (
+        ({"replicas": 0}, "at least 1"),
+        ({"join": ("10.0.0.1:7000",)}, "cluster_secret"),
+        ({"cluster_secret": "short"}, "32 characters"),
+        ({"replicas": 2, "slot_save_path": tmp_path}, "cache_disk"),
+        ({"stall": 0.1}, "at least 0.5"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            Settings(**settings)

@@ -1,0 +1,134 @@
+"""The front: a server whose models are computed by replicas."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from woolly.cluster.model import FleetLLM
+from woolly.cluster.seats import AddressSeat, Seat, local_seats
+from woolly.machine.nodes import numa_nodes
+from woolly.serving import lifecycle
+from woolly.serving.answers.admission import Admission
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings import Settings
+
+__all__ = ["run", "seats_of"]
+
+_COUNTS = {
+    "moved": "Answers that went on with another replica.",
+    "lost": "Replicas that were lost.",
+    "stalled": "Replicas that were given up because they were silent.",
+    "refused": "Replicas that were refused because their bits differ.",
+    "by_prefix": "Requests that were sent where their beginning is cached.",
+    "by_load": "Requests that were sent to the least loaded replica.",
+}
+_FIGURES = {
+    "answers": "Answers that ended.",
+    "prompt_tokens": "Tokens of prompts.",
+    "cached_tokens": "Tokens of prompts that the cache held.",
+    "predicted_tokens": "Tokens of answers.",
+}
+
+
+def run(settings: Settings, end: Callable[[int], Any] | None = None) -> int:
+    """Serves with replicas, as `serving.lifecycle.run` does with one process. SIGUSR1 replaces them one by one."""
+    return lifecycle.run(settings, end, prepare=lambda app: prepare(app, settings))
+
+
+def prepare(app: FastAPI, settings: Settings) -> None:
+    """Makes an app open its models on replicas, and tell of them."""
+    models: ModelManager = app.state.models
+
+    def open_model(path: Path, options: ModelOptions) -> FleetLLM:
+        return FleetLLM(path, options, seats_of(settings), stall=settings.stall, grace=settings.grace)
+
+    models.open_model = open_model
+    models.n_copies = settings.replicas
+    n_running = settings.parallel * (settings.replicas + len(settings.join))
+    app.state.generator.admission = Admission(n_running, settings.max_queue)
+    app.state.health.details = lambda: {"replicas": [_told(name, one) for name, one in _replicas(models)]}
+    app.state.health.find_fault = lambda: _find_fault(models)
+    app.state.stats.registry.register(_Collector(models))
+    if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, lambda *_: update(models))
+
+
+def seats_of(settings: Settings) -> list[Seat]:
+    """Returns the seats that the settings name."""
+    nodes = numa_nodes() if settings.pin else []
+    here = local_seats(settings.replicas, settings.threads, nodes)
+    return [*here, *(AddressSeat(address, settings.cluster_secret or "") for address in settings.join)]
+
+
+def update(models: ModelManager) -> None:
+    """Starts to replace the replicas of all loaded models, one by one."""
+
+    def replace_all() -> None:
+        for _, llm in _fleets(models):
+            llm.fleet.update()
+
+    threading.Thread(target=replace_all, name="woolly-update", daemon=True).start()
+
+
+def _fleets(models: ModelManager) -> list[tuple[str, FleetLLM]]:
+    slots = [(slot.info.name, slot.llm) for slot in models.all_loaded]
+    return [(name, llm) for name, llm in slots if isinstance(llm, FleetLLM)]
+
+
+def _replicas(models: ModelManager) -> Iterable[tuple[str, dict[str, Any]]]:
+    return ((name, told) for name, llm in _fleets(models) for told in llm.fleet.report())
+
+
+def _told(name: str, replica: dict[str, Any]) -> dict[str, Any]:
+    return {"model": name, **{field: value for field, value in replica.items() if field != "figures"}}
+
+
+def _find_fault(models: ModelManager) -> str | None:
+    """Returns what is wrong with the first model that no replica serves now."""
+    for name, llm in _fleets(models):
+        if not llm.fleet.n_ready and not llm.is_closed:
+            return f"no replica of {name} is ready; one starts"
+    return None
+
+
+class _Collector:
+    """Metrics of the replicas, read when Prometheus asks."""
+
+    def __init__(self, models: ModelManager) -> None:
+        self._models = models
+
+    def describe(self) -> list[Metric]:
+        """Returns nothing: which metrics there are is not asked at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields what the fleets count, and what each replica says of itself."""
+        fleets = _fleets(self._models)
+        for name, help in _COUNTS.items():
+            metric = CounterMetricFamily(f"woolly_replicas_{name}", help, labels=["model"])
+            for model, llm in fleets:
+                metric.add_metric([model], llm.fleet.counts[name])
+            yield metric
+        replicas = [(model, one) for model, llm in fleets for one in llm.fleet.report()]
+        labels = ["model", "replica"]
+        is_ready = GaugeMetricFamily("woolly_replica_ready", "Whether a replica takes requests.", labels=labels)
+        n_open = GaugeMetricFamily("woolly_replica_open", "Requests that a replica has.", labels=labels)
+        for model, one in replicas:
+            is_ready.add_metric([model, one["replica"]], one["state"] == "ready")
+            n_open.add_metric([model, one["replica"]], one["open"])
+        yield is_ready
+        yield n_open
+        for figure, help in _FIGURES.items():
+            metric = CounterMetricFamily(f"woolly_replica_{figure}", help, labels=labels)
+            for model, one in replicas:
+                metric.add_metric([model, one["replica"]], one.get("figures", {}).get(figure, 0))
+            yield metric

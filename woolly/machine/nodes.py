@@ -1,0 +1,34 @@
+"""NUMA nodes: CPUs that share a memory of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["cpu_list", "numa_nodes"]
+
+_FOLDER = Path("/sys/devices/system/node")
+
+
+def numa_nodes(folder: Path = _FOLDER) -> list[list[int]]:
+    """Returns the CPUs of each node that this process may use; one node if the system names none."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    found = []
+    for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            cpus = sorted(cpu_list((path / "cpulist").read_text()) & allowed)
+        except (OSError, ValueError):
+            continue
+        if cpus:
+            found.append(cpus)
+    return found or [sorted(allowed)]
+
+
+def cpu_list(text: str) -> set[int]:
+    """Returns the numbers of a list such as 0-3,8."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
