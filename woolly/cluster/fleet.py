@@ -8,17 +8,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from woolly.cluster.flights import Flight
+from woolly.cluster.members import Member, Place, difference
 from woolly.cluster.routing import Router
-from woolly.cluster.seats import Seat, Started
+from woolly.cluster.seats import Seat
 from woolly.cluster.wire import PROTOCOL, read_error
 from woolly.errors import ModelError
 from woolly.llm.identity import Identity
 
-__all__ = ["Fleet", "Member"]
+__all__ = ["Fleet"]
 
 log = logging.getLogger("woolly.cluster")
 
@@ -27,35 +27,6 @@ _LONGEST_PAUSE = 30.0  # seconds before a replica that fails again and again is 
 _SOUND = 30.0  # seconds after which a replica that was lost counts as one that worked
 _CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
 _TURN = 0.05  # seconds between two looks at the replicas
-
-
-@dataclass(eq=False)
-class Member:
-    """A replica, from its start to its end."""
-
-    name: str
-    seat: Seat
-    state: str = "starting"  # starting, ready, leaving, gone
-    started: Started | None = None
-    hello: Mapping[str, Any] = field(default_factory=dict)  # what it said when it was ready
-    figures: Mapping[str, Any] = field(default_factory=dict)  # of its latest pong
-    clock: float = 0.0  # seconds by which its clock is ahead of ours
-    reason: str = ""  # why it is gone
-    since: float = 0.0  # when it was ready
-    heard: float = 0.0
-    asked: float = 0.0
-    flights: dict[int, Flight] = field(default_factory=dict)
-
-
-@dataclass
-class _Place:
-    """A seat, who sits there, and when the next one may."""
-
-    seat: Seat
-    member: Member | None = None
-    n_failures: int = 0  # one after another
-    next_start: float = 0.0
-    reason: str = ""  # why the last one left
 
 
 class Fleet:
@@ -75,7 +46,7 @@ class Fleet:
         A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. One that
         leaves has `grace` seconds to finish its answers, then the rest is moved.
         """
-        self._places = [_Place(seat) for seat in seats]
+        self._places = [Place(seat) for seat in seats]
         self._opening = opening
         self._n_parallel = n_parallel
         self._stall = stall
@@ -141,7 +112,7 @@ class Fleet:
         """Returns what is known of each replica, by seat."""
         now = time.monotonic()
         with self._lock:
-            return [self._told(place, now) for place in self._places]
+            return [place.told(now) for place in self._places]
 
     def update(self) -> bool:
         """Replaces the replicas one by one, each when its successor is ready; answers go on. False if it stopped.
@@ -194,7 +165,7 @@ class Fleet:
 
     # Starting and watching.
 
-    def _spawn(self, place: _Place, *, sits: bool = True) -> Member:
+    def _spawn(self, place: Place, *, sits: bool = True) -> Member:
         member = Member(f"{place.seat.name}#{next(self._numbers)}", place.seat)
         self._members[member.name] = member
         if sits:
@@ -253,7 +224,7 @@ class Fleet:
             if self.identity is None:
                 self.identity = identity
             elif identity != self.identity:
-                member.reason = _difference(self.identity, identity)
+                member.reason = difference(self.identity, identity)
         if member.reason:
             self.counts["refused"] += 1
             log.warning("replica refused", extra={"replica": member.name, "reason": member.reason})
@@ -315,7 +286,7 @@ class Fleet:
         if member.started is not None:
             member.started.kill()
 
-    def _replace(self, place: _Place) -> bool:
+    def _replace(self, place: Place) -> bool:
         with self._changed:
             if self._is_closed:
                 return False
@@ -381,38 +352,9 @@ class Fleet:
                 self.counts["moved"] += 1
                 self._give(flight, without={member.name})
 
-    def _has_settled(self, place: _Place) -> bool:
+    def _has_settled(self, place: Place) -> bool:
         return place.member is not None and place.member.state in ("ready", "gone")
-
-    def _told(self, place: _Place, now: float) -> dict[str, Any]:
-        member = place.member
-        state = "gone" if member is None else member.state
-        told: dict[str, Any] = {"replica": place.seat.name, "state": state, "open": 0}
-        if member is not None and member.hello:
-            told |= {name: member.hello[name] for name in ("pid", "host", "version", "level", "threads")}
-            told |= {
-                "open": len(member.flights),
-                "seconds": round(now - member.since, 3),
-                "clock_ahead": round(member.clock, 3),
-                "figures": dict(member.figures),
-            }
-        if place.reason:
-            told["last_loss"] = place.reason
-        return told
 
     @staticmethod
     def _in_background(work: Callable[[], Any]) -> None:
         threading.Thread(target=work, name="woolly-drain", daemon=True).start()
-
-
-def _difference(known: Identity, other: Identity) -> str:
-    """One sentence about replicas that would give different answers."""
-    names = {
-        "arithmetic": "another arithmetic (its Woolly is of another version)",
-        "model": "another model file or adapter",
-        "backend": "another backend",
-        "kv_type": "another type of cache",
-        "probe": "other bits for the same numbers (its CPU, its kernels or its C library differ)",
-    }
-    what = next(text for name, text in names.items() if getattr(known, name) != getattr(other, name))
-    return f"it has {what}: {other.id}, and the others are {known.id}"
