@@ -21,7 +21,7 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.loading.options import ModelOptions
 from woolly.serving.settings import Settings
 
-__all__ = ["run", "seats_of"]
+__all__ = ["prepare", "run", "seats_of", "update"]
 
 _COUNTS = {
     "moved": "Answers that went on with another replica.",
