@@ -35,7 +35,7 @@ class Given:
 
 
 class Flight(ABC):
-    """Work of one replica at a time. The fleet's lock is held by whoever calls a method."""
+    """Work of one replica at a time. Callers hold the fleet's lock."""
 
     pages: Sequence[Hashable] = ()
     n_tokens: int = 1

@@ -206,7 +206,7 @@ class Replica:
         if chunk.error is not None:
             end["error"] = write_error(chunk.error)
             if self._llm is not None and self._llm.is_closed:  # the engine gave up: no later request can succeed
-                os._exit(3)
+                self._link.close()
         return end
 
     def _do_read(self, message: Mapping[str, Any]) -> None:
@@ -255,8 +255,6 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all its processes; the front decides
     warnings.simplefilter("ignore")  # the front, which opens the same file, says them once
     Replica(Link(socket.socket(fileno=int(sys.argv[1])))).serve()
-    sys.stderr.flush()
-    os._exit(0)  # a step under way cannot be interrupted, and nobody waits for it
 
 
 if __name__ == "__main__":
