@@ -113,6 +113,15 @@ class Settings(Sizes):
     weight_memory: str | None = _setting(
         None, "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"
     )
+    stages: tuple[str, ...] = _setting(
+        (),
+        "--stages",
+        "HOST:PORT of `woolly stage` processes that hold the layers of --model in turn, separated by commas.",
+        "none",
+    )
+    stage_token_file: Path | None = _setting(  # noqa: RUF009
+        None, "--stage-token-file", "File with the token that the stages were started with.", "none"
+    )
     model_draft: str = _setting(
         "auto",
         "-md --model-draft",

@@ -136,6 +136,8 @@ def check_settings(settings: Settings) -> None:
             f"api_prefix is {settings.api_prefix!r}; a path that begins with a slash and ends without one was expected",
             field="api_prefix",
         )
+    if settings.stages and settings.model is None:
+        raise RequestError("stages hold one model: name it with model", field="stages", names=("stages", "model"))
     if settings.lora_scaled:
         _ = settings.adapters  # refuses what is no FILE:SCALE
     for name in ("models_dir", "slot_save_path", "path"):

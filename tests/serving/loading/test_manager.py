@@ -24,6 +24,7 @@ def test_the_options_of_a_model_are_those_of_llm():
     assert vars(ModelOptions()) == {p.name: p.default for p in taken if p.name != "preset"} | {
         "adapters": (),
         "control_vectors": (),
+        "stages": (),
     }
 
 

@@ -45,6 +45,8 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
             kind = "f32"
             weights = 4 * sum(tensor.n_elements for tensor in file.tensors.values())
         n_ctx = possible_ctx(file, plan, options.ctx, kind)
+        if options.stages:  # they have both
+            return Estimate(0, 0, n_ctx)
         own = load_draft(file, plan, options.ctx, own_draft(options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
         return Estimate(

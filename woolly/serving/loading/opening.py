@@ -19,10 +19,10 @@ __all__ = ["examine", "open_model", "options_for"]
 def options_for(path: Path, settings: Settings) -> ModelOptions:
     """Returns how a model is opened: by the settings, and by its preset for a context that they leave open."""
     options = settings.model_options()
-    own = options.adapters or options.control_vectors
+    own = options.adapters or options.control_vectors or options.stages
     if own and settings.model is not None and resolve(settings.model) != path:
         options = replace(
-            options, adapters=(), control_vectors=(), control_vector_layers=None
+            options, adapters=(), control_vectors=(), control_vector_layers=None, stages=()
         )  # they are for that model alone
     preset = find_preset(path)
     return options if preset is None or options.ctx is not None else replace(options, ctx=preset.ctx)

@@ -32,6 +32,8 @@ class ModelOptions:
     chat_template: str | None = None
     cache_disk: str | None = None
     cache_disk_folder: Path | None = None
+    stages: tuple[str, ...] = ()
+    stage_token_file: Path | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ModelOptions:
@@ -57,4 +59,6 @@ class ModelOptions:
             chat_template=settings.given_template,
             cache_disk=settings.cache_disk,
             cache_disk_folder=settings.cache_disk_folder,
+            stages=settings.stages,
+            stage_token_file=settings.stage_token_file,
         )
