@@ -33,17 +33,27 @@ struct Column {
         for (int m = 0; m < EACH; m++)
             if (is_real && has(m)) slot[at + key(m) * step] = s[m];
     }
+    // One lane writes what all have.
+    __device__ void write(float* to, float value) const {
+        if (is_real && lane == 0) *to = value;
+    }
 };
 
-// Calls advance(row) for the rows of each sequence of the block in order, and keeps the state where the batch says.
-template <int EACH, class F>
-__device__ inline void scan(const Batch* b, int entry, long long numbers, Column<EACH>& column, F advance) {
+// Goes through the rows of each sequence of the block in order, and keeps the state where the batch says. `fetch(row)`
+// reads what a row brings, `advance(row, brought)` changes the column: what the next row brings is on its way
+// meanwhile.
+template <int EACH, class Fetch, class Advance>
+__device__ inline void scan(const Batch* b, int entry, long long numbers, Column<EACH>& column, Fetch fetch,
+                            Advance advance) {
     float* const slots = b->slots[entry];
     for (int s = blockIdx.z; s < b->n_sequences; s += gridDim.z) {
-        const int source = b->slots_in[s];
+        const int source = b->slots_in[s], last = b->offsets[s + 1] - 1;
         column.load(source < 0 ? nullptr : slots + source * numbers);
-        for (int row = b->offsets[s]; row < b->offsets[s + 1]; row++) {
-            advance(row);
+        auto next = fetch(b->offsets[s]);
+        for (int row = b->offsets[s]; row <= last; row++) {
+            const auto brought = next;
+            if (row < last) next = fetch(row + 1);
+            advance(row, brought);
             for (int i = 0; i < b->n_keeps; i++)
                 if (b->keeps[2 * i] == row) column.store(slots + b->keeps[2 * i + 1] * numbers);
         }
@@ -51,45 +61,62 @@ __device__ inline void scan(const Batch* b, int entry, long long numbers, Column
     }
 }
 
+// What a row brings: `N` vectors of keys, a value of the column, and two numbers.
+template <int EACH, int N>
+struct Brought {
+    float keys[N][EACH];
+    float value, first, second;
+
+    __device__ void read(const Column<EACH>& column, int n, const float* row) {
+        for (int m = 0; m < EACH; m++) keys[n][m] = column.of(row, m);
+    }
+};
+
 // The gated delta rule. Blocks of (columns, heads of v, sequences).
-template <int EACH>
+template <int EACH, bool IS_WIDE>
 __device__ inline void delta_net(const Batch* b, const float* q, const float* k, const float* v, const float* decay,
                                  const float* beta, float* y, int entry, int heads_k, int heads_v, int head, int head_v,
-                                 int is_mod, int is_wide, float eps) {
+                                 int is_mod, float eps) {
     const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
     const int serves = is_mod ? h % heads_k : h / (heads_v / heads_k);
-    const long long numbers = (long long)heads_v * head * head_v;
     const float shrink_q = 1.0f / sqrtf(float(head));
     Column<EACH> column(head, h * head * head_v + j, head_v, j < head_v);
-    scan(b, entry, numbers, column, [&](int row) {
-        const float* const qs = q + ((long long)row * heads_k + serves) * head;
-        const float* const ks = k + ((long long)row * heads_k + serves) * head;
-        float keys[EACH], asked[EACH], square_q = 0.0f, square_k = 0.0f;
+    typedef Brought<EACH, IS_WIDE ? 3 : 2> Row;
+    const auto fetch = [&](int row) {
+        Row r;
+        const long long at = (long long)row * heads_v + h;
+        r.read(column, 0, k + ((long long)row * heads_k + serves) * head);
+        r.read(column, 1, q + ((long long)row * heads_k + serves) * head);
+        if constexpr (IS_WIDE) r.read(column, 2, decay + at * head);
+        r.value = column.is_real ? v[at * head_v + j] : 0.0f;
+        r.first = beta[at];
+        r.second = IS_WIDE ? 0.0f : decay[at];
+        return r;
+    };
+    scan(b, entry, (long long)heads_v * head * head_v, column, fetch, [&](int row, const Row& r) {
+        float square_q = 0.0f, square_k = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            keys[m] = column.of(ks, m);
-            asked[m] = column.of(qs, m);
-            square_k = fmaf(keys[m], keys[m], square_k);
-            square_q = fmaf(asked[m], asked[m], square_q);
+            square_k = fmaf(r.keys[0][m], r.keys[0][m], square_k);
+            square_q = fmaf(r.keys[1][m], r.keys[1][m], square_q);
         }
         const float norm_k = 1.0f / sqrtf(over_lanes(square_k) + eps);
         const float norm_q = 1.0f / sqrtf(over_lanes(square_q) + eps) * shrink_q;
-        const float fade = is_wide ? 0.0f : expf(decay[(long long)row * heads_v + h]);
+        const float fade = IS_WIDE ? 0.0f : expf(r.second);
         float seen = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            keys[m] *= norm_k;
-            column.s[m] *= is_wide ? expf(column.of(decay + ((long long)row * heads_v + h) * head, m)) : fade;
-            seen = fmaf(column.s[m], keys[m], seen);
+            if constexpr (IS_WIDE)
+                column.s[m] *= expf(r.keys[2][m]);
+            else
+                column.s[m] *= fade;
+            seen = fmaf(column.s[m], r.keys[0][m] * norm_k, seen);
         }
-        seen = over_lanes(seen);
-        const long long at = ((long long)row * heads_v + h) * head_v + j;
-        const float delta = column.is_real ? beta[(long long)row * heads_v + h] * (v[at] - seen) : 0.0f;
+        const float delta = r.first * (r.value - over_lanes(seen));
         float sum = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            column.s[m] = fmaf(keys[m], delta, column.s[m]);
-            sum = fmaf(column.s[m], asked[m] * norm_q, sum);
+            column.s[m] = fmaf(r.keys[0][m] * norm_k, delta, column.s[m]);
+            sum = fmaf(column.s[m], r.keys[1][m] * norm_q, sum);
         }
-        sum = over_lanes(sum);
-        if (column.is_real && column.lane == 0) y[at] = sum;
+        column.write(y + ((long long)row * heads_v + h) * head_v + j, over_lanes(sum));
     });
 }
 
@@ -102,18 +129,22 @@ __device__ inline void scan_mamba(const Batch* b, const float* x, const float* d
     float rates[EACH];
     for (int m = 0; m < EACH; m++) rates[m] = column.is_real ? column.of(a + (long long)j * n, m) : 0.0f;
     const float skip = column.is_real ? d[j] : 0.0f;
-    scan(b, entry, (long long)width * n, column, [&](int row) {
-        const long long at = (long long)row * width + j;
-        const float time = column.is_real ? dt[at] : 0.0f, value = column.is_real ? x[at] : 0.0f;
-        const float added = time * value;
+    typedef Brought<EACH, 2> Row;
+    const auto fetch = [&](int row) {
+        Row r;
+        r.read(column, 0, in + (long long)row * n);
+        r.read(column, 1, out + (long long)row * n);
+        r.value = column.is_real ? x[(long long)row * width + j] : 0.0f;
+        r.first = column.is_real ? dt[(long long)row * width + j] : 0.0f;
+        return r;
+    };
+    scan(b, entry, (long long)width * n, column, fetch, [&](int row, const Row& r) {
         float sum = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            const float write = column.of(in + (long long)row * n, m), read = column.of(out + (long long)row * n, m);
-            column.s[m] = fmaf(column.s[m], expf(time * rates[m]), added * write);
-            sum = fmaf(column.s[m], read, sum);
+            column.s[m] = fmaf(column.s[m], expf(r.first * rates[m]), r.first * r.value * r.keys[0][m]);
+            sum = fmaf(column.s[m], r.keys[1][m], sum);
         }
-        sum = over_lanes(sum);
-        if (column.is_real && column.lane == 0) y[at] = fmaf(skip, value, sum);
+        column.write(y + (long long)row * width + j, fmaf(skip, r.value, over_lanes(sum)));
     });
 }
 
@@ -124,19 +155,25 @@ __device__ inline void scan_mamba2(const Batch* b, const float* x, const float* 
                                    int head) {
     const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
     const int group = h / (heads / groups);
+    const float rate = a[h], skip = d[h];
     Column<EACH> column(n, h * n * head + j, head, j < head);
-    scan(b, entry, (long long)heads * n * head, column, [&](int row) {
-        const long long at = ((long long)row * heads + h) * head + j;
-        const float time = dt[(long long)row * heads + h], value = column.is_real ? x[at] : 0.0f;
-        const float fade = expf(time * a[h]), added = time * value;
+    typedef Brought<EACH, 2> Row;
+    const auto fetch = [&](int row) {
+        Row r;
+        r.read(column, 0, in + ((long long)row * groups + group) * n);
+        r.read(column, 1, out + ((long long)row * groups + group) * n);
+        r.value = column.is_real ? x[((long long)row * heads + h) * head + j] : 0.0f;
+        r.first = dt[(long long)row * heads + h];
+        return r;
+    };
+    scan(b, entry, (long long)heads * n * head, column, fetch, [&](int row, const Row& r) {
+        const float fade = expf(r.first * rate), added = r.first * r.value;
         float sum = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            const long long first = ((long long)row * groups + group) * n;
-            column.s[m] = fmaf(column.s[m], fade, added * column.of(in + first, m));
-            sum = fmaf(column.s[m], column.of(out + first, m), sum);
+            column.s[m] = fmaf(column.s[m], fade, added * r.keys[0][m]);
+            sum = fmaf(column.s[m], r.keys[1][m], sum);
         }
-        sum = over_lanes(sum);
-        if (column.is_real && column.lane == 0) y[at] = fmaf(d[h], value, sum);
+        column.write(y + ((long long)row * heads + h) * head + j, fmaf(skip, r.value, over_lanes(sum)));
     });
 }
 
@@ -146,20 +183,28 @@ __device__ inline void wkv7(const Batch* b, const float* r, const float* w, cons
                             const float* a, const float* p, float* y, int entry, int heads, int head) {
     const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
     Column<EACH> column(head, h * head * head + j, head, j < head);
-    scan(b, entry, (long long)heads * head * head, column, [&](int row) {
-        const long long first = ((long long)row * heads + h) * head;
-        float seen = 0.0f;
-        for (int m = 0; m < EACH; m++) seen = fmaf(column.s[m], column.of(a + first, m), seen);
+    typedef Brought<EACH, 5> Row;
+    const auto fetch = [&](int row) {
+        Row one;
+        const long long at = ((long long)row * heads + h) * head;
+        one.read(column, 0, r + at);
+        one.read(column, 1, w + at);
+        one.read(column, 2, k + at);
+        one.read(column, 3, a + at);
+        one.read(column, 4, p + at);
+        one.value = column.is_real ? v[at + j] : 0.0f;
+        return one;
+    };
+    scan(b, entry, (long long)heads * head * head, column, fetch, [&](int row, const Row& one) {
+        float seen = 0.0f, sum = 0.0f;
+        for (int m = 0; m < EACH; m++) seen = fmaf(column.s[m], one.keys[3][m], seen);
         seen = over_lanes(seen);
-        const float value = column.is_real ? v[first + j] : 0.0f;
-        float sum = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            const float kept = fmaf(column.s[m], expf(column.of(w + first, m)), column.of(k + first, m) * value);
-            column.s[m] = fmaf(column.of(p + first, m), seen, kept);
-            sum = fmaf(column.s[m], column.of(r + first, m), sum);
+            const float kept = fmaf(column.s[m], expf(one.keys[1][m]), one.keys[2][m] * one.value);
+            column.s[m] = fmaf(one.keys[4][m], seen, kept);
+            sum = fmaf(column.s[m], one.keys[0][m], sum);
         }
-        sum = over_lanes(sum);
-        if (column.is_real && column.lane == 0) y[first + j] = sum;
+        column.write(y + ((long long)row * heads + h) * head + j, over_lanes(sum));
     });
 }
 
@@ -170,42 +215,52 @@ __device__ inline void lightning(const Batch* b, const float* q, const float* k,
     const int h = blockIdx.y, j = blockIdx.x * COLUMNS + threadIdx.x / LANES;
     Column<EACH> column(head, h * head * head + j, head, j < head);
     const float fade = fades[h];
-    scan(b, entry, (long long)heads * head * head, column, [&](int row) {
-        const long long first = ((long long)row * heads + h) * head;
-        const float value = column.is_real ? v[first + j] : 0.0f;
+    typedef Brought<EACH, 2> Row;
+    const auto fetch = [&](int row) {
+        Row r;
+        const long long at = ((long long)row * heads + h) * head;
+        r.read(column, 0, k + at);
+        r.read(column, 1, q + at);
+        r.value = column.is_real ? v[at + j] : 0.0f;
+        return r;
+    };
+    scan(b, entry, (long long)heads * head * head, column, fetch, [&](int row, const Row& r) {
         float sum = 0.0f;
         for (int m = 0; m < EACH; m++) {
-            column.s[m] = fmaf(column.s[m], fade, column.of(k + first, m) * value);
-            sum = fmaf(column.s[m], column.of(q + first, m), sum);
+            column.s[m] = fmaf(column.s[m], fade, r.keys[0][m] * r.value);
+            sum = fmaf(column.s[m], r.keys[1][m], sum);
         }
-        sum = over_lanes(sum);
-        if (column.is_real && column.lane == 0) y[first + j] = sum;
+        column.write(y + ((long long)row * heads + h) * head + j, over_lanes(sum));
     });
 }
 
-// A kernel for states of up to 8 * each keys.
-#define SCANS(each)                                                                                                  \
+// Kernels for states of up to 8 * each keys. Those with many vectors of keys have no registers for more than 128.
+#define SCANS(each)                                                                                                \
+    KERNEL(scan_mamba_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,  \
+                              const float* a, const float* d, float* y, int entry, int width, int n) {             \
+        scan_mamba<each>(b, x, dt, in, out, a, d, y, entry, width, n);                                             \
+    }                                                                                                              \
+    KERNEL(scan_mamba2_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out, \
+                               const float* a, const float* d, float* y, int entry, int heads, int groups, int n,  \
+                               int head) {                                                                         \
+        scan_mamba2<each>(b, x, dt, in, out, a, d, y, entry, heads, groups, n, head);                              \
+    }                                                                                                              \
+    KERNEL(lightning_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* fades,   \
+                             float* y, int entry, int heads, int head) {                                           \
+        lightning<each>(b, q, k, v, fades, y, entry, heads, head);                                                 \
+    }
+#define LONG_SCANS(each)                                                                                             \
     KERNEL(delta_net_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* decay,     \
                              const float* beta, float* y, int entry, int heads_k, int heads_v, int head, int head_v, \
                              int is_mod, int is_wide, float eps) {                                                   \
-        delta_net<each>(b, q, k, v, decay, beta, y, entry, heads_k, heads_v, head, head_v, is_mod, is_wide, eps);    \
-    }                                                                                                                \
-    KERNEL(scan_mamba_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,    \
-                              const float* a, const float* d, float* y, int entry, int width, int n) {               \
-        scan_mamba<each>(b, x, dt, in, out, a, d, y, entry, width, n);                                               \
-    }                                                                                                                \
-    KERNEL(scan_mamba2_##each)(const Batch* b, const float* x, const float* dt, const float* in, const float* out,   \
-                               const float* a, const float* d, float* y, int entry, int heads, int groups, int n,    \
-                               int head) {                                                                           \
-        scan_mamba2<each>(b, x, dt, in, out, a, d, y, entry, heads, groups, n, head);                                \
+        if (is_wide)                                                                                                 \
+            delta_net<each, true>(b, q, k, v, decay, beta, y, entry, heads_k, heads_v, head, head_v, is_mod, eps);   \
+        else                                                                                                         \
+            delta_net<each, false>(b, q, k, v, decay, beta, y, entry, heads_k, heads_v, head, head_v, is_mod, eps);  \
     }                                                                                                                \
     KERNEL(wkv7_##each)(const Batch* b, const float* r, const float* w, const float* k, const float* v,              \
                         const float* a, const float* p, float* y, int entry, int heads, int head) {                  \
         wkv7<each>(b, r, w, k, v, a, p, y, entry, heads, head);                                                      \
-    }                                                                                                                \
-    KERNEL(lightning_##each)(const Batch* b, const float* q, const float* k, const float* v, const float* fades,     \
-                             float* y, int entry, int heads, int head) {                                             \
-        lightning<each>(b, q, k, v, fades, y, entry, heads, head);                                                   \
     }
 
 SCANS(2)
@@ -213,6 +268,10 @@ SCANS(4)
 SCANS(8)
 SCANS(16)
 SCANS(32)
+LONG_SCANS(2)
+LONG_SCANS(4)
+LONG_SCANS(8)
+LONG_SCANS(16)
 
 // What lies `back` rows before a row, or before the sequence in the slot that it starts from: [tail][width].
 __device__ inline float earlier(const Batch* b, const float* x, const float* slot, int row, int back, int tail,

@@ -15,14 +15,16 @@ __all__: list[str] = []
 # As in native/cuda/scans.cu.
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys of a lane
+_LONG = ("delta_net", "wkv7")  # without the last of them
 _AT_ONCE = 16  # sequences that have blocks of their own
 
 
 def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args: Argument) -> None:
     """A kernel with a state of [n_keys][n_columns] for each head: inputs, weights, output, entry, then `args`."""
-    each = next((each for each in _EACH if _LANES * each >= n_keys), None)
-    if each is None:
-        raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend takes up to {_LANES * 32}")
+    most = _LANES * (_EACH[-2] if step.op in _LONG else _EACH[-1])
+    if n_keys > most:
+        raise UnsupportedError(f"{step.op} has states of {n_keys} keys; the cuda backend takes up to {most}")
+    each = next(each for each in _EACH if _LANES * each >= n_keys)
     inputs = [e.value(v) for v in step.inputs]
     weights = [e.vector(w.name) for w in step.weights]
     if step.op == "lightning":
