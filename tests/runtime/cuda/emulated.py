@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,8 @@ _MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
 
 def build(*sources: Path) -> Path:
     """The shared library of these .cu files, made once for each content; without any those of native/cuda."""
+    if sys.platform != "linux":
+        pytest.skip("the emulated GPU runs on Linux")
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
