@@ -74,6 +74,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"tests/conftest.py: SLOW names what is not there: {', '.join(sorted(unused))}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_seed() -> Iterator[None]:
+    """Draws the same seed for every request of this process that names none, whichever thread asks first.
+
+    A tiny random model may end its answer at any token: what a test asserts of it must not depend on the draw.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """Returns the path of the real default model, pulled once into the user's cache.

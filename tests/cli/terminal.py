@@ -1,5 +1,6 @@
 """Commands run within the test's own process: quick, and errors come as exceptions. Terminal runs one on a pty."""
 
+import codecs
 import os
 import pty
 import re
@@ -40,7 +41,8 @@ class Terminal:
         given |= {"PROMPT_TOOLKIT_NO_CPR": "1", **environment}
         self._child = subprocess.Popen(command, env={**os.environ, **given})
         self._theirs = theirs
-        self._screen = ""
+        self._screen = self._half = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __enter__(self):
         return self
@@ -76,8 +78,10 @@ class Terminal:
         """Whether something came to the screen."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return False
-        seen = os.read(self._ours, 4096).decode("utf-8", "replace")
-        self._screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x08", "", seen)
+        seen = self._half + self._decoder.decode(os.read(self._ours, 4096))
+        # What is read may end in the middle of a command to the terminal.
+        whole, self._half = re.fullmatch(r"(.*?)(\x1b(?:\[[0-9;?]*)?)?", seen, re.S).groups("")
+        self._screen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x08", "", whole)
         return True
 
     def ended(self):

@@ -139,7 +139,7 @@ def test_timings_are_told_beside_the_text(tiny_model, capfd):
 
 
 def test_a_cut_answer_is_marked_on_a_terminal(tiny_model, tmp_path):
-    with Terminal("run", tiny_model, "wool", "-n", "2", home=tmp_path) as terminal:
+    with Terminal("run", tiny_model, "wool", "-n", "2", "--ignore-eos", home=tmp_path) as terminal:
         terminal.until("the answer is cut after 2 tokens")
         assert terminal.ended() == 0
 

@@ -1,14 +1,13 @@
 """A machine as a reader of the docs has it: a home with the default model, a folder with a few files, one server."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from woolly.quant import GGMLType
 
 # Wide, for a machine that does much else; a hang ends here.
 TIMEOUT = 600
+_NUMBERS = itertools.count()
 SERVE = "woolly serve -m smollm2\n"  # the one server that all examples over HTTP ask
 
 
@@ -70,16 +70,12 @@ class Desk:
 @contextlib.contextmanager
 def serving(command: str, folder: Path, environment: dict[str, str]):
     """A server on a free port by a command of the docs; it must end with 0 when it is asked to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = folder / f"server-{port}.log"
+    log = folder / f"server-{next(_NUMBERS)}.log"
     with log.open("wb") as out:
-        line = f"exec {command.rstrip()} --port {port}"
+        line = f"exec {command.rstrip()} --port 0"
         process = subprocess.Popen(["sh", "-c", line], cwd=folder, env=environment, stdout=out, stderr=out)
         try:
-            _wait(f"http://127.0.0.1:{port}/health", process, log)
-            yield f"http://127.0.0.1:{port}"
+            yield _wait(process, log)
             process.terminate()
             assert process.wait(TIMEOUT) == 0, log.read_text()
         finally:
@@ -87,12 +83,15 @@ def serving(command: str, folder: Path, environment: dict[str, str]):
             process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen, log: Path) -> None:
+def _wait(process: subprocess.Popen, log: Path) -> str:
+    """The address of the server, when it is ready; its log tells the port that it has found free."""
     end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=30):
-            return
+        if told := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text()):
+            url = f"http://127.0.0.1:{told[1]}"
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=TIMEOUT):
+                return url
         time.sleep(0.1)
     raise AssertionError(f"the server was not ready: {log.read_text()}")
 

@@ -208,7 +208,7 @@ def test_pages_are_written_when_they_are_wanted_again_before_the_end(opened, tmp
     with opened() as llm:
         ask(llm)
         ask(llm)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while len(files(tmp_path)) < 4 and time.monotonic() < end:
             ask(llm, [*GREEN, 5])
         assert len(files(tmp_path)) >= 4

@@ -78,18 +78,19 @@ def test_a_job_of_10000_texts_holds_up_a_chat_by_one_batch_at_a_time(llm, monkey
 
 
 def test_two_jobs_take_turns(llm):
-    done = []
+    done, are_two = [], threading.Event()
 
     def watch(name):
         job = llm.prepare_embedding([f"{name} {i}" for i in range(600)], pooling="last")
-        job.on_progress = lambda _: done.append(name)
+        job.on_progress = lambda _: done.append(name) if are_two.wait(60) else None
         return job
 
     jobs = [watch("a"), watch("b")]
     over = [threading.Event(), threading.Event()]
     for job, event in zip(jobs, over, strict=True):
         llm.driver.start_reading(job, event.set)
-    assert all(event.wait(20) for event in over)
+    are_two.set()
+    assert all(event.wait(60) for event in over)
     assert all(len(job.result()) == 600 for job in jobs)
     first, last = done.index("b"), len(done) - 1 - done[::-1].index("a")
     assert first < last, "the second waited for the whole first"
@@ -98,13 +99,14 @@ def test_two_jobs_take_turns(llm):
 def test_a_cancelled_task_ends_its_reading_and_leaves_nothing(path):
     async def body():
         async with AsyncLLM(path, threads=1) as llm:
-            started = threading.Event()
+            started, goes_on = threading.Event(), threading.Event()
             job = llm.llm.prepare_embedding(["x" * 400] * 2000, pooling="mean")
-            job.on_progress = lambda _: started.set()
+            job.on_progress = lambda _: (started.set(), goes_on.wait(60))
             task = asyncio.ensure_future(llm.read(lambda: job))
             while not started.is_set():
                 await asyncio.sleep(0.001)
             task.cancel()
+            asyncio.get_running_loop().call_later(0.1, goes_on.set)
             with pytest.raises(asyncio.CancelledError):
                 await task
             vectors = await llm.embed(TEXTS, pooling="mean")
@@ -122,9 +124,9 @@ def test_closing_ends_a_reading(path):
     over, started = threading.Event(), threading.Event()
     job.on_progress = lambda _: started.set()
     llm.driver.start_reading(job, over.set)
-    assert started.wait(20)
+    assert started.wait(60)
     llm.close()
-    assert over.wait(20)
+    assert over.wait(60)
     with pytest.raises(RequestError, match="closed"):
         job.result()
     with pytest.raises(RequestError, match="this LLM was closed"):

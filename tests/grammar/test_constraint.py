@@ -265,7 +265,7 @@ def test_a_grammar_that_takes_long_delays_only_those_who_want_the_same(monkeypat
         built.append(source)
         if source == "slow":
             building.set()
-            assert finish.wait(20)
+            assert finish.wait(60)
         return build(kind, source)
 
     monkeypatch.setattr(compiler, "_build", slow)
@@ -273,14 +273,14 @@ def test_a_grammar_that_takes_long_delays_only_those_who_want_the_same(monkeypat
     threads = [threading.Thread(target=lambda: found.append(compiler.compile("regex", "slow"))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert building.wait(20)
+    assert building.wait(60)
     other = threading.Thread(target=compiler.compile, args=("regex", "quick"), daemon=True)
     other.start()
-    other.join(20)
+    other.join(60)
     assert not other.is_alive()
     finish.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert found[0] is found[1] is compiler.compile("regex", "slow")
     assert built.count("slow") == 1
 

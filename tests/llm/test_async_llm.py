@@ -3,13 +3,15 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from woolly import LLM, AsyncLLM, CallbackError, RequestError, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
-SLOW = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, logits_processors=(lambda *_: time.sleep(0.005),))
+# Ten seconds, if nothing ends it.
+SLOW = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, logits_processors=(lambda *_: time.sleep(0.05),))
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -54,14 +56,20 @@ def test_streams_give_the_same_text_and_leave_the_loop_free(tiny_model, wanted):
                 await asyncio.sleep(0.001)
                 ticks += 1
 
+        def wait_for_a_tick(*_):
+            before, end = ticks, time.monotonic() + 60
+            while ticks == before:
+                assert time.monotonic() < end, "the loop stands still"
+                time.sleep(0.001)
+
         ticking = asyncio.create_task(tick())
         text = ""
         async for chunk in llm.stream_chat(MESSAGES, GREEDY):
             text += chunk.text
         assert text == wanted[1]
-        async for _ in llm.stream("x", SLOW):
+        async for _ in llm.stream("x", replace(GREEDY, logits_processors=(wait_for_a_tick,))):
             pass
-        assert ticks > 20
+        assert ticks >= 10
         ticking.cancel()
 
     run(tiny_model, body)
@@ -196,7 +204,7 @@ def test_a_cancelled_score_is_not_computed_to_its_end(tiny_model, monkeypatch):
                 nonlocal n_runs
                 n_runs += 1
                 loop.call_soon_threadsafe(started.set)
-                assert goes_on.wait(20)
+                assert goes_on.wait(60)
                 return compute(*arguments)
 
             monkeypatch.setattr(program, "run", slow)
@@ -213,11 +221,12 @@ def test_a_cancelled_score_is_not_computed_to_its_end(tiny_model, monkeypatch):
 
 
 def test_a_model_is_opened_beside_the_loop(tiny_model, monkeypatch):
-    opened = []
+    opened, begun, goes_on = [], threading.Event(), threading.Event()
 
     class Slow(LLM):
         def __init__(self, *args, **options):
-            time.sleep(0.3)
+            begun.set()
+            assert goes_on.wait(60)
             super().__init__(*args, **options)
             opened.append(self)
 
@@ -225,18 +234,21 @@ def test_a_model_is_opened_beside_the_loop(tiny_model, monkeypatch):
 
     async def main():
         loading = asyncio.create_task(AsyncLLM.open(tiny_model, ctx=64))
-        n = 0
-        while not loading.done():
-            await asyncio.sleep(0.01)
-            n += 1
-        assert n > 5
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        assert not loading.done()
+        goes_on.set()
         async with await loading as llm:
             assert (await llm.generate("a", max_tokens=1)).token_ids
         with pytest.raises(RequestError, match="ctx is 0"):
             await AsyncLLM.open(tiny_model, ctx=0)
+        begun.clear()
+        goes_on.clear()
         dropped = asyncio.create_task(AsyncLLM.open(tiny_model, ctx=64))
-        await asyncio.sleep(0.1)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
         dropped.cancel()
+        goes_on.set()
         with pytest.raises(asyncio.CancelledError):
             await dropped
         while len(opened) < 2 or "closed" not in repr(opened[1]):

@@ -18,7 +18,7 @@ from woolly.mcp.result import MAX_CHARACTERS
 SERVER = str(Path(__file__).with_name("server.py"))
 
 
-def spec(name="zoo", *, timeout=20.0, **fields):
+def spec(name="zoo", *, timeout=120.0, **fields):
     return ServerSpec(name, sys.executable, (SERVER,), timeout=timeout, **fields)
 
 
@@ -92,9 +92,9 @@ def test_a_server_that_crashes_is_started_again(call):
 
 def test_servers_that_fail_leave_the_others_and_end_with_the_box():
     start = time.monotonic()
-    silent = ServerSpec("silent", sys.executable, ("-c", "import time; time.sleep(60)"), timeout=0.5)
-    broken = ServerSpec("broken", sys.executable, ("-c", "import nonesuch"), timeout=20)
-    box = Toolbox([spec(timeout=20), ServerSpec("absent", "nonesuch-program"), broken, silent])
+    silent = ServerSpec("silent", sys.executable, ("-c", "import time; time.sleep(600)"), timeout=0.5)
+    broken = ServerSpec("broken", sys.executable, ("-c", "import nonesuch"), timeout=120)
+    box = Toolbox([spec(timeout=120), ServerSpec("absent", "nonesuch-program"), broken, silent])
     try:
         absent, ended, slow = map(str, box.open())
         assert absent == "the MCP server 'absent' cannot be started: there is no program 'nonesuch-program'"
@@ -106,13 +106,13 @@ def test_servers_that_fail_leave_the_others_and_end_with_the_box():
         running.cancel()
     finally:
         box.close()
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300  # the silent one was not waited for
     box.close()  # a second time is no error
 
 
 def test_lines_that_are_no_messages_are_passed_over_in_silence(capfd):
     code = f"print('hello', flush=True); import runpy; runpy.run_path({SERVER!r}, run_name='__main__')"
-    box = Toolbox([ServerSpec("chatty", sys.executable, ("-c", code), timeout=20)])
+    box = Toolbox([ServerSpec("chatty", sys.executable, ("-c", code), timeout=120)])
     try:
         assert not box.open()
         assert box.call(ToolCall("1", "chatty_add", '{"a": 1, "b": 2}')).text == "3"
@@ -152,7 +152,7 @@ def test_streamable_http_with_headers():
         assert thread.is_alive()
         time.sleep(0.01)
     url = f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/mcp"
-    box = Toolbox([ServerSpec("far", url=url, headers={"Authorization": "Bearer t"}, timeout=20)])
+    box = Toolbox([ServerSpec("far", url=url, headers={"Authorization": "Bearer t"}, timeout=120)])
     try:
         assert not box.open()
         assert box.call(ToolCall("1", "far_add", '{"a": 1, "b": 2}')).text == "3"

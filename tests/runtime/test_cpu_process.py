@@ -32,8 +32,16 @@ def compiled(folder, n_layers=2, threads=2):
     return CpuBackend().compile(trace(file), file.tensors, Options(threads=threads))
 
 
-def count_threads():
-    return len(list(Path("/proc/self/task").iterdir()))
+def threads():
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+def until(holds, seconds=60):
+    """Whether it holds, soon or late."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.001)
+    return holds()
 
 
 def in_time(work, seconds=60):
@@ -82,7 +90,7 @@ def test_workers_agree_on_where_a_cancelled_run_ends(tmp_path):
 
     def many_runs():
         n_cancelled, end = 0, time.monotonic() + 1.5
-        while time.monotonic() < end:
+        while time.monotonic() < end or (not n_cancelled and time.monotonic() < end + 50):
             try:
                 np.testing.assert_array_equal(program.run(batch, state), want)
             except RequestError:
@@ -208,11 +216,11 @@ def test_programs_leave_no_threads_and_no_memory_behind(tmp_path):
     for _ in range(5):
         one()
     gc.collect()
-    n_threads, before = count_threads(), pages()
+    own, before = threads(), pages()
     for _ in range(40):
         one()
     gc.collect()
-    assert count_threads() == n_threads
+    assert until(lambda: threads() <= own)  # the system may list a joined thread for a moment
     # One program maps 30 MB and touches 1 MB: 40 that stayed would show.
     virtual, resident = (pages() - before) * os.sysconf("SC_PAGE_SIZE")
     assert virtual < 200e6
@@ -222,17 +230,22 @@ def test_programs_leave_no_threads_and_no_memory_behind(tmp_path):
 @LINUX
 def test_a_program_has_the_threads_that_were_asked_for_once_it_ran(tmp_path):
     program = compiled(tmp_path, threads=3)
-    before = count_threads()
+    before = threads()
     program.run(PROMPT, program.new_state(10))
-    assert count_threads() == before + 2  # the caller is the third
+    own = threads() - before
+    assert len(own) == 2  # the caller is the third
     program.run(PROMPT, program.new_state(10))
-    assert count_threads() == before + 2
+    assert threads() - before == own
 
 
 @PLAIN
 def test_an_idle_program_costs_no_cpu(tmp_path):
     program = compiled(tmp_path, threads=3)
     program.run(PROMPT, program.new_state(10))
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.1
+
+    def is_at_rest():
+        before = time.process_time()
+        time.sleep(0.3)
+        return time.process_time() - before < 0.1
+
+    assert until(is_at_rest, seconds=10)  # a thread looks out for more work for a while before it sleeps

@@ -1,9 +1,11 @@
 """One real server process for all tests of the session, and apps of this process over a tiny random model."""
 
 import contextlib
-import socket
+import itertools
+import re
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,23 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.cases.tiny import TINY, write_tiny
+from woolly.sampling import Sampler
 from woolly.serving import Settings, create_app
 from woolly.store import own_names
 
+WAIT = 120  # seconds that a busy machine may take for what takes a moment
 _MAIN = "from woolly.cli import main; main()"
+# A server whose answers take a fifth of a second for each token, until there is a file `go` in its folder.
+SLOW_MAIN = """
+import time
+from pathlib import Path
+from woolly.sampling import Sampler
+plain = Sampler.next
+Sampler.next = lambda *given: (Path("go").exists() or time.sleep(0.2), plain(*given))[1]
+from woolly.cli import main
+main()
+"""
+_NUMBERS = itertools.count()
 
 
 @dataclass
@@ -46,46 +61,52 @@ class Server:
 
     def log_with(self, *texts: str) -> str:
         """The log, as soon as it has these: a request's line is written when its reply has been sent."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + WAIT
         while not all(text in self.log.read_text() for text in texts) and time.monotonic() < end:
             time.sleep(0.01)
         return self.log.read_text()
 
     def client(self, **options) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, **options)
+        return httpx.Client(base_url=self.url, timeout=WAIT, **options)
 
     def async_client(self, **options) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=60, **options)
+        return httpx.AsyncClient(base_url=self.url, timeout=WAIT, **options)
+
+
+def _port(process: subprocess.Popen, log: Path) -> int:
+    """The port that the server has found free, as its log tells."""
+    end = time.monotonic() + WAIT
+    while (told := re.search(r"listening.*http://[^\s\"]*:(\d+)\b", log.read_text())) is None:
+        assert process.poll() is None and time.monotonic() < end, log.read_text()
+        time.sleep(0.02)
+    return int(told[1])
 
 
 @contextlib.contextmanager
 def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool = True):
     """Starts `woolly serve` on a free port and waits until it is ready, unless told not to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (folder / f"server-{port}.log").open("wb")
-    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--port", str(port), *flags]
-    # A session database of its own, so that no test sees another's.
-    for flag, value in (("--ctx", ctx), ("--sessions-file", folder / f"sessions-{port}.db")):
+    number = next(_NUMBERS)
+    log = (folder / f"server-{number}.log").open("wb")
+    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--port", "0", *flags]
+    # A session database of its own, so that no test sees another's; a seed, so that no answer depends on a draw.
+    for flag, value in (("--ctx", ctx), ("--sessions-file", folder / f"sessions-{number}.db"), ("--seed", 20)):
         if flag not in flags:  # an option may be given once
             command += [flag, str(value)]
     process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    server = Server(f"http://127.0.0.1:{port}", process, model, Path(log.name))
     try:
-        for _ in range(600 if wait else 0):
-            assert process.poll() is None, Path(log.name).read_text()
+        server = Server(f"http://127.0.0.1:{_port(process, Path(log.name))}", process, model, Path(log.name))
+        end = time.monotonic() + WAIT
+        while wait:
+            assert process.poll() is None and time.monotonic() < end, Path(log.name).read_text()
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{server.url}/health", timeout=5).status_code == 200:
+                if httpx.get(f"{server.url}/health", timeout=WAIT).status_code == 200:
                     break
             time.sleep(0.1)
-        else:
-            assert not wait, Path(log.name).read_text()
         yield server
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(WAIT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -120,6 +141,30 @@ def app_with(tiny_folder, tmp_path):
         return TestClient(create_app(Settings(**settings)))
 
     return make
+
+
+class Brake:
+    """A fifth of a second for each token of this process, until it is let go: an answer is sure to be under way."""
+
+    def __init__(self, monkeypatch):
+        self._is_off = threading.Event()
+        plain = Sampler.next
+
+        def slowly(*given):
+            self._is_off.wait(0.2)
+            return plain(*given)
+
+        monkeypatch.setattr(Sampler, "next", slowly)
+
+    def let_go(self):
+        self._is_off.set()
+
+
+@pytest.fixture
+def brake(monkeypatch):
+    brake = Brake(monkeypatch)
+    yield brake
+    brake.let_go()
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving.conftest import serving
+from tests.serving import conftest
+from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 from woolly.serving import lifecycle
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -35,39 +36,43 @@ def streaming(server, body=LONG):
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert started.wait(20)
+    assert started.wait(WAIT)
     yield seen
-    reader.join(20)
+    reader.join(WAIT)
     assert not reader.is_alive()
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path):
-    with serving(smollm2, tmp_path, "--grace", "60") as server, streaming(server) as seen:
-        server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        with server.client() as client:
-            health = client.get("/health")
-            late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "_MAIN", SLOW_MAIN)
+    with serving(smollm2, tmp_path, "--grace", str(WAIT)) as server:
+        with streaming(server) as seen:
+            server.process.send_signal(signal.SIGTERM)
+            server.log_with("draining")
+            with server.client() as client:
+                health = client.get("/health")
+                late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+            (tmp_path / "go").touch()
         assert (health.status_code, health.json()["status"]) == (503, "draining")
         assert late.status_code == 503 and late.headers["retry-after"]
+        assert server.process.wait(WAIT) == 0
     assert seen[-1] == "[DONE]" and len(seen) > 100
-    assert server.process.wait(20) == 0
 
 
-def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path):
+def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "_MAIN", SLOW_MAIN)
     with serving(smollm2, tmp_path, "--grace", "0.2") as server:
         with streaming(server) as seen:
             server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(WAIT) == 0
     assert "answer_cancelled" in "".join(seen[-2:])
 
 
 def test_health_is_truthful_while_a_model_loads(smollm2, tmp_path):
     with serving(smollm2, tmp_path, wait=False) as server:
-        states = []
-        for _ in range(200):
+        states, end = [], time.monotonic() + WAIT
+        while time.monotonic() < end:
             with contextlib.suppress(httpx.TransportError):
-                reply = httpx.get(f"{server.url}/health", timeout=5)
+                reply = httpx.get(f"{server.url}/health", timeout=WAIT)
                 states.append((reply.status_code, reply.json()["status"]))
                 if reply.status_code == 200:
                     break
@@ -76,7 +81,7 @@ def test_health_is_truthful_while_a_model_loads(smollm2, tmp_path):
     assert set(states[:-1]) <= {(503, "loading")}
 
 
-def run(*arguments, timeout=60):
+def run(*arguments, timeout=WAIT):
     main = "from woolly.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", main, "serve", *arguments], capture_output=True, text=True, timeout=timeout
@@ -192,7 +197,7 @@ def test_an_event_is_sent_at_once_and_not_with_the_next_acknowledgement():
 def test_the_earlier_commands_name_is_the_same_command():
     script = "import sys; sys.argv[0] = 'woolly-server'; from woolly.cli.commands.serve import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, "--port", "99999"], capture_output=True, text=True, timeout=WAIT
     )
     assert ended.returncode == 2
     assert "port is 99999; at most 65535 was expected" in ended.stderr
@@ -208,10 +213,10 @@ def test_a_client_that_goes_away_while_it_is_written_to_does_not_end_the_server(
         body = json.dumps(LONG).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         for _ in range(20):
-            with socket.create_connection((host, int(port)), 20) as client:
+            with socket.create_connection((host, int(port)), WAIT) as client:
                 client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
                 assert client.recv(64)
                 # Closed with a reset, whatever is under way.
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert httpx.get(f"{server.url}/health", timeout=20).status_code == 200
+        assert httpx.get(f"{server.url}/health", timeout=WAIT).status_code == 200
         assert server.process.poll() is None

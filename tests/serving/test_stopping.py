@@ -10,28 +10,28 @@ import httpx
 import pytest
 
 from tests.serving import conftest
-from tests.serving.conftest import serving
+from tests.serving.conftest import WAIT, serving
 
 BODY = {"prompt": "sheep", "max_tokens": 2}
 STUCK = """
 import time
 from woolly.serving.answers.generation import Generator
-Generator._prepare = lambda *_: time.sleep(120)
+Generator._prepare = lambda *_: time.sleep(1200)
 from woolly.cli import main
 main()
 """
 
 
 @pytest.fixture
-def stuck(tiny_model, tmp_path, monkeypatch):
+def stuck(request, tiny_model, tmp_path, monkeypatch):
     """A server whose every request stays in a thread, as in a grammar that takes minutes to compile."""
     monkeypatch.setattr(conftest, "_MAIN", STUCK)
-    with serving(tiny_model, tmp_path, "--grace", "0.5", ctx=64) as server:
+    with serving(tiny_model, tmp_path, "--grace", request.param, ctx=64) as server:
         replies = []
 
         def ask():
             with contextlib.suppress(httpx.TransportError):
-                replies.append(httpx.post(f"{server.url}/v1/completions", json=BODY, timeout=60))
+                replies.append(httpx.post(f"{server.url}/v1/completions", json=BODY, timeout=WAIT))
 
         reader = threading.Thread(target=ask)
         reader.start()
@@ -39,16 +39,15 @@ def stuck(tiny_model, tmp_path, monkeypatch):
             while not client.get("/api/v1/health/ready").json()["checks"]["queue"]["message"].startswith("1 of"):
                 time.sleep(0.02)
         yield server, replies, reader
-        reader.join(20)
+        reader.join(WAIT)
 
 
+@pytest.mark.parametrize("stuck", ["0.5"], indirect=True)
 def test_a_thread_that_does_not_end_delays_the_end_by_seconds_only(stuck):
     server, replies, reader = stuck
-    started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(20) == 0
-    assert time.monotonic() - started < 12
-    reader.join(20)
+    assert server.process.wait(WAIT) == 0  # which the thread does not: it sleeps for ten times as long
+    reader.join(WAIT)
     (reply,) = replies
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_stopping")
     assert reply.headers["retry-after"]
@@ -58,20 +57,19 @@ def test_a_thread_that_does_not_end_delays_the_end_by_seconds_only(stuck):
     assert not list(server.log.parent.glob("sessions-*.db-wal"))
 
 
+@pytest.mark.parametrize("stuck", ["1200"], indirect=True)
 def test_a_second_signal_ends_at_once(stuck):
     server, _, _ = stuck
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    started = time.monotonic()
+    server.log_with("draining")
     server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(20) == 128 + signal.SIGINT
-    assert time.monotonic() - started < 1
+    assert server.process.wait(WAIT) == 128 + signal.SIGINT
 
 
 def test_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
     with serving(tiny_model, tmp_path, ctx=64) as server:
         server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(WAIT) == 0
         assert "draining" in server.log.read_text()
 
 
@@ -89,16 +87,18 @@ def test_few_files_are_fewer_connections_and_few_lines_of_the_log(tiny_model, tm
     monkeypatch.setattr(conftest, "_MAIN", limited)
     with serving(tiny_model, tmp_path, ctx=64) as server, contextlib.ExitStack() as held:
         assert "max_connections is lowered to fit the file limit to=32 file_limit=64" in server.log.read_text()
+        started = time.monotonic()
         for _ in range(200):
-            held.enter_context(socket.create_connection(server.address, 5))
+            held.enter_context(socket.create_connection(server.address, WAIT))
         time.sleep(2.5)
         log = server.log.read_text()
-        assert log.count("could not be accepted") <= 5 and "Traceback" not in log
+        n_seconds = time.monotonic() - started  # and a line for each at most
+        assert log.count("could not be accepted") <= n_seconds + 1 and "Traceback" not in log
         held.close()
-        end = time.monotonic() + 20
+        end = time.monotonic() + WAIT
         while time.monotonic() < end:
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{server.url}/health", timeout=2).status_code == 200:
+                if httpx.get(f"{server.url}/health", timeout=10).status_code == 200:
                     return
             time.sleep(0.1)
         raise AssertionError("the server does not recover")

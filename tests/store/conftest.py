@@ -88,14 +88,15 @@ def fake_pip(shop, tmp_path, monkeypatch):
         with open({str(shop.pip_log)!r}, "a") as log:
             log.write(f"{{os.getpid()}}\\n")
 
-        def download(seconds):
+        def download(seconds, then={{}}):  # `then` has what is called after a part, by its number
             data = WHEEL.read_bytes()
             copy = pathlib.Path(tempfile.mkdtemp(), WHEEL.name)
             with copy.open("wb") as file:
-                for start in range(0, len(data), len(data) // 10):
+                for part, start in enumerate(range(0, len(data), len(data) // 10)):
                     file.write(data[start : start + len(data) // 10])
                     file.flush()
                     time.sleep(seconds / 10)
+                    then.get(part, int)()
             DEST.mkdir()
             shutil.copy(copy, DEST)
             shutil.rmtree(copy.parent)

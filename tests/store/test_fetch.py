@@ -204,22 +204,29 @@ def test_an_interruption_stops_pip_and_leaves_no_half_file(shop, fake_pip):
         os.kill(int(shop.pip_log.read_text()), 0)
 
 
-def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pip):
+def test_ctrl_c_in_a_terminal_stops_a_pull_and_leaves_no_half_file(shop, fake_pip, tmp_path):
     fake_pip("download(seconds=60)")
     # A test run that was started in the background ignores SIGINT, and its children would, too.
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    child = _pull_elsewhere(shop, start_new_session=True, stderr=subprocess.DEVNULL, preexec_fn=listen)
+    child = _pull_elsewhere(shop, tmp_path, start_new_session=True, stderr=subprocess.DEVNULL, preexec_fn=listen)
     while not shop.n_downloads():
         assert child.poll() is None
         time.sleep(0.05)
     os.killpg(child.pid, signal.SIGINT)  # a terminal sends it to the whole group, pip included
-    assert child.wait(timeout=30) != 0
+    assert child.wait(timeout=60) != 0
     assert shop.visible() == set()
 
 
-def test_two_processes_pulling_at_once_download_once_and_both_succeed(shop, fake_pip):
-    fake_pip("download(seconds=1)")
-    children = [_pull_elsewhere(shop, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+def test_two_processes_pulling_at_once_download_once_and_both_succeed(shop, fake_pip, tmp_path):
+    # The download goes on when both have shown how far it is, and again when both have shown more.
+    action = f"""
+    def shown(times):
+        while len(list(pathlib.Path({str(tmp_path)!r}).glob(f"*.shown{{times}}"))) < 2:
+            time.sleep(0.01)
+    download(seconds=0, then={{3: lambda: shown(1), 6: lambda: shown(2)}})
+    """
+    fake_pip(textwrap.dedent(action))
+    children = [_pull_elsewhere(shop, tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [child.communicate(timeout=60)[0].split() for child in children]
     assert [child.returncode for child in children] == [0, 0]
     assert shop.target.read_bytes() == CONTENT
@@ -230,11 +237,17 @@ def test_two_processes_pulling_at_once_download_once_and_both_succeed(shop, fake
     assert all(len(output) > 2 for output in outputs)
 
 
-def _pull_elsewhere(shop, **options):
-    """Pull in a process of its own, which prints the progress."""
+def _pull_elsewhere(shop, folder, **options):
+    """Pull in a process of its own, which prints the progress and makes an empty file each time."""
     program = f"""
+        import itertools, os
+        from pathlib import Path
         from woolly.store import Model, catalogue, pull
         catalogue.CATALOGUE = {{"tiny": Model(**{asdict(shop.model)!r})}}
-        pull("tiny", progress=lambda done, total: print(done))
+        times = itertools.count(1)
+        def show(done, total):
+            print(done)
+            Path({str(folder)!r}, f"{{os.getpid()}}.shown{{next(times)}}").touch()
+        pull("tiny", progress=show)
     """
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from woolly.llm.prompts import (
     split_options,
 )
 from woolly.sampling import SamplingParams
+from woolly.sampling.seeds import draw_seed
 from woolly.store import Preset
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -120,7 +120,7 @@ class RequestMaker:
         engine = self.driver.engine
         if params.n > 1 and params.seed is None:
             # The answers' seeds follow each other, as with a seed that is given.
-            params = replace(params, seed=int.from_bytes(os.urandom(4), "little"))
+            params = replace(params, seed=draw_seed())
         first = engine.new_request(ids, params, **options)
         others = (engine.new_request(ids, params, index=index, beside=first, **options) for index in range(1, params.n))
         return [first, *others]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from woolly.sampling.left_over import left_over
 from woolly.sampling.logprobs import TokenLogprob, log_probabilities
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import Context
+from woolly.sampling.seeds import draw_seed
 from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Sampler:
         index: int = 0,
     ) -> None:
         """`index` says which of a request's `n` answers this is: each has a seed of its own."""
-        first = secrets.randbits(32) if params.seed is None else params.seed
+        first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
         self._params = params
         self._history = History(prompt)

@@ -9,6 +9,7 @@ import pytest
 from woolly.serving.batches.job import Job
 
 ENDPOINT = "/v1/completions"
+ENDS = ("completed", "failed", "cancelled")
 
 
 def rows(n=3, **more):
@@ -23,12 +24,11 @@ def upload(client, values, headers=None, purpose="batch"):
 
 
 def ended(client, id, headers=None):
-    for _ in range(3000):
-        batch = client.get(f"/v1/batches/{id}", headers=headers).json()
-        if batch["status"] in ("completed", "failed", "cancelled"):
-            return batch
+    end = time.monotonic() + 120
+    while (batch := client.get(f"/v1/batches/{id}", headers=headers).json())["status"] not in ENDS:
+        assert time.monotonic() < end, batch
         time.sleep(0.01)
-    raise AssertionError(batch)
+    return batch
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.cases.clock import run_skipping
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.bodies import BodyBudget, read_body
 
@@ -20,24 +21,24 @@ def messages(*parts, delay=0.0):
 
 
 def test_a_body_is_read_whole_and_refused_when_it_is_too_large_or_too_slow():
-    assert asyncio.run(read_body(messages(b"ab", b"cd"), None, 4, 1)) == b"abcd"
+    assert run_skipping(read_body(messages(b"ab", b"cd"), None, 4, 1)) == b"abcd"
     for declared, receive, status in (
         (5, messages(b""), 413),
         (None, messages(b"abc", b"de"), 413),
-        (None, messages(b"a", b"b", delay=0.1), 408),
+        (None, messages(b"a", b"b", delay=10), 408),
     ):
         with pytest.raises(ApiError) as caught:
-            asyncio.run(read_body(receive, declared, 4, 0.15))
+            run_skipping(read_body(receive, declared, 4, 15))
         assert caught.value.status == status
 
 
 def test_bodies_of_all_requests_share_one_budget():
     budget = BodyBudget(10)
     with budget.share() as first, budget.share() as second:
-        assert asyncio.run(read_body(messages(b"abc", b"def"), None, 100, 1, first)) == b"abcdef"
+        assert run_skipping(read_body(messages(b"abc", b"def"), None, 100, 1, first)) == b"abcdef"
         second(4)
         with pytest.raises(ApiError) as caught:
-            asyncio.run(read_body(messages(b"x"), None, 100, 1, second))
+            run_skipping(read_body(messages(b"x"), None, 100, 1, second))
         assert (caught.value.status, caught.value.code, caught.value.headers["Retry-After"]) == (
             503,
             "too_many_bytes",

@@ -13,28 +13,32 @@ import time
 import httpx
 import pytest
 
-from tests.serving.conftest import serving
+from tests.serving import conftest
+from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 
 RESET = struct.pack("ii", 1, 0)  # closing then cuts the connection off
 
+FULL = ("too_many_connections", "queue_full")
 SMALL = {"prompt": "One two three", "max_tokens": 3, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def strict(tiny_model, tmp_path_factory):
     """A server with limits that a test can reach."""
-    flags = ["--timeout", "1", "--max-body", "100KB", "--max-connections", "40", "--max-queue", "2", "-np", "2"]
+    flags = ["--timeout", "3", "--max-body", "100KB", "--max-queue", "2", "-np", "2"]
     with serving(tiny_model, tmp_path_factory.mktemp("strict"), *flags, "--max-prompt", "200", ctx=512) as server:
         yield server
 
 
 def assert_serves(server):
     with server.client() as client:
-        reply = client.post("/v1/completions", json=SMALL)
-        assert reply.status_code == 200, reply.text
+        deadline = time.monotonic() + WAIT
+        while (reply := client.post("/v1/completions", json=SMALL)).status_code != 200:
+            # What its clients have closed may be open for the server for a moment.
+            assert reply.json()["error"]["code"] in FULL and time.monotonic() < deadline, reply.text
+            time.sleep(0.05)
         assert reply.json()["usage"]["completion_tokens"] <= 3
         # No answer is left behind that nobody reads.
-        deadline = time.monotonic() + 10
         while "woolly_answers_open 0.0" not in client.get("/metrics").text:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -42,7 +46,7 @@ def assert_serves(server):
 
 
 def connect(server):
-    return socket.create_connection(server.address, timeout=10)
+    return socket.create_connection(server.address, timeout=WAIT)
 
 
 def head(path, length):
@@ -157,8 +161,8 @@ def test_who_sends_too_slowly_is_cut_off(strict):
     with idle, headers, body:
         headers.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         body.sendall(head("/v1/completions", 50) + b'{"prompt"')
-        for _ in range(4):  # a byte now and then does not help
-            time.sleep(0.4)
+        for _ in range(8):  # a byte now and then does not help
+            time.sleep(0.5)
             with contextlib.suppress(ConnectionError):
                 headers.sendall(b"X")
                 body.sendall(b" ")
@@ -170,32 +174,36 @@ def test_who_sends_too_slowly_is_cut_off(strict):
     assert_serves(strict)
 
 
-def test_one_connection_too_many_is_told_so_and_others_are_served_on(strict):
-    held = [connect(strict) for _ in range(39)]
-    try:
-        with connect(strict) as last, connect(strict) as extra:
-            last.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            assert b"200 OK" in reply_of(last)
-            reply = reply_of(extra)
+def test_one_connection_too_many_is_told_so_and_others_are_served_on(tiny_model, tmp_path):
+    health = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    flags = ("--timeout", "600", "--max-connections", "40")  # those that send nothing are not cut meanwhile
+    with serving(tiny_model, tmp_path, *flags, ctx=512) as server:
+        deadline = time.monotonic() + WAIT
+        with contextlib.ExitStack() as stack:
+            for _ in range(39):
+                stack.enter_context(connect(server))
+            while True:  # the connection that asked whether the server is ready may not be forgotten yet
+                with connect(server) as last, connect(server) as extra:
+                    last.sendall(health)
+                    served, reply = reply_of(last), reply_of(extra)
+                if b"200 OK" in served:
+                    break
+                assert b"too_many_connections" in served and time.monotonic() < deadline
             assert reply.startswith(b"HTTP/1.1 503") and b"Retry-After: 1" in reply and b"too_many_connections" in reply
-    finally:
-        for connection in held:
-            connection.close()
-    time.sleep(0.2)
-    assert_serves(strict)
+        assert_serves(server)
 
 
-def test_a_full_queue_answers_at_once(smollm2, tmp_path):
-    body = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "stream": True}
-    with serving(smollm2, tmp_path, "-np", "1", "--max-queue", "0") as small, small.client() as client:
+def test_a_full_queue_answers_while_an_answer_runs(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "_MAIN", SLOW_MAIN)
+    body = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True, "stream": True}
+    with serving(tiny_model, tmp_path, "-np", "1", "--max-queue", "0") as small, small.client() as client:
         with client.stream("POST", "/v1/completions", json=body) as running:
             lines = running.iter_lines()
             next(lines)
-            before = time.monotonic()
-            reply = httpx.post(f"{small.url}/v1/completions", json=SMALL)
-            assert time.monotonic() - before < 2
+            reply = httpx.post(f"{small.url}/v1/completions", json=SMALL, timeout=WAIT)
             assert (reply.status_code, reply.json()["error"]["code"]) == (429, "queue_full")
             assert int(reply.headers["retry-after"]) >= 1
+        (tmp_path / "go").touch()
         assert_serves(small)
 
 
@@ -224,7 +232,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody(server):
         for _ in range(3):
             connection = socket.socket()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            connection.settimeout(10)
+            connection.settimeout(WAIT)
             connection.connect(server.address)
             connection.sendall(head("/v1/completions", len(body)) + body)
             slow.append(connection)
@@ -238,21 +246,20 @@ def test_a_reader_that_stops_reading_holds_up_nobody(server):
 
 
 def test_a_reader_that_takes_nothing_is_cut_and_its_answer_ends(strict):
-    """An answer without an end, of which nothing is read: what ends it is --timeout, one second here."""
+    """An answer without an end, of which nothing is read: what ends it is --timeout."""
     body = {"prompt": "Once", "max_tokens": 1_000_000, "ignore_eos": True, "context_shift": True, "stream": True}
     request = json.dumps({**body, "logprobs": 5}).encode()
     with socket.socket() as connection, strict.client() as client:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        connection.settimeout(10)
+        connection.settimeout(WAIT)
         connection.connect(strict.address)
         connection.sendall(head("/v1/completions", len(request)) + request)
-        deadline = time.monotonic() + 30
-        while "woolly_answers_open 1.0" not in client.get("/metrics").text:
-            assert time.monotonic() < deadline, "it did not begin"
+        begin = connection.recv(1)
+        deadline = time.monotonic() + WAIT
         while "woolly_answers_open 0.0" not in client.get("/metrics").text:
             assert time.monotonic() < deadline, "it still runs for nobody"
             time.sleep(0.05)
-        told = reply_of(connection)
+        told = begin + reply_of(connection)
         assert told.startswith(b"HTTP/1.1 200") and not told.endswith(b"0\r\n\r\n")
     assert_serves(strict)
 
@@ -294,13 +301,11 @@ def test_connections_opened_and_dropped_leave_no_trace(server):
     files = len(os.listdir(f"/proc/{server.process.pid}/fd"))  # noqa: PTH208
     memory = server.memory
     assert drop_connections(server, n) > 0.9 * n
-    deadline = time.monotonic() + 20  # what was dropped last may still stand in the queue of the port
-    while httpx.get(f"{server.url}/health", timeout=20).status_code != 200:
+    assert_serves(server)
+    deadline = time.monotonic() + WAIT  # what was dropped last may still stand in the queue of the port
+    while len(os.listdir(f"/proc/{server.process.pid}/fd")) > files + 5:  # noqa: PTH208
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert_serves(server)
-    time.sleep(0.5)
-    assert len(os.listdir(f"/proc/{server.process.pid}/fd")) <= files + 5  # noqa: PTH208
     assert server.memory - memory < 30e6
 
 

@@ -39,19 +39,21 @@ def test_users_of_one_key_have_prefixes_of_their_own(app_with):
         assert cached(client, ben) == 0
 
 
-def test_slots_show_the_parameters_of_own_requests_only(app_with):
+def test_slots_show_the_parameters_of_own_requests_only(app_with, brake):
     with app_with(api_key=("one", "two")) as client:
-        body = {"prompt": "a", "n_predict": 1500, "ignore_eos": True, "stop": ["SECRET"], "logit_bias": [[5, 1]]}
+        body = {"prompt": "a", "n_predict": 300, "ignore_eos": True, "stop": ["SECRET"], "logit_bias": [[5, 1]]}
         asking = threading.Thread(target=lambda: client.post("/completion", json=body, headers=ONE))
         asking.start()
 
         def busy(headers):
             return [slot for slot in client.get("/slots", headers=headers).json() if slot["is_processing"]]
 
-        end = time.monotonic() + 20
-        while not busy(ONE) and time.monotonic() < end:
+        end = time.monotonic() + 60
+        while not (begun := busy(TWO)) or not begun[0]["next_token"][0]["n_decoded"]:
+            assert time.monotonic() < end
             time.sleep(0.005)
         (own,), (other,) = busy(ONE), busy(TWO)
+        brake.let_go()
         asking.join()
     assert own["params"]["stop"] == ["SECRET"]
     assert other["params"] == {} and "SECRET" not in str(other)

@@ -110,7 +110,7 @@ def test_a_header_of_many_gigabytes_does_not_hold_the_list_up(folder, type, coun
         file.truncate(40 << 30)  # without a block on the disk
     start = time.monotonic()
     assert [info.name for info in Library(folder).list()] == ["one", "two"]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # to read it would take minutes
 
 
 def test_a_model_of_the_hub_is_listed_and_loaded_by_its_name(folder, app_with):

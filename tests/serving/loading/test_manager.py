@@ -119,19 +119,20 @@ def test_an_unload_goes_on_without_the_client_that_asked_for_it(folder):
         assert (await models.load("one")).loaded
         await models.close()
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_server_that_ends_does_not_wait_for_the_users_of_a_model_that_goes(folder):
     async def story():
-        models = manager(folder, grace=60)
-        async with models.use("one"):
+        models = manager(folder, grace=600)
+        async with models.use("one") as slot:
             asked = asyncio.create_task(models.unload("one"))
-            await asyncio.sleep(0.05)
+            while slot.state != "unloading":
+                await asyncio.sleep(0.01)
             await models.close()
         await asked
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_who_waits_too_long_for_a_model_gets_a_503_with_a_time(folder):
@@ -298,7 +299,7 @@ def test_the_current_model_is_one_that_stays_or_comes_rather_than_one_that_goes(
         await asyncio.gather(going, coming)
         await models.close()
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, monkeypatch):
@@ -326,7 +327,7 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
         assert opened == [["two"]]
         await models.close()
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))
 
 
 def test_a_model_is_found_by_every_name_that_is_listed_and_refusals_list_them_too(folder, app_with):

@@ -307,7 +307,8 @@ def test_while_it_is_opened_the_page_says_so_and_shows_nothing_half_made(browser
     page.get_by_text("Opening Woolly").wait_for()
     # Nothing is painted before the styles have come.
     sheets = "document.querySelectorAll('link[rel=stylesheet]').length"
-    page.wait_for_function(f"document.styleSheets.length === {sheets}")
+    while not page.evaluate(f"document.styleSheets.length === {sheets}"):  # a page's own wait would need eval
+        page.wait_for_timeout(20)
     assert not page.locator("#message").is_visible()
     assert page.locator("#opening .late").evaluate("node => getComputedStyle(node).opacity") == "0"
     while not held:

@@ -171,7 +171,8 @@ def test_what_is_wrong_or_not_supported_is_named(client, fields, named):
 
 
 def test_a_stream_tells_how_much_of_the_prompt_is_computed(app_with):
-    asked = {"prompt": "a" * 100, "n_predict": 2, "stream": True, "return_progress": True, "timings_per_token": True}
+    asked = {"prompt": "a" * 100, "n_predict": 2, "ignore_eos": True, "stream": True}
+    asked |= {"return_progress": True, "timings_per_token": True}
     with app_with(batch_size=32) as client:
         told = [part for part in events(client.post("/completion", json=asked)) if "prompt_progress" in part]
         done = [part["prompt_progress"]["processed"] for part in told]

@@ -32,11 +32,12 @@ def pages_free(client):
 
 
 def wait_for(condition):
-    for _ in range(500):
-        if condition():
-            return True
+    end = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > end:
+            return False
         time.sleep(0.01)
-    return False
+    return True
 
 
 def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
@@ -52,7 +53,7 @@ def test_tokens_add_up_to_the_answer_of_the_same_request_over_http(client):
     assert messages[-1]["usage"]["completion_tokens"] == 20 and messages[-1]["finish_reason"] == "length"
 
 
-def test_one_chat_is_cancelled_and_another_goes_on(client):
+def test_one_chat_is_cancelled_and_another_goes_on(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "id": "long", **LONG})
         assert socket.receive_json()["type"] == "start"
@@ -63,11 +64,13 @@ def test_one_chat_is_cancelled_and_another_goes_on(client):
             message = socket.receive_json()
             if message["type"] in ("done", "cancelled", "error"):
                 ends[message["id"]] = message["type"]
+            if "long" in ends:
+                brake.let_go()
     assert ends == {"long": "cancelled", "short": "done"}
     assert wait_for(lambda: pages_free(client))
 
 
-def test_a_client_that_leaves_frees_its_pages(client):
+def test_a_client_that_leaves_frees_its_pages(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", **LONG})
         until(socket, "token")
@@ -103,7 +106,7 @@ def test_what_is_wrong_with_a_message_is_told_and_the_socket_goes_on(client, tex
         assert socket.receive_json() == {"type": "pong"}
 
 
-def test_two_chats_of_one_name_are_refused(client):
+def test_two_chats_of_one_name_are_refused(client, brake):
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "id": "a", **LONG})
         assert socket.receive_json()["type"] == "start"
@@ -138,7 +141,7 @@ def test_pages_of_other_origins_cannot_connect(client, origin):
         socket.receive_json()
 
 
-def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog):
+def test_every_chat_has_a_request_id_and_a_line_of_the_log(client, caplog, brake):
     with caplog.at_level(logging.INFO, "woolly.serving"):
         with client.websocket_connect("/api/v1/ws", headers={"x-request-id": "mine"}) as socket:
             socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
@@ -172,7 +175,7 @@ def test_a_refused_socket_is_logged_with_its_status(client, caplog):
 
 
 def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypatch):
-    with app_with(socket_idle=0.2) as client, client.websocket_connect("/api/v1/ws") as socket:
+    with app_with(socket_idle=1.5) as client, client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "messages": HI, "max_tokens": 1})
         until(socket, "done")
         # A chat that waits for its model for longer than the limit is no idleness.
@@ -182,12 +185,12 @@ def test_an_idle_socket_is_closed_and_one_with_a_chat_is_not(app_with, monkeypat
         assert until(socket, "done", "error")[-1]["type"] == "done"
         with pytest.raises(WebSocketDisconnect) as closed:
             socket.receive_json()
-    assert closed.value.code == 1001 and "0.2 seconds" in closed.value.reason
+    assert closed.value.code == 1001 and "1.5 seconds" in closed.value.reason
 
 
 @contextlib.asynccontextmanager
 async def slow(context):
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2)
     async with context as value:
         yield value
 
@@ -221,7 +224,7 @@ def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_pa
             # Megabytes of errors that nobody reads: each message quotes much of what was wrong with it.
             wrong = json.dumps({"type": "x" * 900}).encode()
             frame = struct.pack("!BBHI", 0x81, 0x80 | 126, len(wrong), 0) + wrong
-            plain.settimeout(5)
+            plain.settimeout(60)
             with contextlib.suppress(OSError):
                 for _ in range(100_000):
                     plain.sendall(frame)
