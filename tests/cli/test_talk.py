@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 
 def chat(model, home, *more, **environment):
-    return Terminal("chat", model, "-n", "4", "-t", "1", "--seed", "1", *more, home=home, **environment)
+    return Terminal("chat", model, "-n", "4", "-t", "1", "--seed", "1", "--ignore-eos", *more, home=home, **environment)
 
 
 def answered(terminal):

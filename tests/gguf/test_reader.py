@@ -1,7 +1,7 @@
 """Reading sound files: values, lazy views, closing, and the time to open a large vocabulary."""
 
 import gc
-import time
+import sys
 import weakref
 
 import gguf
@@ -175,7 +175,7 @@ def test_opening_takes_any_path_and_counts_bytes(tmp_path):
         assert file.n_bytes == path.stat().st_size
 
 
-def test_a_vocabulary_of_256k_tokens_opens_in_a_fifth_of_a_second(tmp_path):
+def test_a_vocabulary_of_256k_tokens_is_not_read_before_it_is_asked_for(tmp_path):
     n_tokens, n_merges = 256_000, 500_000
     writer = GGUFWriter(tmp_path / "large.gguf")
     writer.add("tokenizer.ggml.tokens", [f"▁token{i}" for i in range(n_tokens)])
@@ -183,11 +183,12 @@ def test_a_vocabulary_of_256k_tokens_opens_in_a_fifth_of_a_second(tmp_path):
     writer.add("tokenizer.ggml.token_type", np.ones(n_tokens, np.int32))
     writer.add("tokenizer.ggml.merges", [f"left{i} right{i}" for i in range(n_merges)])
     writer.write()
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
+    calls = []
+    sys.setprofile(lambda *event: calls.append(event[1]))
+    try:
         file = open_gguf(writer.path)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.2
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 5000  # not one for each token, which would take a second
     assert len(file.metadata["tokenizer.ggml.merges"]) == n_merges
     assert file.metadata["tokenizer.ggml.merges"][-1] == f"left{n_merges - 1} right{n_merges - 1}"

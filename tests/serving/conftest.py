@@ -21,13 +21,13 @@ from woolly.store import own_names
 
 WAIT = 120  # seconds that a busy machine may take for what takes a moment
 _MAIN = "from woolly.cli import main; main()"
-# A server whose answers take a fifth of a second for each token, until there is a file `go` in its folder.
+# A server whose answers take a fifth of a second for each token while there is a file `slow` in its folder.
 SLOW_MAIN = """
 import time
 from pathlib import Path
 from woolly.sampling import Sampler
 plain = Sampler.next
-Sampler.next = lambda *given: (Path("go").exists() or time.sleep(0.2), plain(*given))[1]
+Sampler.next = lambda *given: (Path("slow").exists() and time.sleep(0.2), plain(*given))[1]
 from woolly.cli import main
 main()
 """
@@ -59,6 +59,16 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
+    @contextlib.contextmanager
+    def slowly(self):
+        """Slows the answers of a server of `SLOW_MAIN` down, so that they are sure to be under way."""
+        file = self.log.parent / "slow"
+        file.touch()
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
     def log_with(self, *texts: str) -> str:
         """The log, as soon as it has these: a request's line is written when its reply has been sent."""
         end = time.monotonic() + WAIT
@@ -83,11 +93,11 @@ def _port(process: subprocess.Popen, log: Path) -> int:
 
 
 @contextlib.contextmanager
-def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool = True):
+def serving(model: Path, folder: Path, *flags: str, ctx: int = 2048, wait: bool = True, main: str = ""):
     """Starts `woolly serve` on a free port and waits until it is ready, unless told not to."""
     number = next(_NUMBERS)
     log = (folder / f"server-{number}.log").open("wb")
-    command = [sys.executable, "-c", _MAIN, "serve", "-m", str(model), "--port", "0", *flags]
+    command = [sys.executable, "-c", main or _MAIN, "serve", "-m", str(model), "--port", "0", *flags]
     # A session database of its own, so that no test sees another's; a seed, so that no answer depends on a draw.
     for flag, value in (("--ctx", ctx), ("--sessions-file", folder / f"sessions-{number}.db"), ("--seed", 20)):
         if flag not in flags:  # an option may be given once

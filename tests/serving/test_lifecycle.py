@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving import conftest
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 from woolly.serving import lifecycle
 
@@ -42,26 +41,24 @@ def streaming(server, body=LONG):
     assert not reader.is_alive()
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path, monkeypatch):
-    monkeypatch.setattr(conftest, "_MAIN", SLOW_MAIN)
-    with serving(smollm2, tmp_path, "--grace", str(WAIT)) as server:
-        with streaming(server) as seen:
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path):
+    with serving(smollm2, tmp_path, "--grace", str(WAIT), main=SLOW_MAIN) as server:
+        with contextlib.ExitStack() as stack, server.slowly():
+            seen = stack.enter_context(streaming(server))
             server.process.send_signal(signal.SIGTERM)
             server.log_with("draining")
             with server.client() as client:
                 health = client.get("/health")
                 late = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
-            (tmp_path / "go").touch()
         assert (health.status_code, health.json()["status"]) == (503, "draining")
         assert late.status_code == 503 and late.headers["retry-after"]
         assert server.process.wait(WAIT) == 0
     assert seen[-1] == "[DONE]" and len(seen) > 100
 
 
-def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path, monkeypatch):
-    monkeypatch.setattr(conftest, "_MAIN", SLOW_MAIN)
-    with serving(smollm2, tmp_path, "--grace", "0.2") as server:
-        with streaming(server) as seen:
+def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path):
+    with serving(smollm2, tmp_path, "--grace", "0.2", main=SLOW_MAIN) as server:
+        with server.slowly(), streaming(server) as seen:
             server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WAIT) == 0
     assert "answer_cancelled" in "".join(seen[-2:])

@@ -2,7 +2,8 @@
 
 A set of requests is computed one by one first. Then they arrive at random, in any number, and are left alone,
 cancelled, given a deadline, or their stream is dropped. Whatever comes must be what came alone, or a beginning of it;
-at the end every page and slot is free, and memory, threads and open files are what they were after a fifth of the time.
+at the end every page and slot is free, and memory, threads and open files are what they were after a fifth of the time
+and as many answers as there are kinds of requests.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +156,8 @@ async def soak(path: Path, size: Size, arguments: argparse.Namespace, say: Any) 
     report, tasks = Report(), set()
     # All threads from the beginning: the pool begins another for each piece of work that finds none idle.
     asyncio.get_running_loop().set_default_executor(pool := ThreadPoolExecutor(N_THREADS))
-    list(pool.map(time.sleep, [0.05] * N_THREADS))
+    together = threading.Barrier(N_THREADS)
+    list(pool.map(lambda _: together.wait(), range(N_THREADS)))
     ticking = asyncio.create_task(CLOCK.run())
     options = {"ctx": size.ctx, "kv_tokens": size.kv_tokens, "speculation": "prompt_lookup"}
     async with AsyncLLM(path, threads=arguments.threads, **options) as llm:
@@ -170,7 +174,7 @@ async def soak(path: Path, size: Size, arguments: argparse.Namespace, say: Any) 
                     asyncio.get_running_loop().call_later(rng.uniform(0, 2), task.cancel)
             await asyncio.sleep(rng.uniform(0, size.pause))
             report = collect(tasks, report)
-            if not settled and elapsed > arguments.seconds / 5:
+            if not settled and elapsed > arguments.seconds / 5 and report.outcomes.total() >= N_KINDS:
                 settled = usage()
             if CLOCK.now() - last_said > 30:
                 last_said = CLOCK.now()
@@ -218,7 +222,7 @@ def usage() -> dict[str, int]:
     """Memory, threads and files of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     count = {what: len(list(Path("/proc/self", what).iterdir())) for what in ("task", "fd")}
-    return {"rss_mib": pages * 4096 >> 20, "threads": count["task"], "files": count["fd"]}
+    return {"rss_mib": pages * os.sysconf("SC_PAGE_SIZE") >> 20, "threads": count["task"], "files": count["fd"]}
 
 
 def main() -> None:

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 
-from tests.serving.conftest import serving
+from tests.serving.conftest import SLOW_MAIN, serving
 
 WAIT = 120_000  # milliseconds; a busy machine answers slowly
 
 
 @pytest.fixture(scope="session")
 def server(smollm2, tmp_path_factory):
-    with serving(smollm2, tmp_path_factory.mktemp("web"), "-n", "60", "--temp", "0") as running:
+    with serving(smollm2, tmp_path_factory.mktemp("web"), "-n", "60", "--temp", "0", main=SLOW_MAIN) as running:
         yield running
 
 
@@ -202,12 +202,42 @@ def settled(page):
     page.locator(".message.running").wait_for(state="detached")
 
 
+KEPT = """async () => {
+  const stamp = document.querySelector("script[type=module]").src.replace("js/app/main.js", "");
+  return JSON.stringify(await (await import(`${stamp}js/app/store.js`)).readAll());
+}"""
+
+
+def kept(page):
+    """What the page has in its database; reading comes after what is being written."""
+    return page.evaluate(KEPT)
+
+
+def reload(page):
+    """Opens the page once more, when all that it keeps is written."""
+    kept(page)
+    page.reload()
+    page.locator("#model[data-state]").wait_for()
+
+
+def until(page, holds):
+    """Waits for what a busy machine may be late with."""
+    end = time.monotonic() + WAIT / 1000
+    while not holds():
+        assert time.monotonic() < end
+        page.wait_for_timeout(20)
+
+
 def assert_shows(locator, texts):
     """These texts and no others; lists are drawn with the next frame, which a busy machine may be late with."""
     end = time.monotonic() + WAIT / 1000
     while locator.all_inner_texts() != texts and time.monotonic() < end:
         locator.page.wait_for_timeout(20)
     assert locator.all_inner_texts() == texts
+
+
+def assert_focus(page, id):
+    until(page, lambda: page.evaluate("document.activeElement.id") == id)
 
 
 def answers(page):

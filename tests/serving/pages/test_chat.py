@@ -3,31 +3,39 @@
 import json
 from urllib.parse import urlsplit
 
-from tests.serving.pages.conftest import answer_with, answers, ask, assert_shows, settled
+from tests.serving.pages.conftest import (
+    answer_with,
+    answers,
+    ask,
+    assert_focus,
+    assert_shows,
+    reload,
+    settled,
+    until,
+)
 
 
 def versions(page):
     return [text.replace("\u2009", "") for text in page.locator(".branches span").all_inner_texts()]
 
 
-def test_an_answer_streams_and_is_there_after_a_reload(page):
-    page.locator("#message").fill("Count from one to twenty, one number per line.")
-    page.keyboard.press("Enter")
-    page.locator(".message.running").wait_for()
-    assert page.locator(".message.user .plain").inner_text() == "Count from one to twenty, one number per line."
-    assert page.locator("#send").get_attribute("aria-label") == "Stop"
-    seen = set()
-    while page.locator(".message.running").count():
-        seen.add(len(answers(page).inner_text()))
+def test_an_answer_streams_and_is_there_after_a_reload(page, server):
+    with server.slowly():
+        page.locator("#message").fill("Count from one to twenty, one number per line.")
+        page.keyboard.press("Enter")
+        page.locator(".message.running").wait_for()
+        assert page.locator(".message.user .plain").inner_text() == "Count from one to twenty, one number per line."
+        assert page.locator("#send").get_attribute("aria-label") == "Stop"
+        seen = set()  # it is shown as it comes
+        until(page, lambda: seen.add(len(answers(page).inner_text())) or len(seen - {0}) >= 2)
+        assert page.locator(".message.running").count() == 1
     settled(page)
     whole = answers(page).inner_text()
-    assert len(whole) > 20
-    assert len(seen - {0, len(whole)}) >= 2, "it was not shown as it came"
+    assert len(whole) > max(20, *seen)
     assert "tokens/s" in page.locator(".assistant .figures").inner_text()
     assert page.locator("#announcer").inner_text().startswith("Answer: ")
-    page.reload()
-    answers(page).wait_for()
-    assert answers(page).inner_text() == whole
+    reload(page)
+    assert_shows(answers(page), [whole])
     assert page.locator(".conversation.current .open").inner_text().startswith("Count from one to twenty")
 
 
@@ -54,18 +62,15 @@ def test_stop_keeps_what_had_come_and_the_server_ends_its_work(page, server):
     page.keyboard.press("Control+,")
     page.locator("#message").fill("Tell a very long story.")
     page.keyboard.press("Enter")
-    page.locator(".message.begun").wait_for()
-    page.keyboard.press("Escape")
-    settled(page)
+    with server.slowly():
+        page.locator(".message.begun").wait_for()
+        page.keyboard.press("Escape")
+        settled(page)
     assert len(answers(page).inner_text()) > 0
     assert "stopped" in page.locator(".assistant .figures").inner_text()
-    assert page.locator(".problem").count() == 0
+    assert_shows(page.locator(".problem"), [])
     with server.client() as client:
-        for _ in range(100):
-            if not any(slot["is_processing"] for slot in client.get("/slots").json()):
-                break
-        else:
-            raise AssertionError("the answer that was stopped still runs")
+        until(page, lambda: not any(slot["is_processing"] for slot in client.get("/slots").json()))
 
 
 def test_asking_again_keeps_the_first_answer_as_a_version(page):
@@ -73,14 +78,14 @@ def test_asking_again_keeps_the_first_answer_as_a_version(page):
     ask(page, "Say something.")
     page.get_by_label("Answer again").click()
     settled(page)
-    assert answers(page).all_inner_texts() == ["The second."]
-    assert versions(page) == ["2/2"]
+    assert_shows(answers(page), ["The second."])
+    until(page, lambda: versions(page) == ["2/2"])
     page.get_by_label("Version before").click()
-    assert answers(page).all_inner_texts() == ["The first."]
-    page.reload()
+    assert_shows(answers(page), ["The first."])
+    reload(page)
     answers(page).wait_for()
-    assert answers(page).all_inner_texts() == ["The first."]
-    assert versions(page) == ["1/2"]
+    assert_shows(answers(page), ["The first."])
+    until(page, lambda: versions(page) == ["1/2"])
 
 
 def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page):
@@ -94,12 +99,12 @@ def test_an_edited_message_is_answered_from_there_and_the_old_branch_stays(page)
     box.fill("What is the capital of Italy?")
     page.keyboard.press("Enter")
     settled(page)
-    assert page.locator(".message.user .plain").all_inner_texts() == ["What is the capital of Italy?"]
-    assert answers(page).all_inner_texts() == ["Rome."]
+    assert_shows(page.locator(".message.user .plain"), ["What is the capital of Italy?"])
+    assert_shows(answers(page), ["Rome."])
     assert [message["content"] for message in bodies[-1]["messages"]] == ["What is the capital of Italy?"]
     page.locator(".message.user").first.hover()
     page.get_by_label("Version before").click()
-    assert answers(page).all_inner_texts() == ["Paris.", "About two million."]
+    assert_shows(answers(page), ["Paris.", "About two million."])
 
 
 def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_path):
@@ -129,12 +134,12 @@ def test_a_conversation_can_be_found_renamed_deleted_and_brought_back(page, tmp_
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("button", name="Fruit", exact=True).focus()
     page.keyboard.press("Delete")
-    page.reload()
+    reload(page)
     page.locator("#model[data-state=ready]").wait_for()
     assert_shows(titles, ["What is a lathe?"])
     page.locator("#import-file").set_input_files(file)
     page.get_by_role("button", name="Fruit", exact=True).click()
-    assert answers(page).all_inner_texts() == ["It is a fruit."]
+    assert_shows(answers(page), ["It is a fruit."])
 
 
 def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page, tmp_path):
@@ -148,7 +153,7 @@ def test_a_file_that_holds_no_conversations_is_refused_and_changes_nothing(page,
 
 def test_everything_can_be_done_by_keyboard(page):
     bodies = answer_with(page, "Yes.")
-    assert page.evaluate("document.activeElement.id") == "message"
+    assert_focus(page, "message")
     page.keyboard.type("One")
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("Two")
@@ -169,9 +174,9 @@ def test_everything_can_be_done_by_keyboard(page):
     assert page.locator("#panel").is_hidden()
     page.keyboard.press("Control+K")
     assert page.locator(".start").is_visible()
-    assert page.evaluate("document.activeElement.id") == "message"
+    assert_focus(page, "message")
     page.keyboard.press("Control+Shift+F")
-    assert page.evaluate("document.activeElement.id") == "search"
+    assert_focus(page, "search")
     # Whatever can be tabbed to has a name, and shows that it is there.
     seen = set()
     for _ in range(60):
@@ -219,7 +224,7 @@ def test_settings_are_sent_and_those_without_a_meaning_are_not(page):
     sent = bodies[-1]
     assert sent["mirostat"] == 2 and sent["temperature"] == 0.3
     assert not {"top_k", "xtc_probability", "xtc_threshold"} & set(sent)
-    page.reload()
+    reload(page)
     answers(page).first.wait_for()
     page.keyboard.press("Control+,")
     assert page.get_by_label("System prompt").input_value() == "Answer in JSON."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.pages.conftest import answers, ask, chunk, served, settled
+from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, reload, served, settled
 from tests.serving.pages.test_turns import DONE, ending, reply_with
 from woolly.serving import Settings, create_app
 
@@ -61,7 +61,7 @@ def test_a_call_waits_for_the_person_and_its_result_is_answered(open_page, url):
     assert [first, second] == ["2", "2"]  # the second without a question
     # A conversation that comes back from the store brings no permission along.
     reply_with(page, calls(two), says("Never."))
-    page.reload()
+    reload(page)
     ask(page, "Once more.")
     page.get_by_role("group", name="May zoo_add be called?").wait_for()
     assert page.get_by_text("Never.", exact=True).count() == 0
@@ -92,7 +92,7 @@ def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):
     page.get_by_role("button", name="Save as preset").click()
     assert page.locator("#preset").input_value() == "Pirate"
     prompt.fill("Something else.")
-    page.reload()
+    reload(page)
     page.keyboard.press("Control+,")
     assert page.locator("#preset").input_value() == ""
     page.locator("#preset").select_option("Pirate")
@@ -101,6 +101,6 @@ def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):
     ask(page, "Hello.")
     assert bodies[0]["messages"][0] == {"role": "system", "content": "Answer like a pirate."}
     page.get_by_role("button", name="Delete", exact=True).click()
-    assert page.locator("#preset option").all_inner_texts() == ["None saved yet"]
+    assert_shows(page.locator("#preset option"), ["None saved yet"])
     page.get_by_role("button", name="Undo").click()
     assert page.locator("#preset").input_value() == "Pirate"

@@ -1,8 +1,20 @@
 """What can be done to the turns of a conversation: continue, delete, fork, drop, attach, call."""
 
 import json
+import re
 
-from tests.serving.pages.conftest import answer_with, answers, ask, assert_shows, chunk, event, settled
+from tests.serving.pages.conftest import (
+    answer_with,
+    answers,
+    ask,
+    assert_shows,
+    chunk,
+    event,
+    kept,
+    reload,
+    settled,
+    until,
+)
 from woolly.cli.chat.conversation import Conversation
 from woolly.sampling import SamplingParams
 
@@ -51,21 +63,24 @@ def test_an_answer_that_was_cut_off_is_marked_and_continued(page):
         {"role": "assistant", "content": "One, two,"},
     ]
     assert page.locator(".figures .cut").count() == 0 and page.locator(".branches").count() == 0
-    page.reload()
+    reload(page)
     answers(page).wait_for()
-    assert answers(page).all_inner_texts() == ["One, two, three."]
+    assert_shows(answers(page), ["One, two, three."])
 
 
-def test_an_answer_that_a_reload_cut_off_is_marked(page):
+def test_an_answer_that_a_reload_cut_off_is_marked(page, server):
     page.keyboard.press("Control+,")
     page.get_by_label("Max tokens", exact=True).fill("2000")
     page.locator("summary", has_text="More").click()
     page.get_by_label("Ignore EOS").select_option("true")
     page.locator("#message").fill("Tell a very long story.")
-    page.locator("#message").press("Enter")
-    page.locator(".message.begun").wait_for()
-    page.wait_for_timeout(1200)  # it is kept once per second
-    page.reload()
+    with server.slowly():
+        page.locator("#message").press("Enter")
+        page.locator(".message.begun").wait_for()
+        until(page, lambda: re.search(r"\w{3}", answers(page).inner_text()))
+        word = re.search(r"\w{3}", answers(page).inner_text())[0]
+        until(page, lambda: word in kept(page).replace("Tell a very long story.", ""))  # it is kept once per second
+        page.reload()
     page.locator(".figures .cut").wait_for()
     assert page.locator(".figures .cut").inner_text() == "not finished"
     assert page.get_by_role("button", name="Continue").is_visible()
@@ -78,7 +93,7 @@ def test_the_real_server_continues_an_answer(page):
     first = answers(page).inner_text()
     page.get_by_role("button", name="Continue").click()
     settled(page)
-    assert page.locator(".problem").count() == 0
+    assert_shows(page.locator(".problem"), [])
     assert answers(page).inner_text().startswith(first) and len(answers(page).inner_text()) > len(first)
 
 
@@ -88,12 +103,6 @@ def test_the_model_of_each_answer_stands_below_it(page):
     assert page.locator(".assistant .figures").inner_text().startswith("fake")
 
 
-READ = """async () => {
-  const stamp = document.querySelector("script[type=module]").src.replace("js/app/main.js", "");
-  await (await import(`${stamp}js/app/store.js`)).readAll();
-}"""
-
-
 def test_one_message_is_deleted_and_brought_back(page):
     bodies = answer_with(page, "First.", "Second.", "Third.")
     ask(page, "One?")
@@ -101,13 +110,12 @@ def test_one_message_is_deleted_and_brought_back(page):
     page.locator(".message.assistant").first.hover()
     page.get_by_label("Delete answer").first.click()
     assert_shows(answers(page), ["Second."])
-    assert questions(page).all_inner_texts() == ["One?", "Two?"]
+    assert_shows(questions(page), ["One?", "Two?"])
     page.get_by_role("button", name="Undo").click()
     assert_shows(answers(page), ["First.", "Second."])
     page.locator(".message.user").nth(1).hover()
     page.get_by_label("Delete message").nth(1).click()
-    page.evaluate(READ)  # comes after what is being written
-    page.reload()
+    reload(page)
     answers(page).first.wait_for()
     ask(page, "Three?")
     assert [one["content"] for one in bodies[-1]["messages"]] == ["One?", "First.\n\nSecond.", "Three?"]
@@ -147,7 +155,7 @@ def test_a_full_context_offers_to_drop_the_oldest_turns(page):
     assert [one["content"] for one in bodies[3]["messages"]] == ["Be brief.", "Two?", "B.", "Three?"]
     assert page.locator(".dropped").count() == 1
     # From then on it needs no click, also after a reload.
-    page.reload()
+    reload(page)
     answers(page).first.wait_for()
     ask(page, "Four?")
     assert [one["content"] for one in bodies[-1]["messages"]][:2] == ["Be brief.", "Three?"]
@@ -183,10 +191,10 @@ def test_text_files_go_with_a_message(page):
     text = "File a.py:\n````py\nprint('```')\n````\n\nFile c.txt:\n```txt\nhello\n```\n\nWhat is it?"
     assert bodies[0]["messages"][0]["content"] == text
     assert page.locator("#files").is_hidden()
-    page.reload()
+    reload(page)
     answers(page).wait_for()
-    assert page.locator(".message.user .file").all_inner_texts() == ["a.py 13 B", "c.txt 5 B"]
-    assert questions(page).all_inner_texts() == ["What is it?"]
+    assert_shows(page.locator(".message.user .file"), ["a.py 13 B", "c.txt 5 B"])
+    assert_shows(questions(page), ["What is it?"])
 
 
 def test_json_answers_are_code_as_it_was_written(page):
@@ -197,7 +205,7 @@ def test_json_answers_are_code_as_it_was_written(page):
     ask(page, "Give JSON.")
     assert answers(page).locator("pre").inner_text() == text
     assert answers(page).get_by_label("Copy code").count() == 1
-    page.reload()
+    reload(page)
     answers(page).wait_for()
     assert answers(page).locator("pre").inner_text() == text
 
@@ -224,7 +232,7 @@ def test_calls_of_tools_are_shown_and_their_results_sent(page):
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     assert bodies[1]["messages"][1]["tool_calls"] == [call]
     assert bodies[1]["messages"][2] == {"role": "tool", "content": '{"sky": "clear"}', "tool_call_id": "call_1"}
-    page.reload()
+    reload(page)
     answers(page).last.wait_for()
     assert page.locator(".call").count() == 2
 
@@ -287,11 +295,11 @@ def test_the_page_and_the_terminal_read_each_other(page, tmp_path):
 def test_a_conversation_that_ended_the_tab_is_not_opened_again(page):
     answer_with(page, "Poison.")
     ask(page, "Give me poison.")
-    kept = page.evaluate("JSON.parse(localStorage.getItem('woolly.current'))")
+    id = page.evaluate("JSON.parse(localStorage.getItem('woolly.current'))")
     assert page.evaluate("localStorage.getItem('woolly.opening')") is None
     # As a crash leaves it: the mark is there, and nothing removed it.
-    page.evaluate("id => addEventListener('pagehide', () => localStorage['woolly.opening'] = JSON.stringify(id))", kept)
-    page.reload()
+    page.evaluate("id => addEventListener('pagehide', () => localStorage['woolly.opening'] = JSON.stringify(id))", id)
+    reload(page)
     page.locator(".start").wait_for()
     assert "is not opened again" in page.locator(".toast").inner_text()
     page.get_by_role("button", name="Give me poison.", exact=True).click()
