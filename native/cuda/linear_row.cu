@@ -1,0 +1,223 @@
+// Products of few rows, 1 to 8: bound by the reading of weights.
+//
+// Strips of 16 weight rows are dealt to blocks. Each of the 16 warps of a block takes one slice of K and streams its
+// tiles through a ring of its own in shared memory, so that no barrier of the block stands in the loop; the rows of
+// activations are the operand B, whose 8 columns cost as much as one. The block norms and halves the rows itself.
+// The slices of a strip meet in shared memory.
+#include "linears.cuh"
+
+namespace {
+
+constexpr int MOST_STAGES = 8;
+// Strips whose sums wait in shared memory, times rows: 16 KB in each of two halves.
+constexpr int HELD_SUMS = 16;
+
+// Tiles on their way to one warp, stage by stage.
+template <int n_bytes>
+struct Ring {
+    u8* memory;
+    int n_stages;
+#if WOOLLY_BULK
+    u32 barriers;
+    u64 policy;
+#endif
+
+    __device__ __forceinline__ void start(int lane) {
+#if WOOLLY_BULK
+        policy = read_once();
+        if (lane == 0) {
+            for (int i = 0; i < n_stages; i++) barrier_start(barriers + i * 8, 1);
+            barriers_started();
+        }
+        __syncwarp();
+#endif
+    }
+    // All lanes call it, with null if nothing is left to fetch.
+    __device__ __forceinline__ void fetch(int stage, const u8* tile, int lane) {
+#if WOOLLY_BULK
+        if (lane == 0 && tile != nullptr) {
+            barrier_expect(barriers + stage * 8, n_bytes);
+            bulk_copy(shared_address(memory + stage * n_bytes), tile, n_bytes, barriers + stage * 8, policy);
+        }
+#else
+        if (tile != nullptr)
+            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * n_bytes + i, tile + i);
+        copies_commit();
+#endif
+    }
+    __device__ __forceinline__ void wait(int stage, int phase) {
+#if WOOLLY_BULK
+        barrier_wait(barriers + stage * 8, phase);
+#else
+        wait_for_stage(n_stages);
+        __syncwarp();
+#endif
+    }
+};
+
+// Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
+// round the warps.
+struct Cursor {
+    int strip, tile, end, slice;
+
+    __device__ __forceinline__ void seek(int i, int warp, int n_tiles) {
+        strip = int(blockIdx.x) + i * int(gridDim.x);
+        slice = (warp + n_tiles % N_SLICES * i) % N_SLICES;
+        tile = slice_start(slice, n_tiles);
+        end = slice_start(slice + 1, n_tiles);
+    }
+};
+
+template <class T>
+__device__ __forceinline__ void linear_row(const Batch* batch, int kind, const float* x, int x_stride,
+                                           const float* norm, float eps, int n_columns, const Matrix (&all)[3],
+                                           int head_bytes, int y_stride, const Finish& finish, int n_group, int n_stages) {
+    typedef Tile<T> Opener;
+    DYNAMIC_SHARED(shared);
+    const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
+    const int n_strips = all[0].n_strips + all[1].n_strips + all[2].n_strips;
+    if (n_rows <= 0 || int(blockIdx.x) >= n_strips) return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
+    const int n_tiles = (n_columns + 255) / 256, g = lane >> 2, t = lane & 3;
+    const int n_mine = (n_strips - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x);
+
+    // Shared: barriers and reductions in 1 KB, halves [n_tiles * 8][n_group][64 bytes], sums, rings.
+    float* reduced = reinterpret_cast<float*>(shared);
+    u8* halves = shared + 2048;
+    float* sums = reinterpret_cast<float*>(halves + n_tiles * 512 * n_group);
+    u8* rings = reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * 16);
+    Ring<Opener::bytes> ring;
+    ring.memory = rings + warp * n_stages * Opener::bytes;
+    ring.n_stages = n_stages;
+#if WOOLLY_BULK
+    ring.barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
+#endif
+    ring.start(lane);
+
+    Cursor ahead;
+    int at = 0;
+    const u8* next = nullptr;
+    auto seek = [&]() {  // the first tile of the next slice that has any
+        for (; at < n_mine; at++) {
+            ahead.seek(at, warp, n_tiles);
+            if (ahead.tile < ahead.end) break;
+        }
+        if (at >= n_mine) {
+            next = nullptr;
+            return;
+        }
+        int strip = ahead.strip;
+        const u8* tiles = all[0].tiles;
+        int n = all[0].n_strips;
+        if (strip >= n) {
+            strip -= n, tiles = all[1].tiles, n = all[1].n_strips;
+            if (strip >= n) strip -= n, tiles = all[2].tiles, n = all[2].n_strips;
+        }
+        next = tiles + u64(head) * head_bytes + (u64(strip) * n_tiles + ahead.tile) * Opener::bytes;
+    };
+    auto fetch = [&](int stage) {
+        ring.fetch(stage, next, lane);
+        if (next == nullptr) return;
+        next += Opener::bytes;
+        if (++ahead.tile == ahead.end) at++, seek();
+    };
+    seek();
+    for (int i = 0; i < n_stages; i++) fetch(i);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+
+    float* backs = reduced + 64;  // of each row
+    for (int r = 0; r < n_rows; r++) {
+        const float* row = x + u64(first_row + r) * x_stride + u64(head) * n_columns;
+        const float back =
+            halve_row(row, norm, eps, n_columns, n_tiles * 256, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
+                // 16 bytes of lane t: what two mma of 16 columns want.
+                const int in = k & 15;
+                u8* to = halves + ((k >> 5) * n_group + r) * 64 + ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
+                *reinterpret_cast<u32*>(to) = low;
+                *reinterpret_cast<u32*>(to + 16) = high;
+            });
+        if (threadIdx.x == 0) backs[r] = back;
+    }
+    __syncthreads();
+
+    const int per_round = HELD_SUMS / n_group;
+    const u8* mine = halves + min(g, n_rows - 1) * 64 + t * 16;
+    int stage = 0, phase = 0;
+    for (int first = 0, half = 0; first < n_mine; first += per_round, half ^= 1) {
+        float* held = sums + half * HELD_SUMS * N_SLICES * 16;
+        const int last = min(first + per_round, n_mine);
+        for (int i = first; i < last; i++) {
+            Cursor c;
+            c.seek(i, warp, n_tiles);
+            float acc[4] = {0, 0, 0, 0};
+            for (; c.tile < c.end; c.tile++) {
+                const u8* tile = ring.memory + stage * Opener::bytes;
+                const u8* b = mine + c.tile * 512 * n_group;
+                ring.wait(stage, phase);
+                const typename Opener::Scales scales = Opener::scales(tile, lane);
+                Words4 two = {};
+#pragma unroll
+                for (int k16 = 0; k16 < 16; k16++) {
+                    u32 a[4];
+                    Opener::open(tile, scales, lane, k16, a);
+                    if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(b + (k16 >> 1) * 64 * n_group);
+                    mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
+                }
+                __syncwarp();
+                fetch(stage);
+                if (++stage == n_stages) stage = 0, phase ^= 1;
+            }
+            float* to = held + ((i - first) * N_SLICES + c.slice) * 16 * n_group + 2 * t * 16 + g;
+            if (2 * t < n_rows) to[0] = acc[0], to[8] = acc[2];
+            if (2 * t + 1 < n_rows) to[16] = acc[1], to[24] = acc[3];
+        }
+        __syncthreads();  // the other half of the sums is free: who comes here has read it
+        const int n_each = finish.epilogue == GLU ? 8 : 16;
+        for (int r = threadIdx.x; r < (last - first) * n_rows * n_each; r += ROW_THREADS) {
+            const int i = r / (n_rows * n_each), row = r / n_each % n_rows, e = r % n_each;
+            auto summed = [&](int element) {
+                const float* from = held + i * N_SLICES * 16 * n_group + row * 16 + element;
+                float sum = 0;
+#pragma unroll
+                for (int s = 0; s < N_SLICES; s++) sum += from[s * 16 * n_group];
+                return sum;
+            };
+            int strip = int(blockIdx.x) + (first + i) * int(gridDim.x), which = 0;
+            if (strip >= all[0].n_strips) {
+                strip -= all[0].n_strips, which = 1;
+                if (strip >= all[1].n_strips) strip -= all[1].n_strips, which = 2;
+            }
+            const Matrix m = which == 0 ? all[0] : which == 1 ? all[1] : all[2];
+            const float* factors = reinterpret_cast<const float*>(
+                m.tiles + u64(head) * head_bytes + u64(m.n_strips) * n_tiles * Opener::bytes);
+            const int out = strip * n_each + e, width = y_stride != 0 ? y_stride : m.n_rows;
+            if (out >= m.n_rows) continue;
+            float y = finished(summed(e), factors[strip * 16 + e], backs[row], m.bias, out, finish.scale);
+            if (finish.epilogue == GLU) {
+                const float up = finished(summed(e + 8), factors[strip * 16 + e + 8], backs[row], all[1].bias, out, finish.scale);
+                y = gated(finish.gate, finish.limit, y, up);
+            }
+            const u64 to = u64(first_row + row) * width + u64(head) * m.n_rows + out;
+            m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(__ldcg(finish.residual + to), y) : y;
+        }
+    }
+}
+
+}  // namespace
+
+// Values [rows][columns of x] to up to three values. grid: blocks that share the strips, heads, groups of rows.
+#define LINEAR_ROW(name, Type)                                                                                  \
+    KERNEL_OF(512, linear_row__##name)                                                           \
+    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,   \
+     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, int n_group, int n_stages) {                        \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                       \
+        const Finish finish = FINISH_OF;                                                                        \
+        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, n_group, n_stages); \
+    }
+#define LINEAR_ROW_OF(name, Type) LINEAR_ROW(name, Type)
+#ifdef WOOLLY_TYPE
+LINEAR_ROW_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#else
+TILE_TYPES(LINEAR_ROW)
+#endif

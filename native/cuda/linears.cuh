@@ -1,0 +1,247 @@
+// What all kernels of matrix products share: slices of K, rows of activations as halves, and what follows a sum.
+//
+// A product is the same whatever kernel computes it, alone or in a batch: the columns (tiles of 256) are cut into 16
+// slices; in each a chain of m16n8k16 runs in the order of the columns, from zero; the slices are added in order.
+#pragma once
+
+#include "mma.cuh"
+#include "tile.cuh"
+
+// A kernel for blocks of at most that many threads: the compiler may use as many registers as they leave each.
+#ifdef WOOLLY_EMULATED
+#define KERNEL_OF(n_threads, name) KERNEL(name)
+#else
+#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
+#endif
+
+constexpr int N_SLICES = 16;
+// Threads that norm one row: the order of its sum depends on them.
+constexpr int ROW_THREADS = 512;
+
+__device__ __forceinline__ int slice_start(int slice, int n_tiles) {
+    return slice * (n_tiles / N_SLICES) + min(slice, n_tiles % N_SLICES);
+}
+
+// A power of two that brings the largest magnitude of a row to 2^13 .. 2^14, and its inverse.
+struct Power {
+    float times, back;
+};
+__device__ __forceinline__ Power power_for(float largest) {
+    const int exponent = max(14, int(__float_as_uint(largest) >> 23 & 255u));
+    return {__uint_as_float(u32(267 - exponent) << 23), __uint_as_float(u32(exponent - 13) << 23)};
+}
+
+// Sum and largest of all threads of the block, in one order. `shared` has 2 floats for each warp; it is free again
+// after the next barrier of the block.
+__device__ __forceinline__ void reduce_row(float& sum, float& largest, float* shared) {
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        sum += __shfl_xor_sync(ALL_LANES, sum, o);
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
+    }
+    const int warp = threadIdx.x >> 5;
+    if ((threadIdx.x & 31) == 0) shared[2 * warp] = sum, shared[2 * warp + 1] = largest;
+    __syncthreads();
+    sum = largest = 0;
+#pragma unroll
+    for (int i = 0; i < ROW_THREADS / 32; i++) sum += shared[2 * i], largest = fmaxf(largest, shared[2 * i + 1]);
+}
+
+// A row of f32, normed if there is a norm, as halves times a power of two. Calls put(k, low, high) for columns k (a
+// multiple of 4) and k + 1, k + 2 and k + 3, up to `n_padded` columns, zeros behind the row. All ROW_THREADS threads of
+// a block call it; `shared` is used until the next barrier. Gives the inverse of the power.
+template <class Put>
+__device__ __forceinline__ float halve_row(const float* x, const float* norm, float eps, int n, int n_padded,
+                                           float* shared, Put&& put) {
+    constexpr int HELD = 8;  // groups of 4 columns that a thread keeps between the two passes
+    const int n_groups = n_padded / 4, n_passes = (n_groups + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
+    const bool is_aligned = (n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
+    float4 v[HELD];
+    float sum = 0, largest = 0;
+    auto load = [&](int pass) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
+            v[i] = make_float4(0, 0, 0, 0);
+            // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
+            if (is_aligned && k < n) {
+                v[i] = __ldcg(reinterpret_cast<const float4*>(x + k));
+            } else if (k < n) {
+                v[i].x = __ldcg(x + k);
+                if (k + 1 < n) v[i].y = __ldcg(x + k + 1);
+                if (k + 2 < n) v[i].z = __ldcg(x + k + 2);
+                if (k + 3 < n) v[i].w = __ldcg(x + k + 3);
+            }
+        }
+    };
+    auto weights = [&](int k) {
+        float4 w = make_float4(1, 1, 1, 1);
+        if (norm == nullptr || k >= n) return w;
+        if ((n & 3) == 0) return *reinterpret_cast<const float4*>(norm + k);
+        w.x = norm[k];
+        if (k + 1 < n) w.y = norm[k + 1];
+        if (k + 2 < n) w.z = norm[k + 2];
+        if (k + 3 < n) w.w = norm[k + 3];
+        return w;
+    };
+    for (int pass = 0; pass < n_passes; pass++) {
+        load(pass);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
+            if (k >= n) continue;
+            const float4 w = weights(k);
+            sum = __fmaf_rn(v[i].x, v[i].x, sum), sum = __fmaf_rn(v[i].y, v[i].y, sum);
+            sum = __fmaf_rn(v[i].z, v[i].z, sum), sum = __fmaf_rn(v[i].w, v[i].w, sum);
+            largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v[i].x * w.x), fabsf(v[i].y * w.y)),
+                                           fmaxf(fabsf(v[i].z * w.z), fabsf(v[i].w * w.w))));
+        }
+    }
+    reduce_row(sum, largest, shared);
+    const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(sum, float(n)) + eps));
+    const Power power = power_for(largest * scale);
+    for (int pass = 0; pass < n_passes; pass++) {
+        if (n_passes > 1) load(pass);
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
+            if (k >= n_padded) continue;
+            const float4 w = weights(k);
+            const float a = __fmul_rn(__fmul_rn(v[i].x, scale), w.x), b = __fmul_rn(__fmul_rn(v[i].y, scale), w.y);
+            const float c = __fmul_rn(__fmul_rn(v[i].z, scale), w.z), d = __fmul_rn(__fmul_rn(v[i].w, scale), w.w);
+            put(k, to_halves(a * power.times, b * power.times), to_halves(c * power.times, d * power.times));
+        }
+    }
+    return power.back;
+}
+
+// Where prepared rows keep column k: blocks of 64 columns; in a block every row has 128 bytes, whose pieces of 16 are
+// swapped by the row's number, as wgmma reads them without conflicts. Counted in halves; `n_stride` rows in a block.
+__device__ __forceinline__ u64 prepared_at(int row, int k, int n_stride) {
+    return (u64(k >> 6) * n_stride + row) * 64 + ((((k & 63) >> 3) ^ (row & 7)) << 3) + (k & 7);
+}
+
+// One matrix of a step: tiles, then a factor for each packed row; a matrix of heads has both for each head. In pairs
+// (GLU), rows 0 to 7 of a strip are of the gate, 8 to 15 of the matrix that it gates.
+struct Matrix {
+    const u8* tiles;
+    const float* bias;
+    float* y;
+    int n_rows, n_strips;
+};
+// As kernels take them.
+#define MATRIX(i) const u8 *tiles##i, const float *bias##i, float *y##i, int n_rows##i, int n_strips##i
+#define MATRIX_OF(i) {tiles##i, bias##i, y##i, n_rows##i, n_strips##i}
+
+// What follows the sum of an element.
+enum Epilogue { PLAIN = 0, RESIDUAL = 1, GLU = 2 };
+enum Gate { SILU = 0, GELU = 1, GELU_ERF = 2, RELU = 3, CLAMPED = 4 };
+
+__device__ __forceinline__ float sigmoid_times(float x, float slope) { return x / (1.f + __expf(-slope * x)); }
+__device__ __forceinline__ float gated(int gate, float limit, float a, float b) {
+    if (gate == CLAMPED) {
+        a = fminf(a, 7.f), b = fminf(fmaxf(b, -7.f), 7.f);
+        return sigmoid_times(a, 1.702f) * (b + 1.f);
+    }
+    float y = a;
+    if (gate == SILU) y = sigmoid_times(a, 1.f);
+    // The tanh form as a sigmoid of twice its argument.
+    if (gate == GELU) y = a / (1.f + __expf(-1.5957691f * __fmaf_rn(0.044715f * a * a, a, a)));
+    if (gate == GELU_ERF) y = 0.5f * a * (1.f + erff(a * 0.70710678f));
+    if (gate == RELU) y = fmaxf(a, 0.f);
+    if (limit != 0.f) y = fminf(y, limit), b = fminf(fmaxf(b, -limit), limit);
+    return y * b;
+}
+
+// What follows the sums of a step.
+struct Finish {
+    const float* residual;  // where `epilogue` says so, of the shape of the only value
+    int epilogue, gate;
+    float limit, scale;
+};
+#define FINISH const float *residual, int epilogue, int gate, float limit, float scale
+#define FINISH_OF {residual, epilogue, gate, limit, scale}
+
+// The sum of slices put back into its range, plus bias, times scale.
+__device__ __forceinline__ float finished(float sum, float factor, float back, const float* bias, int row,
+                                          float scale) {
+    float y = __fmul_rn(__fmul_rn(sum, factor), back);
+    if (bias != nullptr) y = __fadd_rn(y, bias[row]);
+    return scale == 1.f ? y : __fmul_rn(y, scale);
+}
+
+// The work of kernels of many rows, in items: 128 rows of a matrix by NT rows of activations, for a part of the slices.
+struct Items {
+    int n_high0, n_high1, n_high, n_wide, n_splits;
+
+    __device__ __forceinline__ Items(const Matrix (&all)[3], int n_rows, int width, int splits)
+        : n_high0((all[0].n_strips + 7) / 8), n_high1((all[1].n_strips + 7) / 8), n_splits(splits) {
+        n_high = n_high0 + n_high1 + (all[2].n_strips + 7) / 8;
+        n_wide = (n_rows + width - 1) / width;
+    }
+    __device__ __forceinline__ int count() const { return n_high * n_wide * n_splits; }
+};
+struct Item {
+    int split, wide;
+    int high, which;  // rows of which matrix
+    int packed;       // the first of its 128 rows, counted over all matrices
+
+    // Blocks that follow one another share rows of weights.
+    __device__ __forceinline__ Item(const Items& items, int number) {
+        split = number % items.n_splits;
+        wide = number / items.n_splits % items.n_wide;
+        high = number / items.n_splits / items.n_wide;
+        packed = high * 128;
+        which = high < items.n_high0 ? 0 : high < items.n_high0 + items.n_high1 ? 1 : 2;
+        high -= which == 0 ? 0 : which == 1 ? items.n_high0 : items.n_high0 + items.n_high1;
+    }
+};
+__device__ __forceinline__ Matrix chosen(const Matrix (&all)[3], int which) {
+    return which == 0 ? all[0] : which == 1 ? all[1] : all[2];
+}
+
+// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ...
+template <int NT>
+__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item, int warp,
+                                           int strip_bytes, const float* backs, int n_rows, const Finish& finish) {
+    const Matrix m = chosen(all, item.which);
+    const int strip = item.high * 8 + warp, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+    if (strip >= m.n_strips) return;
+    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + g;
+    const float factor_a = factors[0], factor_b = factors[8];
+#pragma unroll
+    for (int i = 0; i < NT / 2; i += 4) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int row = item.wide * NT + (i >> 2) * 8 + 2 * t + e;
+            if (row >= n_rows) continue;
+            const float back = __ldcg(backs + row);
+            if (finish.epilogue == GLU) {
+                const int out = strip * 8 + g;
+                if (out >= m.n_rows) continue;
+                const float a = finished(sum[i + e], factor_a, back, m.bias, out, finish.scale);
+                const float b = finished(sum[i + e + 2], factor_b, back, all[1].bias, out, finish.scale);
+                m.y[u64(row) * m.n_rows + out] = gated(finish.gate, finish.limit, a, b);
+                continue;
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int out = strip * 16 + g + h * 8;
+                if (out >= m.n_rows) continue;
+                const float y = finished(sum[i + e + 2 * h], h ? factor_b : factor_a, back, m.bias, out, finish.scale);
+                const u64 to = u64(row) * m.n_rows + out;
+                m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(__ldcg(finish.residual + to), y) : y;
+            }
+        }
+    }
+}
+// ... or of one slice, for linear_sum.
+template <int NT>
+__device__ __forceinline__ void store_part(const float (&sum)[NT / 2], float* parts, const Items& items, const Item& item,
+                                           int slice, int warp) {
+    const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3, n_packed = items.n_high * 128;
+    float* part = parts + u64(slice * items.n_wide + item.wide) * NT * n_packed + item.packed + warp * 16 + g;
+#pragma unroll
+    for (int i = 0; i < NT / 2; i++)
+        __stcg(part + u64((i >> 2) * 8 + 2 * t + (i & 1)) * n_packed + (i >> 1 & 1) * 8, sum[i]);
+}

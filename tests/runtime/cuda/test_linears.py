@@ -1,0 +1,64 @@
+"""Products on the emulated GPU: all kernels of native/cuda/linear_*.cu but those of Hopper alone."""
+
+import numpy as np
+import pytest
+
+import tests.cases.ops
+from tests.cases.arithmetic import linear_bound
+from tests.cases.ops import CASES, N_PAGES, Case
+from tests.cases.scans import ALL
+from tests.cases.weights import Raw
+from tests.runtime.cuda.cases import check
+from tests.runtime.cuda.emulated import EmulatedDevice
+from tests.runtime.cuda.harness import CaseProgram
+from woolly.plan.passes import fuse
+from woolly.quant import GGMLType
+from woolly.runtime import Batch
+
+# A case for each kind of tiles, then each way to fuse.
+PLAIN = [
+    *(
+        f"linears-{name}"
+        for name in ("F32-5x6", "F16-17x70", "BF16-17x576", "IQ2_XS-17x512", "Q4_K-40x768", "Q6_K-1x256")
+    ),
+    *(f"linears-{name}-17x96" for name in ("Q4_0", "Q5_1", "Q8_0")),
+]
+FUSED = [
+    *("linears-norm-F16-33", "linears-bias-Q8_0-96", "linears-bias-scale-residual-Q4_K-256", "linears-glu-Q5_1-96"),
+    *(
+        "linears-bias-scale-residual-F32-70",
+        "linears-several-Q4_K-Q6_K-Q8_0-Q4_K",
+        "linears-several-IQ4_XS-MXFP4-F32-F32",
+    ),
+    *("linears-mixed-glu-Q4_K-Q5_K-Q2_K-Q5_K", "per_head_linear-F32", "per_head_linear-Q8_0"),
+]
+
+
+def bound_of_halves(x: np.ndarray, weight: Raw) -> np.ndarray:
+    """Activations and weights of halves have 11 bits; matrices of f32 lose nothing."""
+    products = np.abs(x.astype(np.float64)) @ np.abs(weight.values().astype(np.float64)).T
+    return linear_bound(x, weight) + (0.0 if weight.type == GGMLType.F32 else 2.0**-10) * products
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *FUSED])
+def test_product_lies_within_the_bound_of_halves(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tests.cases.ops, "linear_bound", bound_of_halves)
+    check(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["linears-bias-scale-residual-Q4_K-256", "linears-glu-Q8_0-96", "per_head_linear-Q4_K"]
+)
+def test_a_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
+    case: Case = (CASES | ALL)[name]
+    device = EmulatedDevice()
+    tokens = np.arange(20)
+    with case.open(tmp_path) as file:
+        program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
+        state = program.new_state(N_PAGES, N_PAGES)
+        rows = {n: program.run(Batch.of([(tokens[:n], 0, [0])], range(n)), state).copy() for n in (1, 3, 8, 9, 17, 20)}
+        last = program.run(Batch.of([(tokens[19:], 0, [0])], [0]), state)
+    device.close()
+    for n, values in rows.items():
+        np.testing.assert_array_equal(values, rows[20][:n])
+    np.testing.assert_array_equal(last[0], rows[20][19])
