@@ -58,7 +58,7 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
                     const int low = ((k16 & 3) * 2 ^ g) * 16, high = (((k16 & 3) * 2 + 1) ^ g) * 16;
 #pragma unroll
                     for (int j = 0; j < NT / 8; j++)
-                        mma(*reinterpret_cast<float(*)[4]>(acc + 4 * j), a,
+                        mma(*reinterpret_cast<float (*)[4]>(acc + 4 * j), a,
                             *reinterpret_cast<const u32*>(b + j * 1024 + low),
                             *reinterpret_cast<const u32*>(b + j * 1024 + high));
                 }
@@ -72,20 +72,19 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
                 store_part<NT>(acc, parts, items, item, slice, warp);
             }
         }
-        if (n_splits == 1)
-            store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
+        if (n_splits == 1) store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
     }
 }
 
 }  // namespace
 
 // grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_MANY(name, Type, NT)                                                                            \
-    KERNEL_OF(256, linear_many__##name##_##NT)                                                                 \
-    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),   \
-     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_stages) {                                 \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                      \
-        const Finish finish = FINISH_OF;                                                                       \
+#define LINEAR_MANY(name, Type, NT)                                                                                \
+    KERNEL_OF(256, linear_many__##name##_##NT)                                                                     \
+    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),       \
+     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_stages) {                                     \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
+        const Finish finish = FINISH_OF;                                                                           \
         linear_many<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits, n_stages); \
     }
 #define LINEAR_MANIES(name, Type) \

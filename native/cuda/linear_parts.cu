@@ -68,8 +68,8 @@ KERNEL_OF(512, linear_normed)
         y[u64(row) * n_columns + k] = __fmul_rn(__fmul_rn(__ldcg(from + k), scale), norm[k]);
 }
 
-// A matrix of f32: a warp takes one of its rows times up to 8 rows of activations; lane l adds up columns l, l + 32, ...
-// grid: rows of the matrix by 8, rows by 8, heads.
+// A matrix of f32: a warp takes one of its rows times up to 8 rows of activations; lane l adds up columns l, l + 32,
+// ... grid: rows of the matrix by 8, rows by 8, heads.
 KERNEL_OF(256, linear_f32)
 (const Batch* batch, int kind, const float* x, int x_stride, int n_columns, const float* w, const float* bias, float* y,
  int y_stride, int n_out, FINISH) {

@@ -71,7 +71,8 @@ struct Cursor {
 template <class T>
 __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const float* x, int x_stride,
                                            const float* norm, float eps, int n_columns, const Matrix (&all)[3],
-                                           int head_bytes, int y_stride, const Finish& finish, int n_group, int n_stages) {
+                                           int head_bytes, int y_stride, const Finish& finish, int n_group,
+                                           int n_stages) {
     typedef Tile<T> Opener;
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
@@ -133,7 +134,8 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
             halve_row(row, norm, eps, n_columns, n_tiles * 256, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
                 // 16 bytes of lane t: what two mma of 16 columns want.
                 const int in = k & 15;
-                u8* to = halves + ((k >> 5) * n_group + r) * 64 + ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
+                u8* to =
+                    halves + ((k >> 5) * n_group + r) * 64 + ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
                 *reinterpret_cast<u32*>(to) = low;
                 *reinterpret_cast<u32*>(to + 16) = high;
             });
@@ -189,13 +191,14 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
                 if (strip >= all[1].n_strips) strip -= all[1].n_strips, which = 2;
             }
             const Matrix m = which == 0 ? all[0] : which == 1 ? all[1] : all[2];
-            const float* factors = reinterpret_cast<const float*>(
-                m.tiles + u64(head) * head_bytes + u64(m.n_strips) * n_tiles * Opener::bytes);
+            const float* factors = reinterpret_cast<const float*>(m.tiles + u64(head) * head_bytes +
+                                                                  u64(m.n_strips) * n_tiles * Opener::bytes);
             const int out = strip * n_each + e, width = y_stride != 0 ? y_stride : m.n_rows;
             if (out >= m.n_rows) continue;
             float y = finished(summed(e), factors[strip * 16 + e], backs[row], m.bias, out, finish.scale);
             if (finish.epilogue == GLU) {
-                const float up = finished(summed(e + 8), factors[strip * 16 + e + 8], backs[row], all[1].bias, out, finish.scale);
+                const float up =
+                    finished(summed(e + 8), factors[strip * 16 + e + 8], backs[row], all[1].bias, out, finish.scale);
                 y = gated(finish.gate, finish.limit, y, up);
             }
             const u64 to = u64(first_row + row) * width + u64(head) * m.n_rows + out;
@@ -207,13 +210,14 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
 }  // namespace
 
 // Values [rows][columns of x] to up to three values. grid: blocks that share the strips, heads, groups of rows.
-#define LINEAR_ROW(name, Type)                                                                                  \
-    KERNEL_OF(512, linear_row__##name)                                                           \
-    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,   \
-     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, int n_group, int n_stages) {                        \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                       \
-        const Finish finish = FINISH_OF;                                                                        \
-        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, n_group, n_stages); \
+#define LINEAR_ROW(name, Type)                                                                                       \
+    KERNEL_OF(512, linear_row__##name)                                                                               \
+    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,        \
+     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, int n_group, int n_stages) {             \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                            \
+        const Finish finish = FINISH_OF;                                                                             \
+        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, n_group, \
+                         n_stages);                                                                                  \
     }
 #define LINEAR_ROW_OF(name, Type) LINEAR_ROW(name, Type)
 #ifdef WOOLLY_TYPE

@@ -123,28 +123,27 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
                 store_part<NT>(acc, parts, items, item, slice, warp);
             }
         }
-        if (n_splits == 1)
-            store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
+        if (n_splits == 1) store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
     }
 }
 
 }  // namespace
 
 // grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_WIDE(name, Type, NT)                                                                               \
-    KERNEL_OF(384, linear_wide__##name##_##NT)                                                  \
-    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),      \
-     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_tile_stages, int n_row_stages) {             \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
-        const Finish finish = FINISH_OF;                                                                          \
-        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits,           \
-                              n_tile_stages, n_row_stages);                                                       \
+#define LINEAR_WIDE(name, Type, NT)                                                                                    \
+    KERNEL_OF(384, linear_wide__##name##_##NT)                                                                         \
+    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),           \
+     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_tile_stages, int n_row_stages) {                  \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
+        const Finish finish = FINISH_OF;                                                                               \
+        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits, n_tile_stages, \
+                              n_row_stages);                                                                           \
     }
-#define LINEAR_WIDES(name, Type)  \
-    LINEAR_WIDE(name, Type, 8)    \
-    LINEAR_WIDE(name, Type, 16)   \
-    LINEAR_WIDE(name, Type, 32)   \
-    LINEAR_WIDE(name, Type, 64)   \
+#define LINEAR_WIDES(name, Type) \
+    LINEAR_WIDE(name, Type, 8)   \
+    LINEAR_WIDE(name, Type, 16)  \
+    LINEAR_WIDE(name, Type, 32)  \
+    LINEAR_WIDE(name, Type, 64)  \
     LINEAR_WIDE(name, Type, 128)
 #define LINEAR_WIDES_OF(name, Type) LINEAR_WIDES(name, Type)
 #ifdef WOOLLY_TYPE

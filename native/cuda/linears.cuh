@@ -202,8 +202,9 @@ __device__ __forceinline__ Matrix chosen(const Matrix (&all)[3], int which) {
 
 // Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ...
 template <int NT>
-__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item, int warp,
-                                           int strip_bytes, const float* backs, int n_rows, const Finish& finish) {
+__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
+                                           int warp, int strip_bytes, const float* backs, int n_rows,
+                                           const Finish& finish) {
     const Matrix m = chosen(all, item.which);
     const int strip = item.high * 8 + warp, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
     if (strip >= m.n_strips) return;
@@ -237,8 +238,8 @@ __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Mat
 }
 // ... or of one slice, for linear_sum.
 template <int NT>
-__device__ __forceinline__ void store_part(const float (&sum)[NT / 2], float* parts, const Items& items, const Item& item,
-                                           int slice, int warp) {
+__device__ __forceinline__ void store_part(const float (&sum)[NT / 2], float* parts, const Items& items,
+                                           const Item& item, int slice, int warp) {
     const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3, n_packed = items.n_high * 128;
     float* part = parts + u64(slice * items.n_wide + item.wide) * NT * n_packed + item.packed + warp * 16 + g;
 #pragma unroll

@@ -77,14 +77,30 @@ __device__ __forceinline__ void copies_wait() {
 // With a group for each of n stages under way: waits for the oldest.
 __device__ __forceinline__ void wait_for_stage(int n) {
     switch (n) {
-        case 1: copies_wait<0>(); break;
-        case 2: copies_wait<1>(); break;
-        case 3: copies_wait<2>(); break;
-        case 4: copies_wait<3>(); break;
-        case 5: copies_wait<4>(); break;
-        case 6: copies_wait<5>(); break;
-        case 7: copies_wait<6>(); break;
-        default: copies_wait<7>(); break;
+        case 1:
+            copies_wait<0>();
+            break;
+        case 2:
+            copies_wait<1>();
+            break;
+        case 3:
+            copies_wait<2>();
+            break;
+        case 4:
+            copies_wait<3>();
+            break;
+        case 5:
+            copies_wait<4>();
+            break;
+        case 6:
+            copies_wait<5>();
+            break;
+        case 7:
+            copies_wait<6>();
+            break;
+        default:
+            copies_wait<7>();
+            break;
     }
 }
 // What the kernel before wrote may be read after this. A kernel that is not launched to begin early passes at once.
