@@ -76,6 +76,10 @@ inline u32 pick_bytes(u32 a, u32 b, u32 selector) {
     }
     return out;
 }
+inline u32 half_negated(u32 a) { return a ^ 0x80008000u; }
+// The low half, or the high one, in both places.
+inline u32 half_low(u32 a) { return pick_bytes(a, a, 0x1010); }
+inline u32 half_high(u32 a) { return pick_bytes(a, a, 0x3232); }
 
 #else
 
@@ -114,13 +118,25 @@ __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
     return out;
 }
+// Written so that they become modifiers of the operands of what follows, and cost nothing.
+__device__ __forceinline__ u32 half_negated(u32 a) {
+    u32 out;
+    asm("neg.f16x2 %0, %1;" : "=r"(out) : "r"(a));
+    return out;
+}
+__device__ __forceinline__ u32 half_low(u32 a) {
+    u32 out;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}" : "=r"(out) : "r"(a));
+    return out;
+}
+__device__ __forceinline__ u32 half_high(u32 a) {
+    u32 out;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}" : "=r"(out) : "r"(a));
+    return out;
+}
 
 #endif
 
-__device__ __forceinline__ u32 half_negated(u32 a) { return a ^ 0x80008000u; }
-// The low half, or the high one, in both places.
-__device__ __forceinline__ u32 half_low(u32 a) { return pick_bytes(a, a, 0x1010); }
-__device__ __forceinline__ u32 half_high(u32 a) { return pick_bytes(a, a, 0x3232); }
 __device__ __forceinline__ float low_float(u32 a) { return half_to_float(u16(a)); }
 __device__ __forceinline__ float high_float(u32 a) { return half_to_float(u16(a >> 16)); }
 // Beyond the largest half (65504): that half. Not a number stays what it is.

@@ -47,7 +47,7 @@ KERNEL_OF(128, linear_sum)
     const float back = __ldcg(backs + row);
     float y = finished(summed(part), factors[0], back, m.bias, out, scale);
     if (epilogue == GLU)
-        y = gated(gate, limit, y, finished(summed(part + 8), factors[8], back, all[1].bias, out, scale));
+        y = gated_sum(gate, limit, y, finished(summed(part + 8), factors[8], back, all[1].bias, out, scale));
     const u64 to = u64(row) * m.n_rows + out;
     m.y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), y) : y;
 }
@@ -106,5 +106,5 @@ KERNEL(linear_gate)
     wait_for_kernel_before();
     if (row >= batch->rows(kind) || column >= n_columns) return;
     const u64 at = u64(row) * n_columns + column;
-    y[at] = gated(gate, limit, __ldcg(a + at), __ldcg(b + at));
+    y[at] = gated_sum(gate, limit, __ldcg(a + at), __ldcg(b + at));
 }

@@ -199,7 +199,7 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
             if (finish.epilogue == GLU) {
                 const float up =
                     finished(summed(e + 8), factors[strip * 16 + e + 8], backs[row], all[1].bias, out, finish.scale);
-                y = gated(finish.gate, finish.limit, y, up);
+                y = gated_sum(finish.gate, finish.limit, y, up);
             }
             const u64 to = u64(first_row + row) * width + u64(head) * m.n_rows + out;
             m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(__ldcg(finish.residual + to), y) : y;

@@ -4,6 +4,7 @@
 // slices; in each a chain of m16n8k16 runs in the order of the columns, from zero; the slices are added in order.
 #pragma once
 
+#include "activations.cuh"
 #include "mma.cuh"
 #include "tile.cuh"
 
@@ -135,22 +136,14 @@ struct Matrix {
 
 // What follows the sum of an element.
 enum Epilogue { PLAIN = 0, RESIDUAL = 1, GLU = 2 };
-enum Gate { SILU = 0, GELU = 1, GELU_ERF = 2, RELU = 3, CLAMPED = 4 };
 
-__device__ __forceinline__ float sigmoid_times(float x, float slope) { return x / (1.f + __expf(-slope * x)); }
-__device__ __forceinline__ float gated(int gate, float limit, float a, float b) {
-    if (gate == CLAMPED) {
-        a = fminf(a, 7.f), b = fminf(fmaxf(b, -7.f), 7.f);
-        return sigmoid_times(a, 1.702f) * (b + 1.f);
-    }
-    float y = a;
-    if (gate == SILU) y = sigmoid_times(a, 1.f);
-    // The tanh form as a sigmoid of twice its argument.
-    if (gate == GELU) y = a / (1.f + __expf(-1.5957691f * __fmaf_rn(0.044715f * a * a, a, a)));
-    if (gate == GELU_ERF) y = 0.5f * a * (1.f + erff(a * 0.70710678f));
-    if (gate == RELU) y = fmaxf(a, 0.f);
-    if (limit != 0.f) y = fminf(y, limit), b = fminf(fmaxf(b, -limit), limit);
-    return y * b;
+// Gates but the usual one are a call: in a loop that is unrolled for many rows they would be most of the kernel.
+static __device__ __noinline__ float gated_by(int kind, float gate, float up, float limit) {
+    return gated(kind, gate, up, limit);
+}
+__device__ __forceinline__ float gated_sum(int kind, float limit, float gate, float up) {
+    if (kind == SILU && limit == 0.f) return gate / (1.f + __expf(-gate)) * up;
+    return gated_by(kind, gate, up, limit);
 }
 
 // What follows the sums of a step.
@@ -222,7 +215,7 @@ __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Mat
                 if (out >= m.n_rows) continue;
                 const float a = finished(sum[i + e], factor_a, back, m.bias, out, finish.scale);
                 const float b = finished(sum[i + e + 2], factor_b, back, all[1].bias, out, finish.scale);
-                m.y[u64(row) * m.n_rows + out] = gated(finish.gate, finish.limit, a, b);
+                m.y[u64(row) * m.n_rows + out] = gated_sum(finish.gate, finish.limit, a, b);
                 continue;
             }
 #pragma unroll

@@ -19,7 +19,7 @@ from woolly.runtime import Batch
 PLAIN = [
     *(
         f"linears-{name}"
-        for name in ("F32-5x6", "F16-17x70", "BF16-17x576", "IQ2_XS-17x512", "Q4_K-40x768", "Q6_K-1x256")
+        for name in ("F32-5x7", "F16-17x70", "BF16-17x576", "IQ2_XS-17x512", "Q4_K-40x768", "Q6_K-1x256")
     ),
     *(f"linears-{name}-17x96" for name in ("Q4_0", "Q5_1", "Q8_0")),
 ]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emit import Address, Emitter, Rows, emits
+from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
 
 __all__: list[str] = []
 
 _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
-_GATES = {"silu": 0, "gelu": 1, "gelu_erf": 2, "relu": 3, "clamped": 4}
 _NULL = Address(0)
 
 # Constants of linear_row.cu and linear_wide.cu.
@@ -93,7 +93,7 @@ def _linears(e: Emitter, step: Step) -> None:
         elif role == "bias":
             pairs[-1] = (pairs[-1][0], e.vector(weight))
     if epilogue.startswith("glu:"):
-        _gated(e, rows, pairs, step, _GATES[epilogue.removeprefix("glu:")], scale)
+        _gated(e, rows, pairs, step, ACTIVATIONS.index(epilogue.removeprefix("glu:")), scale)
         return
     residual = e.value(step.inputs[1]) if epilogue == "residual" else _NULL
     finish = _Finish(residual, _EPILOGUES[epilogue], scale=scale)
