@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "Answer one prompt.",
     "chat": "Talk with a model.",
     "serve": "Answer over HTTP, as OpenAI's API does.",
+    "cluster": "Check replicas, or hold one for another machine.",
     "batch": "Answer a file of requests.",
     "stage": "Hold a part of a model that is larger than one machine.",
     "launch": "Start a coding agent with a model of this machine.",

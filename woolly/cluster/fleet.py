@@ -142,7 +142,7 @@ class Fleet:
             if member.started is not None:
                 member.started.link.send({"op": "close"})
             self._changed.wait_for(lambda: member.state == "gone", _CLOSING)
-        self._gone(member, "it was replaced")
+        self._gone(member, "it left")
 
     def close(self) -> None:
         """Cancels all that runs and ends the replicas."""
@@ -267,7 +267,8 @@ class Fleet:
         with self._lock:
             if member.state == "gone":
                 return
-            was_ready, member.state = member.state in ("ready", "leaving"), "gone"
+            has_left = member.state == "leaving"
+            was_ready, member.state = has_left or member.state == "ready", "gone"
             member.reason = member.reason or reason
             self._members.pop(member.name, None)
             self._router.lost(member.name)
@@ -278,7 +279,9 @@ class Fleet:
                     place.n_failures = 1 if is_sound else place.n_failures + 1
                     pause = 0.0 if place.n_failures == 1 else 0.25 * 2.0**place.n_failures
                     place.next_start = now + min(_LONGEST_PAUSE, pause)
-                    if not self._is_closed:
+                    if has_left:
+                        log.info("replica left", extra={"replica": member.name})
+                    elif not self._is_closed:
                         self.counts["lost"] += 1
                         log.warning("replica lost", extra={"replica": member.name, "reason": member.reason})
             self._move_all(member, is_lost=True)

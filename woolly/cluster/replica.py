@@ -7,6 +7,7 @@
     read id, texts                       rows id; stop_reading id
     ping                                 pong, with figures
     close                                (it ends)
+                                         leaving: it wants to end, and waits for close
 
 A replica ends when the connection does: it belongs to its front.
 """
@@ -77,6 +78,10 @@ class Replica:
             self._llm.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.finish()
+
+    def leave(self) -> None:
+        """Asks the front to move what runs here; it says `close` then."""
+        self._link.send({"op": "leaving"})
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
         threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True).start()

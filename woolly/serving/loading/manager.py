@@ -327,8 +327,7 @@ class ModelManager:
         check_exchange(slot, needs, self.all_loaded)
 
     def _examine(self, path: Path, options: ModelOptions) -> Estimate:
-        needs = examine(path, options)
-        return replace(needs, weights=self.n_copies * needs.weights, cache=self.n_copies * needs.cache)
+        return examine(path, options).times(self.n_copies)
 
     async def _unload(self, slot: Loaded) -> None:
         """Waits until the model is freed; freeing continues if the caller is cancelled."""

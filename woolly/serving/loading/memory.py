@@ -34,6 +34,10 @@ class Estimate:
         """Returns the sum, with an allowance for working memory."""
         return self.weights + self.cache + _WORKING
 
+    def times(self, n: int) -> Estimate:
+        """Returns what n processes keep."""
+        return Estimate(n * self.weights, n * self.cache, self.n_ctx)
+
 
 def estimate(path: Path, options: ModelOptions) -> Estimate:
     """Returns what the model takes at least. Raises the errors of the file and of `ctx`."""

@@ -1,0 +1,102 @@
+"""Replicas that listen for a front, and the check of a cluster."""
+
+import json
+import threading
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cli.terminal import woolly
+from woolly import LLM, SamplingParams
+from woolly.cli.app import app
+from woolly.cli.parse.usage import UsageError
+from woolly.cluster.check import check_cluster
+from woolly.cluster.listening import Listening
+from woolly.cluster.model import FleetLLM
+from woolly.cluster.seats import AddressSeat
+from woolly.errors import ModelError, RequestError
+from woolly.serving import Settings
+from woolly.serving.loading.options import ModelOptions
+
+SECRET = "a secret of thirty-two characters"
+PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True)
+
+
+@pytest.fixture
+def listening():
+    opened = []
+
+    def make(secret=SECRET):
+        one = Listening("127.0.0.1:0", secret)
+        thread = threading.Thread(target=one.serve, daemon=True)
+        thread.start()
+        opened.append((one, thread))
+        return one
+
+    yield make
+    for one, thread in opened:
+        one.leave()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_replica_that_leaves_gives_its_answers_to_others(listening, tiny_model):
+    first, second = listening(), listening()
+    seats = [AddressSeat(one.address, SECRET) for one in (first, second)]
+    with LLM(tiny_model, ctx=512, threads=1) as alone:
+        whole = alone.generate("hello", PARAMS)
+    options = ModelOptions(ctx=512, threads=1)
+    with FleetLLM(tiny_model, options, seats, stall=60.0, grace=0.0) as llm:
+        stream = llm.generate("hello", PARAMS, stream=True)
+        next(stream)
+        first.leave()
+        for _ in stream:
+            pass
+        assert stream.completion == whole
+        end = time.monotonic() + 60
+        while llm.fleet.n_ready != 1:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert llm.generate("hello", PARAMS) == whole
+
+
+def test_a_front_needs_the_secret(listening, tiny_model):
+    seat = AddressSeat(listening(SECRET + "!").address, SECRET)
+    with pytest.raises(ModelError, match="secret"):
+        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [seat])
+
+
+def test_addresses_are_checked():
+    with pytest.raises(RequestError, match="HOST:PORT"):
+        AddressSeat("nowhere", SECRET)
+    with pytest.raises(RequestError, match="HOST:PORT"):
+        Listening("7070", SECRET)
+
+
+def test_a_check_finds_what_would_stop_a_cluster(listening, tiny_model):
+    free = Listening("127.0.0.1:0", SECRET)  # a port that is taken
+    port = int(free.address.rpartition(":")[2])
+    join = (listening().address,)
+    settings = {"model": str(tiny_model), "replicas": 0, "join": join, "cluster_secret": SECRET, "ctx_size": 512}
+    found = check_cluster(Settings(**settings, port=0))
+    assert not found.faults and found.identity is not None and found.replicas[0]["state"] == "ready"
+    found = check_cluster(Settings(**settings, port=port))
+    assert len(found.faults) == 1 and f"port {port}" in found.faults[0]
+    free.leave()
+
+
+def test_the_command(listening, tiny_model, monkeypatch):
+    monkeypatch.setenv("WOOLLY_CLUSTER_SECRET", SECRET)
+    monkeypatch.setenv("WOOLLY_PORT", "0")
+    monkeypatch.setenv("WOOLLY_CTX_SIZE", "512")
+    flags = ["-m", str(tiny_model), "--replicas", "0", "--join", listening().address]
+    assert json.loads(woolly("cluster", "check", *flags, "--json"))["faults"] == []
+    assert "identity w" in woolly("cluster", "check", *flags)
+    shown = CliRunner().invoke(app, ["cluster", "check", *flags[:-1], "127.0.0.1:1"])
+    assert shown.exit_code == 1 and "fault: no replica can serve" in shown.output
+    with pytest.raises(UsageError, match="check, replica"):
+        woolly("cluster", "dance")
+    monkeypatch.delenv("WOOLLY_CLUSTER_SECRET")
+    with pytest.raises(RequestError, match="WOOLLY_CLUSTER_SECRET"):
+        woolly("cluster", "replica")

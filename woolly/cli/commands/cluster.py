@@ -1,0 +1,79 @@
+"""`woolly cluster`: replicas for fronts on other machines, and what would stop a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, complete_model
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.errors import RequestError
+
+__all__ = ["cluster"]
+
+_ACTIONS = ("check", "replica")
+_LISTEN = "127.0.0.1:7070"
+
+
+@command(
+    Argument("action", "ACTION", "check or replica.", required=True),
+    Option("--model -m", "For check: the model.", complete=complete_model),
+    Option("--replicas", "For check: processes on this machine.", int, shown="as `woolly serve` has it"),
+    Option("--join", "For check: replicas on other machines, HOST:PORT, separated by commas."),
+    Option("--listen", "For replica: where it waits for a front, HOST:PORT.", default=_LISTEN),
+    AS_JSON,
+)
+def cluster(action: str, model: str | None, replicas: int | None, join: str | None, listen: str, as_json: bool) -> None:
+    """Check a cluster before clients come, or hold a replica for a front on another machine.
+
+    `check` starts or asks every replica, and says what differs: identities, versions, clocks, memory, the port. Its
+    exit code is 1 if something would stop the cluster. `replica` waits for `woolly serve --join`. Both need the text
+    WOOLLY_CLUSTER_SECRET for replicas on other machines. Settings of `woolly serve` come from woolly.toml and from the
+    environment.
+    """
+    if action not in _ACTIONS:
+        raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
+    from woolly.serving.configuration import read_settings
+
+    given: dict[str, Any] = {"model": model, "replicas": replicas, "join": None if join is None else [join]}
+    settings = read_settings({name: value for name, value in given.items() if value is not None})
+    if action == "replica":
+        _replica(settings.cluster_secret, listen)
+        return
+    from woolly.cluster.check import check_cluster
+
+    found = check_cluster(settings)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        names = ("replica", "state", "host", "version", "level", "threads", "clock_ahead")
+        for one in found.replicas:
+            told = (f"{name} {one[name]}" for name in names if name in one)
+            click.echo(", ".join(told))
+        if found.identity is not None:
+            click.echo(f"identity {found.identity}")
+        for fault in found.faults:
+            click.echo(f"fault: {fault}")
+    if found.faults:
+        raise click.exceptions.Exit(1)
+
+
+def _replica(secret: str | None, listen: str) -> None:
+    if secret is None:
+        raise RequestError(
+            "a replica that listens needs a text of at least 32 characters in WOOLLY_CLUSTER_SECRET, the same as its"
+            " front; without it anyone in the network could use it"
+        )
+    from woolly.cluster.listening import Listening
+    from woolly.serving.logs import set_up_logs
+
+    set_up_logs("info", False)
+    listening = Listening(listen, secret)
+    listening.leave_at_signals()
+    click.echo(f"a replica listens at {listening.address}")
+    listening.serve()

@@ -1,0 +1,84 @@
+"""What would stop a cluster: asked of every replica before clients come."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.cluster.model import FleetLLM
+from woolly.cluster.serve import seats_of
+from woolly.errors import ModelError, RequestError
+from woolly.serving.errors import ApiError
+from woolly.serving.loading.memory import check_memory
+from woolly.serving.loading.opening import examine, options_for
+from woolly.serving.settings import Settings
+from woolly.store import resolve
+
+__all__ = ["Checked", "check_cluster"]
+
+_MOST_AHEAD = 2.0  # seconds between two clocks; logs of two machines are then still in order
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found."""
+
+    identity: str | None  # of all replicas that can serve
+    replicas: Sequence[dict[str, Any]]
+    faults: Sequence[str]  # one sentence each
+
+
+def check_cluster(settings: Settings) -> Checked:
+    """Opens the model on every replica, compares them, and ends them again."""
+    if settings.model is None:
+        raise RequestError("a model is needed to check a cluster", field="model", names=())
+    faults = [*_port(settings), *_memory(settings)]
+    path = resolve(settings.model)
+    try:
+        llm = FleetLLM(path, options_for(path, settings), seats_of(settings), stall=settings.stall, grace=0.0)
+    except ModelError as error:
+        return Checked(None, (), [*faults, str(error)])
+    with llm:
+        replicas = llm.fleet.report()
+        identity = llm.identity().id
+    for one in replicas:
+        if one["state"] != "ready":
+            faults.append(f"replica {one['replica']} does not serve: {one.get('last_loss', 'it has not started')}")
+        elif abs(one["clock_ahead"]) > _MOST_AHEAD:
+            faults.append(
+                f"the clock of replica {one['replica']} is {one['clock_ahead']:+.1f} seconds off: times in logs will"
+                " not agree"
+            )
+    versions = sorted({one["version"] for one in replicas if "version" in one})
+    if len(versions) > 1:
+        faults.append(f"replicas are of the versions {', '.join(versions)}: bring all to one")
+    return Checked(identity, replicas, faults)
+
+
+def _port(settings: Settings) -> list[str]:
+    if settings.port == 0:
+        return []
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            return [f"the front cannot listen at {settings.host} port {settings.port} ({error.strerror or error})"]
+    return []
+
+
+def _memory(settings: Settings) -> list[str]:
+    assert settings.model is not None
+    path = resolve(settings.model)
+    needs = examine(path, options_for(path, settings))
+    n = settings.replicas
+    try:
+        if n:
+            check_memory(f"{n} replicas of {path.stem}", needs.times(n))
+    except ApiError as error:
+        return [error.message]
+    return []

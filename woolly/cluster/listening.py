@@ -1,0 +1,97 @@
+"""A replica that listens: for a front on another machine."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+from woolly.cluster.replica import Replica
+from woolly.cluster.wire import Link, prove_replica
+from woolly.errors import RequestError
+
+__all__ = ["Listening"]
+
+log = logging.getLogger("woolly.cluster")
+
+
+class Listening:
+    """Serves one front after another. Each opens its model anew; a second one waits until the first is gone."""
+
+    def __init__(self, address: str, secret: str) -> None:
+        """Opens the port of HOST:PORT; port 0 takes any. RequestError if it cannot."""
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise RequestError(f"listen is {address!r}; HOST:PORT was expected", field="listen")
+        self._secret = secret
+        self._replica: Replica | None = None
+        self._is_leaving = False
+        self._lock = threading.RLock()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        if sys.platform != "win32":
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind((host.strip("[]"), int(port)))
+            self._listener.listen(4)
+        except OSError as error:
+            self._listener.close()
+            raise RequestError(f"cannot listen at {address} ({error.strerror or error})", field="listen") from None
+
+    @property
+    def address(self) -> str:
+        """Returns where it listens."""
+        host, port = self._listener.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def leave_at_signals(self) -> None:
+        """Makes SIGTERM and Ctrl-C ask the front to move what runs here; the second one ends at once."""
+
+        def handle(number: int, frame: object) -> None:
+            signal.signal(number, signal.SIG_DFL)
+            self.leave()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)
+
+    def serve(self) -> None:
+        """Serves until it is asked to leave."""
+        with self._listener:
+            while not self._is_leaving:
+                try:
+                    connection, client = self._listener.accept()
+                except OSError:
+                    break  # closed by `leave`
+                self._serve(connection, str(client[0]))
+
+    def leave(self) -> None:
+        """Asks the front for a successor, and returns; `serve` ends when all that runs here has moved."""
+        with self._lock:
+            self._is_leaving = True
+            if self._replica is not None:
+                self._replica.leave()
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`; its own close may not
+            self._listener.close()
+
+    def _serve(self, connection: socket.socket, client: str) -> None:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            prove_replica(connection, self._secret)
+        except (OSError, RequestError) as error:
+            log.warning("front refused", extra={"client": client, "reason": str(error)})
+            connection.close()
+            return
+        log.info("front", extra={"client": client})
+        with self._lock:
+            self._replica = replica = Replica(Link(connection))
+            if self._is_leaving:
+                replica.leave()
+        replica.serve()
+        with self._lock:
+            self._replica = None
+        log.info("front gone", extra={"client": client})
