@@ -24,7 +24,7 @@ log = logging.getLogger("woolly.cluster")
 
 _MOST_LOST = 3  # replicas that one request may lose before it is taken to be the cause
 _LONGEST_PAUSE = 30.0  # seconds before a replica that fails again and again is started once more
-_SOUND = 30.0  # seconds after which a replica that was lost counts as one that worked
+_SOUND = 30.0  # seconds after which a replica that gave nothing and was lost counts as one that worked
 _CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
 _TURN = 0.05  # seconds between two looks at the replicas
 
@@ -275,7 +275,7 @@ class Fleet:
             for place in self._places:
                 if place.member is member:
                     place.reason = member.reason
-                    is_sound = was_ready and now - member.since > _SOUND
+                    is_sound = member.has_given or (was_ready and now - member.since > _SOUND)
                     place.n_failures = 1 if is_sound else place.n_failures + 1
                     pause = 0.0 if place.n_failures == 1 else 0.25 * 2.0**place.n_failures
                     place.next_start = now + min(_LONGEST_PAUSE, pause)
@@ -325,6 +325,7 @@ class Fleet:
         flight = member.flights.get(message["id"])
         if flight is None:
             return  # cancelled, or moved
+        member.has_given = True
         has_ended = flight.take(message)
         if flight.ticket is not None and ("tokens" in message or has_ended):
             self._router.answering(flight.ticket, now)

@@ -28,6 +28,7 @@ class Member:
     since: float = 0.0  # when it was ready
     heard: float = 0.0
     asked: float = 0.0
+    has_given: bool = False  # whether it computed anything
     flights: dict[int, Flight] = field(default_factory=dict)
 
 
