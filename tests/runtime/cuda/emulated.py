@@ -124,6 +124,7 @@ class EmulatedDevice:
         self._recorded: list[tuple] | None = None
         self._marks = 0
         self._is_first = True
+        self._is_closed = False
 
     def memory(self) -> tuple[int, int]:
         total = 8 << 30
@@ -136,6 +137,8 @@ class EmulatedDevice:
         return Address(address)
 
     def free(self, address: Address) -> None:
+        if self._is_closed:
+            return  # all memory is given back already
         assert self._native.emulated_free(int(address)), f"{address:#x} was not allocated"
         del self._sizes[int(address)]
 
@@ -209,6 +212,7 @@ class EmulatedDevice:
     def close(self) -> None:
         for address in list(self._sizes) if self._is_first else ():
             self.free(Address(address))
+        self._is_closed = True
 
     def _check(self, address: Address, n_bytes: int) -> None:
         inside = n_bytes == 0 or self._native.emulated_owns(int(address), n_bytes)

@@ -65,6 +65,7 @@ class CudaState:
         self.n_pages = n_pages
         self.n_slots = n_slots
         self.kv_type = kv_type
+        self.window_pages = tuple(window_pages) or (n_pages,) * len(plan.windows)
         self.is_portable = True
         self.slot_bytes = plan.bytes_per_sequence
         self._device = device

@@ -1,0 +1,292 @@
+"""The CUDA backend: a fused plan as launches of kernels, recorded as graphs for small batches."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import DeviceError, PlanError, RequestError
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.plan.passes import append, fuse
+from woolly.plan.passes.place import place
+from woolly.runtime.batch import Batch
+from woolly.runtime.cuda import ops
+from woolly.runtime.cuda.batch import BatchSlot, check_batch
+from woolly.runtime.cuda.device import Device
+from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.emit import Emitter
+from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.cuda.state import CudaState, check_heads
+from woolly.runtime.options import Options
+from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
+from woolly.runtime.state import State
+from woolly.runtime.turns import Turns
+from woolly.runtime.views import Views
+
+__all__ = ["CudaBackend", "CudaDraft", "CudaProgram"]
+
+Float32 = npt.NDArray[np.float32]
+
+assert ops  # importing it enters the emitters
+
+_ALIGNMENT = 256
+# Batches of up to this many rows run as graphs: there the host would be slower than the device.
+_MOST_GRAPHED = 64
+# A graph of a model of 40 layers takes about a megabyte.
+_MAX_GRAPHS = 32
+
+
+class _Core:
+    """What a program and its draft share: the device and everything on it. The last reference frees it."""
+
+    def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
+        self.device = device
+        self.plan = plan if draft is None else append(plan, draft)
+        self.max_rows = options.max_rows
+        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+        self._times: list[int] | None = None
+        self._hits = 0
+        weakref.finalize(self, device.close)
+        placement = place(self.plan, options.max_rows, _ALIGNMENT)
+        self.arena_bytes = placement.n_bytes
+        turns = Turns(self.plan, views)
+        arena = device.allocate(placement.n_bytes)
+        self._slot = BatchSlot(device, turns)
+        self._emitter = Emitter(
+            self.plan, device, options, self.kv_type, views, placement, arena, self._slot.address, turns, draft
+        )
+        self._emitter.emit()
+        self.loader = Loader(device, views, list(self._emitter.weights.values()))
+        numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
+        self._needs = [max((numbers[key] for key in keys), default=0) for keys in self._emitter.uses]
+        self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
+        self._out = device.pinned(4 * plan.width)
+
+    def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> Float32:
+        """Steps of the plan and its draft; `plan` is that of the state."""
+        if not isinstance(state, CudaState):
+            raise PlanError("the state is not one of this program; new_state makes one")
+        with self._lock:
+            self._is_cancelled = False
+            check_batch(batch, plan, state, self.max_rows)
+            self.loader.wait(max(self._needs[first:last]))
+            self._slot.fill(batch, state, plan)
+            try:
+                self._queue(batch, first, last)
+                value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+                rows = len(batch.output_rows) if value.rows == "output" else batch.n_rows
+                out = self._result(rows, value.width)
+                if rows:
+                    self.device.download(self._emitter.value(value.id), out)
+            finally:
+                self.device.wait()
+            self._hits += sum(map(len, self._emitter.uses[first:last]))
+            if self._is_cancelled:
+                raise CancelledRun("the computation was cancelled")
+            return out
+
+    def _queue(self, batch: Batch, first: int, last: int) -> None:
+        n_rows, n_output = batch.n_rows, len(batch.output_rows)
+        if self._times is not None:
+            self._queue_timed(n_rows, n_output, first, last)
+        elif n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
+            self._queue_steps(n_rows, n_output, first, last)
+        else:
+            self._replay(_bucket(n_rows), _bucket(n_output), first, last)
+
+    def _queue_steps(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+        for launches in self._emitter.launches[first:last]:
+            if self._is_cancelled:
+                return
+            for launch in launches:
+                grid = launch.dimensions(n_rows, n_output)
+                if grid is not None:
+                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+
+    def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+        assert self._times is not None
+        marks = [self.device.mark()]
+        for step in range(first, last):
+            self._queue_steps(n_rows, n_output, step, step + 1)
+            marks.append(self.device.mark())
+        self.device.wait()
+        for step, time in zip(range(first, last), self.device.times(marks), strict=True):
+            self._times[step] += time
+
+    def _replay(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+        """Queues the graph of a bucket; kernels read the true number of rows from the batch."""
+        key = (n_rows, n_output, first, last)
+        graph = self._graphs.pop(key, None)
+        if graph is None:
+            # A graph must be whole, even if a caller cancels meanwhile.
+            graph = self.device.capture(lambda: self._capture(n_rows, n_output, first, last))
+            while len(self._graphs) >= _MAX_GRAPHS:
+                self.device.forget(self._graphs.popitem(last=False)[1])
+        self._graphs[key] = graph
+        self.device.replay(graph)
+
+    def _capture(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+        for launches in self._emitter.launches[first:last]:
+            for launch in launches:
+                grid = launch.dimensions(n_rows, n_output)
+                if grid is not None:
+                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+
+    def _result(self, n_rows: int, width: int) -> Float32:
+        """Memory of the host for a value; the same each time, unless a larger value needs more."""
+        n_bytes = 4 * n_rows * width
+        if n_bytes > len(self._out):
+            self._out = self.device.pinned(max(n_bytes, min(2 * len(self._out), 64 << 20)))
+        return self._out[:n_bytes].view(np.float32).reshape(n_rows, width)
+
+    def cancel(self) -> None:
+        """Stops the run that is under way."""
+        self._is_cancelled = True
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Nanoseconds of each step of the runs in the block."""
+        times: list[int] = []
+        with self._lock:
+            self._times = [0] * len(self.plan.steps)
+        try:
+            yield times
+        finally:
+            with self._lock:
+                times += self._times
+                self._times = None
+
+    def stats(self) -> WeightStats:
+        """Every read is a hit: all weights are on the device."""
+        return WeightStats(self._hits, 0, 0, self.loader.n_bytes)
+
+
+class CudaProgram:
+    """A plan compiled for one GPU. One thread at a time may run it; others wait."""
+
+    def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
+        self.plan = plan
+        self.running_plan = fuse(plan)
+        self.max_rows = options.max_rows
+        level = f"sm_{device.architecture}"
+        if options.level not in (None, level):
+            raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {level}")
+        check_heads(plan)
+        draft = None
+        if plan.draft is not None:
+            check_heads(plan.draft)
+            draft = fuse(plan.draft)
+        self._core = _Core(device, self.running_plan, draft, Views(tensors), options)
+        budget, n_bytes = options.weight_memory, self._core.loader.n_bytes
+        if budget is not None and n_bytes > budget:
+            raise RequestError(
+                f"weight_memory is {budget / 1e9:,.1f} GB, and the weights take {n_bytes / 1e9:,.1f} GB of the GPU,"
+                " which keeps all or none; leave it out, or use backend='cpu'",
+                field="weight_memory",
+            )
+        self.about = About("cuda", level, options.threads or 1, self._core.arena_bytes, self._core.kv_type)
+        self.draft = None if plan.draft is None or draft is None else CudaDraft(self._core, plan.draft, draft)
+
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CudaState:
+        """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
+        return CudaState(self._core.device, self.plan, n_pages, self._core.kv_type, n_slots, window_pages)
+
+    def load_weights(self) -> None:
+        """Starts to upload weights in the background, in order of use."""
+        self._core.loader.start()
+
+    def close(self) -> None:
+        """Ends the work in the background. Memory on the device is given back with the last reference."""
+        self._core.loader.end()
+
+    def weight_stats(self) -> WeightStats:
+        """Every read is a hit: all weights are on the device."""
+        return self._core.stats()
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps of the fused plan and returns a view of the last value, valid until the next run."""
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        return self._core.run(batch, state, self.plan, first, last)
+
+    def cancel(self) -> None:
+        """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
+        self._core.cancel()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
+        times: list[int] = []
+        all_times: list[int] = []
+        try:
+            with self._core.timed() as all_times:
+                yield times
+        finally:
+            times += all_times[: len(self.running_plan.steps)]
+
+
+class CudaDraft:
+    """The draft of a plan: the last steps of its program, over pages of their own."""
+
+    def __init__(self, core: _Core, plan: Plan, running_plan: Plan) -> None:
+        self.running_plan = running_plan
+        self._core = core
+        self._plan = plan
+
+    def new_state(self, n_pages: int) -> CudaState:
+        """An empty cache of `n_pages` pages."""
+        return CudaState(self._core.device, self._plan, n_pages, self._core.kv_type)
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps of the fused draft and returns a view of the last value, valid until the next run."""
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
+        return self._core.run(batch, state, self._plan, n_before + first, n_before + last)
+
+
+class CudaBackend:
+    """Kernels for NVIDIA GPUs. Opens the driver when it is first asked for something."""
+
+    name = "cuda"
+
+    def __init__(self, open: Callable[[], Device] = open_device) -> None:
+        self._open = open
+
+    @property
+    def levels(self) -> list[str]:
+        """The generation of the GPU; none if there is no GPU."""
+        try:
+            device = self._open()
+        except (DeviceError, RequestError):
+            return []
+        try:
+            return [f"sm_{device.architecture}"]
+        finally:
+            device.close()
+
+    def is_available(self) -> bool:
+        """Whether there are a driver, a GPU that is new enough, and kernels for it."""
+        return bool(self.levels)
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
+        """Memory of all weights is set aside; they are uploaded by `load_weights` or by the first run."""
+        device = self._open()
+        try:
+            return CudaProgram(device, plan, tensors, options)
+        except BaseException:
+            device.close()
+            raise
+
+
+def _bucket(n: int) -> int:
+    """The smallest power of two that is not less."""
+    return 0 if n == 0 else 1 << (n - 1).bit_length()
