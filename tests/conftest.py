@@ -75,13 +75,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_seed() -> Iterator[None]:
+def _steady() -> Iterator[None]:
     """Draws the same seed for every request of this process that names none, whichever thread asks first.
 
     A tiny random model may end its answer at any token: what a test asserts of it must not depend on the draw.
+    Nor must it depend on a slow disk: what is closed has time to write.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
+        patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
         yield
 
 

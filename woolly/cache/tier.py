@@ -190,9 +190,9 @@ class DiskTier:
             digest, depth = self._wanted.popitem(last=False)
             self._copy(digest, depth)
 
-    def flush(self, seconds: float = _FLUSHING) -> None:
+    def flush(self) -> None:
         """Writes all pages and states that are not on disk, the latest texts first, within a time."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + _FLUSHING
         wait(self._erasures)  # all of them, whatever they take
         self.folder.look()
         index = self._pages.index

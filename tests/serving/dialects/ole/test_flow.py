@@ -140,13 +140,13 @@ def test_a_benchmark_lets_answers_flow_and_changes_none(server):
                     begun.set()
 
     reader = threading.Thread(target=read)
-    reader.start()
-    assert begun.wait(60)
     with server.client() as api:
+        reader.start()
+        assert begun.wait(60)
         start = time.monotonic()
         measured = api.post("/api/v1/performance/benchmark", json={"test_type": "decode", "iterations": 1})
         end = time.monotonic()
-    reader.join(60)
+    reader.join()
     assert measured.status_code == 200 and measured.json()["speedup_vs_baseline"] > 0
     assert sum(start < moment < end for moment in arrived) >= 5
     assert "".join(text) == alone
