@@ -27,6 +27,7 @@ constexpr uint64_t kCanary = 0x5A5A1234DEADC0DEull;
 enum class Wait : uint8_t { none, block, named, warp, done };
 
 struct Thread {
+    Dim index;
     void* stack;
     Wait wait;
     int barrier;        // its number, if named
@@ -45,8 +46,14 @@ std::map<std::string, Kernel>& kernels() {
     return all;
 }
 
+// Lanes of a warp that wait for others, and lanes that have left.
+struct Warp {
+    uint32_t waiting, done;
+};
+
 std::mutex one_at_a_time;
 Thread threads[kMostThreads];
+Warp warps[kMostThreads / 32];
 char* stacks = nullptr;
 void* scheduler = nullptr;  // its stack, while a fiber runs
 int current = 0;
@@ -78,6 +85,7 @@ std::string place(int thread) {
 void run_fiber() {
     kernel->call(arguments);
     threads[current].wait = Wait::done;
+    warps[current / 32].done |= 1u << current % 32;
     void* unused;
     emulated_switch(&unused, scheduler);
     __builtin_unreachable();
@@ -91,7 +99,7 @@ void wait_for(Wait wait) {
 
 void resume(int index) {
     current = index;
-    threadIdx = thread_of(index);
+    threadIdx = threads[index].index;
     emulated_switch(&scheduler, threads[index].stack);
 }
 
@@ -140,8 +148,11 @@ void run_block() {
     for (int i = 0; i < n_threads; i++) {
         char* const bottom = stacks + static_cast<size_t>(i) * kStackBytes;
         std::memcpy(bottom, &kCanary, sizeof(kCanary));
-        threads[i] = {new_stack(bottom + kStackBytes, run_fiber), Wait::none, 0, 0, nullptr, nullptr};
+        // Stacks at one distance would all want the same few lines of the CPU's caches.
+        char* const top = bottom + kStackBytes - (i % 32) * 1088;
+        threads[i] = {thread_of(i), new_stack(top, run_fiber), Wait::none, 0, 0, nullptr, nullptr};
     }
+    std::memset(warps, 0, sizeof(warps));
     for (;;) {
         int n_ran = 0, n_done = 0;
         for (int warp = 0; warp < n_threads; warp += 32) {
@@ -235,22 +246,27 @@ void named_barrier(int id, int n_expected) {
 
 void together(uint32_t mask, void* mine, Complete complete) {
     const int first = current / 32 * 32;
-    if ((mask >> (current - first) & 1u) == 0) fail("a lane is not in the mask that it gives");
+    const uint32_t own = 1u << (current - first);
+    Warp& warp = warps[current / 32];
+    if ((mask & own) == 0) fail("a lane is not in the mask that it gives");
+    if (first + 32 > n_threads && mask >> (n_threads - first) != 0)
+        fail("a mask names a lane that the block does not have");
+    if ((mask & warp.done) != 0) fail("a lane of the mask has left");
     Thread& me = threads[current];
     me.mask = mask;
     me.mine = mine;
     me.complete = complete;
+    warp.waiting |= own;
+    if ((mask & ~warp.waiting) != 0) return wait_for(Wait::warp);
     void* brought[32] = {};
     for (int i = 0; i < 32; i++) {
         if ((mask >> i & 1u) == 0) continue;
-        if (first + i >= n_threads) fail("a mask names a lane that the block does not have");
         const Thread& other = threads[first + i];
-        if (first + i != current && other.wait == Wait::done) fail("a lane of the mask has left");
-        if (first + i != current && other.wait != Wait::warp) return wait_for(Wait::warp);  // not there yet
         if (other.mask != mask || other.complete != complete) fail("lanes of one mask do different things together");
         brought[i] = other.mine;
     }
     complete(brought);
+    warp.waiting &= ~mask;
     for (int i = 0; i < 32; i++)
         if ((mask >> i & 1u) != 0) threads[first + i].wait = Wait::none;
 }

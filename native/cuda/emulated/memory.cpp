@@ -31,9 +31,8 @@ std::map<unsigned char*, Allocation>& allocations() {
 size_t up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 bool is_filled(const unsigned char* first, const unsigned char* last) {
-    for (; first < last; first++)
-        if (*first != kFilling) return false;
-    return true;
+    // Equal to its own rest: a comparison of memory is faster than a loop, and every launch makes one per allocation.
+    return first >= last || (*first == kFilling && std::memcmp(first, first + 1, size_t(last - first) - 1) == 0);
 }
 
 }  // namespace
