@@ -246,7 +246,7 @@ def test_a_download_of_known_length_that_only_lacked_its_check_is_not_fetched_ag
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(hub, tmp_path, monkeypatch):
     named = []
-    monkeypatch.setattr(download.os, "fsync", lambda _: named.append(place(tmp_path).exists()))
+    monkeypatch.setattr(os, "fsync", lambda _: named.append(place(tmp_path).exists()))
     pull(f"hf:{REPO}")
     assert named == [False]
 

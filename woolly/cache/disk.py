@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from woolly.store.whole import written_whole
+
 __all__ = ["Kind", "PageFile", "PageFolder", "stored_pages"]
 
 Bytes = npt.NDArray[np.uint8]
@@ -139,19 +141,12 @@ class PageFolder:
         if not self._make_room(n_bytes):
             return False
         path = self._path(kind, digest)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:  # noqa: PTH123
-                for part in (_head(self.identity, kind, digest, payload), payload):
-                    written = 0
-                    while written < len(part):
-                        written += file.write(part[written:]) or 0
-                os.fsync(file.fileno())
-            partial.replace(path)
+            with written_whole(path, mode=0o600) as file:
+                file.write(_head(self.identity, kind, digest, payload))
+                file.write(payload)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
             self.refusal = f"{path.parent}: {error.strerror}"
             return False
         with self._lock:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from woolly.store.checksum import hash_of
 from woolly.store.folder import models_folder
+from woolly.store.whole import written_whole
 
 __all__ = ["digest_of"]
 
@@ -39,9 +40,8 @@ def _digest(path: Path) -> str:
     # In a read-only folder the file is hashed at every start; nothing else is lost.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        partial = note.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps({"path": place, "facts": facts, "sha256": sha256}), encoding="utf-8")
-        partial.replace(note)
+        with written_whole(note) as file:
+            file.write(json.dumps({"path": place, "facts": facts, "sha256": sha256}).encode())
     return sha256
 
 

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import http.client
 import json
-import os
 import re
 import shutil
 import time
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from woolly.errors import StoreError
 from woolly.store.checksum import CHUNK
 from woolly.store.lock import file_lock
+from woolly.store.whole import put_in_place
 
 __all__ = ["Remote", "check_source", "download", "open_url", "source_note"]
 
@@ -90,11 +90,9 @@ def download(remote: Remote, target: Path, progress: Progress | None = None, *, 
             return target
         _fetch(remote, partial, progress)
         _check(remote, partial)
-        with partial.open("r+b") as file:
-            os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
         if keep_source:
             source_note(target).write_text(json.dumps({"url": remote.url}))
-        partial.replace(target)
+        put_in_place(partial, target)
         _note(partial).unlink(missing_ok=True)
     return target
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
 from woolly.serving.batches.rows import Row, read_line, read_row
 from woolly.serving.errors import ApiError
+from woolly.store.whole import written_whole
 
 __all__ = ["check_input", "check_output", "count_rows", "read_rows", "write_lines"]
 
@@ -74,24 +74,16 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncIterator[Ro
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     """Writes lines to a file in the format of its name, whole or not at all, and returns their number."""
-    partial = path.with_name(f"{path.name}.writing")
-    n = 0
-    try:
+    # One name for all attempts: a process that was killed leaves one file beside the user's own, not many.
+    with written_whole(path, aside=path.with_name(f"{path.name}.writing")) as file:
         if path.suffix.lower() == _TABLE:
-            n = _write_table(partial, lines)
-        else:
-            with partial.open("wb") as file:
-                for line in lines:
-                    file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
-                    file.write(b"\n")
-                    n += 1
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return n
+            return _write_table(file, lines)
+        n = 0
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+            file.write(b"\n")
+            n += 1
+        return n
 
 
 def _check_kind(path: Path) -> None:
@@ -143,14 +135,14 @@ def _read(name: str, value: Any) -> Any:
     return value
 
 
-def _write_table(path: Path, lines: Iterable[dict[str, Any]]) -> int:
+def _write_table(file: BinaryIO, lines: Iterable[dict[str, Any]]) -> int:
     """Columns: custom_id, status, text of the first answer if there is one, and the whole reply as JSON."""
     arrow, parquet = import_module("pyarrow"), _parquet()
     schema = arrow.schema(
         [("custom_id", arrow.string()), ("status", arrow.int32()), ("text", arrow.string()), ("reply", arrow.string())]
     )
     n = 0
-    with parquet.ParquetWriter(path, schema) as writer:
+    with parquet.ParquetWriter(file, schema) as writer:
         block: list[dict[str, Any]] = []
         for line in lines:
             reply = line["response"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
+from woolly.store.whole import written_whole
 
 __all__ = ["ENDED", "BatchStore"]
 
@@ -80,12 +80,9 @@ class BatchStore:
         id = self.new_id("file")
         path = self.content(id)
         try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+            with written_whole(path, mode=0o600) as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
-            path.unlink(missing_ok=True)
             raise _full(error) from None
         try:
             return self.describe_file(owner, id, name, purpose)
@@ -115,16 +112,11 @@ class BatchStore:
     def save(self, found: Data) -> None:
         """Writes an object."""
         path = self.folder / f"{found['id']}.json"
-        partial = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         data = json.dumps(found).encode()
         try:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+            with written_whole(path, mode=0o600) as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise _full(error) from None
 
     def get(self, owner: str, id: str, kind: str) -> Data:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.loading.library import ModelInfo
+from woolly.store.whole import written_whole
 
 __all__ = ["read_slot", "slot_path", "write_slot"]
 
@@ -46,15 +47,12 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
     data = head + mark + array("i", tokens).tobytes()
     beside = path.with_name(f".slot.{secrets.token_hex(16)}")
     try:
-        beside.write_bytes(data)
-        with _REPLACING:
+        with _REPLACING, written_whole(path, aside=beside) as file:
+            file.write(data)
             if os.path.lexists(path):
                 _check_owner(path, _read_head(path), owner)
-            beside.replace(path)
     except OSError as error:
         raise ApiError(507, "storage_full", f"{path.name} could not be written: {error.strerror}") from None
-    finally:
-        beside.unlink(missing_ok=True)
     return len(data)
 
 

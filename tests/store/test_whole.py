@@ -1,0 +1,50 @@
+"""Files that appear whole or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from woolly.store.whole import put_in_place, written_whole
+
+
+def test_a_file_replaces_another_only_when_it_is_whole_and_synced(tmp_path, monkeypatch):
+    path, synced = tmp_path / "file", []
+    path.write_bytes(b"before")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, path.read_bytes())))
+    with written_whole(path, mode=0o600) as file:
+        file.write(b"after it")
+        assert path.read_bytes() == b"before"
+    assert synced == [(8, b"before")]
+    assert path.read_bytes() == b"after it" and list(tmp_path.iterdir()) == [path]
+    if os.name == "posix":
+        assert path.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "aside").write_bytes(b"third")
+    put_in_place(tmp_path / "aside", path)
+    assert synced[1:] == [(5, b"after it")] and path.read_bytes() == b"third"
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, KeyboardInterrupt])
+def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    with pytest.raises(error), written_whole(path) as file:
+        file.write(b"half")
+        raise error
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(OSError), written_whole(tmp_path / "absent" / "file"):
+        pass
+
+
+def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    code = "import os, sys, signal; from pathlib import Path; from woolly.store.whole import written_whole\n"
+    code += "with written_whole(Path(sys.argv[1])) as file: file.write(b'half'); file.flush(); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"before"
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert left.suffix == ".tmp"

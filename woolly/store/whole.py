@@ -1,0 +1,42 @@
+"""Files that appear whole or not at all, also if the process is killed or the power fails meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["put_in_place", "written_whole"]
+
+_BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change the ends of lines
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, *, mode: int = 0o666, aside: Path | None = None) -> Iterator[BinaryIO]:
+    """Yields a file whose bytes are at `path` when the block ends, in place of what was there.
+
+    They are written aside, synced and renamed. If the block or the disk fails, `path` stays as it was and nothing is
+    left over. `aside` is the other name, by default one of its own that ends in .tmp: only a process that is killed
+    leaves it behind. The system's mask applies to `mode`.
+    """
+    other = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp") if aside is None else aside
+    try:
+        with open(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode), "wb") as file:  # noqa: PTH123
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        other.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            other.unlink()
+        raise
+
+
+def put_in_place(written: Path, path: Path) -> None:
+    """Syncs a file that was written aside, and renames it."""
+    with written.open("r+b") as file:
+        os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
+    written.replace(path)
