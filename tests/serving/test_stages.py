@@ -52,3 +52,5 @@ def test_a_lost_stage_is_a_503_that_names_it(app_with, tiny_folder, tmp_path, mo
 def test_stages_are_of_a_model_that_is_named():
     with pytest.raises(RequestError, match="stages hold one model"):
         Settings(stages=("127.0.0.1:1",))
+    with pytest.raises(RequestError, match="stages serve one engine at a time"):
+        Settings(model="m.gguf", stages=("127.0.0.1:1",), replicas=2)

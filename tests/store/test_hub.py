@@ -1,5 +1,6 @@
 """Pulling from the hub, over real HTTP against a stand-in for it."""
 
+import os
 import shutil
 
 import pytest

@@ -148,6 +148,12 @@ def check_settings(settings: Settings) -> None:
 
 
 def _check_replicas(settings: Settings) -> None:
+    if settings.stages and (settings.replicas != 1 or settings.join):
+        raise RequestError(
+            "stages serve one engine at a time, and each replica has one: leave replicas and join out",
+            field="stages",
+            names=("stages", "replicas", "join"),
+        )
     if settings.replicas == 0 and not settings.join:
         raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
     if settings.join and settings.cluster_secret is None:
