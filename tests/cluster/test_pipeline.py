@@ -233,7 +233,7 @@ def test_a_silent_stage_is_lost(model, tmp_path, monkeypatch):
         with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
             want = texts(llm)
             silent = threading.Event()
-            monkeypatch.setattr(places, "SILENCE", 0.3)
+            monkeypatch.setattr(places, "SILENCE", 2.0)
             session = stages[1]._owner
             monkeypatch.setattr(session, "_answer", lambda message: silent.wait(60) and None)
             monkeypatch.setattr(session, "_beat", lambda silence: None)
