@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
@@ -48,6 +49,16 @@ SLOW = (
     "tests/templates/test_sandbox_hostile.py",
 )
 
+
+# The same examples on every machine, and as much time for each as a busy machine takes.
+hypothesis.settings.register_profile(
+    "steady",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("steady")
 
 ROOT = Path(__file__).resolve().parent.parent
 
