@@ -3,17 +3,17 @@
 
 // Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
 // each row's power of two. One block for each row.
-KERNEL_OF(512, linear_prepare)
+KERNEL_MANY(512, 3, linear_prepare)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* backs) {
-    __shared__ float reduced[2 * ROW_THREADS / 32];
+    __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
-    const float back = halve_row(x + u64(row) * x_width, norm, eps, n_columns, (n_columns + 255) / 256 * 256, reduced,
-                                 [&](int k, u32 low, u32 high) {
-                                     *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
-                                 });
+    RowHalver<2> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
+        *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
+    });
     if (threadIdx.x == 0) backs[row] = back;
 }
 
@@ -45,9 +45,12 @@ KERNEL_OF(128, linear_sum)
     const float* part = parts + u64(row) * n_packed + column;
     const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + e;
     const float back = __ldcg(backs + row);
-    float y = finished(summed(part), factors[0], back, m.bias, out, scale);
+    const float* second = all[1].bias;
+    float y = finished(summed(part), factors[0], back, m.bias != nullptr, m.bias == nullptr ? 0.f : m.bias[out], scale);
     if (epilogue == GLU)
-        y = gated_sum(gate, limit, y, finished(summed(part + 8), factors[8], back, all[1].bias, out, scale));
+        y = gated_sum(gate, limit, y,
+                      finished(summed(part + 8), factors[8], back, second != nullptr,
+                               second == nullptr ? 0.f : second[out], scale));
     const u64 to = u64(row) * m.n_rows + out;
     m.y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), y) : y;
 }
@@ -55,7 +58,7 @@ KERNEL_OF(128, linear_sum)
 // Rows normed, as f32. One block for each row.
 KERNEL_OF(512, linear_normed)
 (const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
-    __shared__ float reduced[2 * ROW_THREADS / 32];
+    __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
@@ -93,7 +96,7 @@ KERNEL_OF(256, linear_f32)
 #pragma unroll
         for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, o);
         if (lane != 0) continue;
-        sum = finished(sum, 1.f, 1.f, bias, out, scale);
+        sum = finished(sum, 1.f, 1.f, bias != nullptr, bias == nullptr ? 0.f : bias[out], scale);
         const u64 to = u64(first + r) * y_stride + u64(head) * n_out + out;
         y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), sum) : sum;
     }

@@ -9,6 +9,8 @@
 namespace {
 
 constexpr int MOST_STAGES = 8;
+// Stages that are fetched before the rows are there.
+constexpr int MOST_EARLY = 2;
 // Strips whose sums wait in shared memory, times rows: 16 KB in each of two halves.
 constexpr int HELD_SUMS = 16;
 
@@ -95,6 +97,12 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
 #endif
     ring.start(lane);
 
+    // Where strips are: whose they are, and the first tile.
+    auto strip_of = [&](int i, int& which) {
+        int strip = int(blockIdx.x) + i * int(gridDim.x);
+        which = strip < all[0].n_strips ? 0 : strip < all[0].n_strips + all[1].n_strips ? 1 : 2;
+        return strip - (which == 0 ? 0 : which == 1 ? all[0].n_strips : all[0].n_strips + all[1].n_strips);
+    };
     Cursor ahead;
     int at = 0;
     const u8* next = nullptr;
@@ -103,18 +111,11 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
             ahead.seek(at, warp, n_tiles);
             if (ahead.tile < ahead.end) break;
         }
-        if (at >= n_mine) {
-            next = nullptr;
-            return;
-        }
-        int strip = ahead.strip;
-        const u8* tiles = all[0].tiles;
-        int n = all[0].n_strips;
-        if (strip >= n) {
-            strip -= n, tiles = all[1].tiles, n = all[1].n_strips;
-            if (strip >= n) strip -= n, tiles = all[2].tiles, n = all[2].n_strips;
-        }
-        next = tiles + u64(head) * head_bytes + (u64(strip) * n_tiles + ahead.tile) * Opener::bytes;
+        int which;
+        const int strip = strip_of(at, which);
+        const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
+        next = at >= n_mine ? nullptr
+                            : tiles + u64(head) * head_bytes + (u64(strip) * n_tiles + ahead.tile) * Opener::bytes;
     };
     auto fetch = [&](int stage) {
         ring.fetch(stage, next, lane);
@@ -123,39 +124,72 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
         if (++ahead.tile == ahead.end) at++, seek();
     };
     seek();
-    for (int i = 0; i < n_stages; i++) fetch(i);
+    // More would delay the rows: they queue behind the tiles of all blocks.
+    const int n_early = min(n_stages, MOST_EARLY);
+    for (int i = 0; i < n_early; i++) fetch(i);
     let_next_kernel_begin();
-    wait_for_kernel_before();
 
     float* backs = reduced + 64;  // of each row
-    for (int r = 0; r < n_rows; r++) {
-        const float* row = x + u64(first_row + r) * x_stride + u64(head) * n_columns;
-        const float back =
-            halve_row(row, norm, eps, n_columns, n_tiles * 256, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
+    auto halve_rows = [&](auto&& halver) {
+        wait_for_kernel_before();
+        for (int r = 0; r < n_rows; r++) {
+            const float* row = x + u64(first_row + r) * x_stride + u64(head) * n_columns;
+            const float back = halver.halve(row, eps, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
                 // 16 bytes of lane t: what two mma of 16 columns want.
-                const int in = k & 15;
-                u8* to =
-                    halves + ((k >> 5) * n_group + r) * 64 + ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
-                *reinterpret_cast<u32*>(to) = low;
-                *reinterpret_cast<u32*>(to + 16) = high;
+                const int in = k & 15, to = ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
+                u8* place = halves + ((k >> 5) * n_group + r) * 64 + to;
+                *reinterpret_cast<u32*>(place) = low;
+                *reinterpret_cast<u32*>(place + 16) = high;
             });
-        if (threadIdx.x == 0) backs[r] = back;
-    }
+            if (threadIdx.x == 0) backs[r] = back;
+        }
+    };
+    if (n_tiles <= 16)
+        halve_rows(RowHalver<2>(norm, n_columns, n_tiles * 256));
+    else
+        halve_rows(RowHalver<7>(norm, n_columns, n_tiles * 256));
+    for (int i = n_early; i < n_stages; i++) fetch(i);
     __syncthreads();
 
-    const int per_round = HELD_SUMS / n_group;
+    const int per_round = HELD_SUMS / n_group, n_each = finish.epilogue == GLU ? 8 : 16;
     const u8* mine = halves + min(g, n_rows - 1) * 64 + t * 16;
+    // With one tile in each slice, a warp meets the same columns in all strips: their halves stay in registers.
+    const bool is_one = n_tiles == N_SLICES;
+    Words4 kept[8];
+    if (is_one) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) kept[i] = *reinterpret_cast<const Words4*>(mine + (warp * 8 + i) * 64 * n_group);
+    }
     int stage = 0, phase = 0;
     for (int first = 0, half = 0; first < n_mine; first += per_round, half ^= 1) {
         float* held = sums + half * HELD_SUMS * N_SLICES * 16;
         const int last = min(first + per_round, n_mine);
+
+        // The element that this thread finishes after the round; what it needs comes while tiles do.
+        const int r = threadIdx.x, i = r / (n_rows * n_each), row = r / n_each % n_rows, e = r % n_each;
+        int which;
+        const int strip = strip_of(first + i, which), out = strip * n_each + e;
+        const Matrix m = chosen(all, which);
+        const bool is_mine = i < last - first && out < m.n_rows;
+        const float* biases[2] = {m.bias, all[1].bias};
+        const u64 to = u64(first_row + row) * (y_stride != 0 ? y_stride : m.n_rows) + u64(head) * m.n_rows + out;
+        float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0;
+        if (is_mine) {
+            const float* factors = reinterpret_cast<const float*>(m.tiles + u64(head) * head_bytes +
+                                                                  u64(m.n_strips) * n_tiles * Opener::bytes);
+            factor[0] = factors[strip * 16 + e];
+            if (biases[0] != nullptr) bias[0] = biases[0][out];
+            if (finish.epilogue == GLU) {
+                factor[1] = factors[strip * 16 + e + 8];
+                if (biases[1] != nullptr) bias[1] = biases[1][out];
+            }
+            if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
+        }
+
         for (int i = first; i < last; i++) {
-            Cursor c;
-            c.seek(i, warp, n_tiles);
             float acc[4] = {0, 0, 0, 0};
-            for (; c.tile < c.end; c.tile++) {
+            auto product = [&](auto&& columns) {
                 const u8* tile = ring.memory + stage * Opener::bytes;
-                const u8* b = mine + c.tile * 512 * n_group;
                 ring.wait(stage, phase);
                 const typename Opener::Scales scales = Opener::scales(tile, lane);
                 Words4 two = {};
@@ -163,47 +197,43 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
                 for (int k16 = 0; k16 < 16; k16++) {
                     u32 a[4];
                     Opener::open(tile, scales, lane, k16, a);
-                    if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(b + (k16 >> 1) * 64 * n_group);
+                    if ((k16 & 1) == 0) two = columns(k16 >> 1);
                     mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
                 }
                 __syncwarp();
                 fetch(stage);
                 if (++stage == n_stages) stage = 0, phase ^= 1;
+            };
+            int slice = warp;
+            if (is_one) {
+                product([&](int k32) { return kept[k32]; });
+            } else {
+                Cursor c;
+                c.seek(i, warp, n_tiles);
+                slice = c.slice;
+                for (; c.tile < c.end; c.tile++) {
+                    const u8* b = mine + c.tile * 512 * n_group;
+                    product([&](int k32) { return *reinterpret_cast<const Words4*>(b + k32 * 64 * n_group); });
+                }
             }
-            float* to = held + ((i - first) * N_SLICES + c.slice) * 16 * n_group + 2 * t * 16 + g;
-            if (2 * t < n_rows) to[0] = acc[0], to[8] = acc[2];
-            if (2 * t + 1 < n_rows) to[16] = acc[1], to[24] = acc[3];
+            float* sum = held + ((i - first) * N_SLICES + slice) * 16 * n_group + 2 * t * 16 + g;
+            if (2 * t < n_rows) sum[0] = acc[0], sum[8] = acc[2];
+            if (2 * t + 1 < n_rows) sum[16] = acc[1], sum[24] = acc[3];
         }
         __syncthreads();  // the other half of the sums is free: who comes here has read it
-        const int n_each = finish.epilogue == GLU ? 8 : 16;
-        for (int r = threadIdx.x; r < (last - first) * n_rows * n_each; r += ROW_THREADS) {
-            const int i = r / (n_rows * n_each), row = r / n_each % n_rows, e = r % n_each;
-            auto summed = [&](int element) {
-                const float* from = held + i * N_SLICES * 16 * n_group + row * 16 + element;
-                float sum = 0;
+        if (!is_mine) continue;
+        auto summed = [&](int element) {
+            const float* from = held + i * N_SLICES * 16 * n_group + row * 16 + element;
+            float sum = 0;
 #pragma unroll
-                for (int s = 0; s < N_SLICES; s++) sum += from[s * 16 * n_group];
-                return sum;
-            };
-            int strip = int(blockIdx.x) + (first + i) * int(gridDim.x), which = 0;
-            if (strip >= all[0].n_strips) {
-                strip -= all[0].n_strips, which = 1;
-                if (strip >= all[1].n_strips) strip -= all[1].n_strips, which = 2;
-            }
-            const Matrix m = which == 0 ? all[0] : which == 1 ? all[1] : all[2];
-            const float* factors = reinterpret_cast<const float*>(m.tiles + u64(head) * head_bytes +
-                                                                  u64(m.n_strips) * n_tiles * Opener::bytes);
-            const int out = strip * n_each + e, width = y_stride != 0 ? y_stride : m.n_rows;
-            if (out >= m.n_rows) continue;
-            float y = finished(summed(e), factors[strip * 16 + e], backs[row], m.bias, out, finish.scale);
-            if (finish.epilogue == GLU) {
-                const float up =
-                    finished(summed(e + 8), factors[strip * 16 + e + 8], backs[row], all[1].bias, out, finish.scale);
-                y = gated_sum(finish.gate, finish.limit, y, up);
-            }
-            const u64 to = u64(first_row + row) * width + u64(head) * m.n_rows + out;
-            m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(__ldcg(finish.residual + to), y) : y;
-        }
+            for (int s = 0; s < N_SLICES; s++) sum += from[s * 16 * n_group];
+            return sum;
+        };
+        float y = finished(summed(e), factor[0], backs[row], biases[0] != nullptr, bias[0], finish.scale);
+        if (finish.epilogue == GLU)
+            y = gated_sum(finish.gate, finish.limit, y,
+                          finished(summed(e + 8), factor[1], backs[row], biases[1] != nullptr, bias[1], finish.scale));
+        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
     }
 }
 

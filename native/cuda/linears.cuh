@@ -11,8 +11,11 @@
 // A kernel for blocks of at most that many threads: the compiler may use as many registers as they leave each.
 #ifdef WOOLLY_EMULATED
 #define KERNEL_OF(n_threads, name) KERNEL(name)
+#define KERNEL_MANY(n_threads, n_blocks, name) KERNEL(name)
 #else
 #define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
+// ... of which that many are to run on a multiprocessor.
+#define KERNEL_MANY(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
 #endif
 
 constexpr int N_SLICES = 16;
@@ -41,80 +44,94 @@ __device__ __forceinline__ void reduce_row(float& sum, float& largest, float* sh
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
     }
     const int warp = threadIdx.x >> 5;
-    if ((threadIdx.x & 31) == 0) shared[2 * warp] = sum, shared[2 * warp + 1] = largest;
+    float2* pairs = reinterpret_cast<float2*>(shared);
+    if ((threadIdx.x & 31) == 0) pairs[warp] = make_float2(sum, largest);
     __syncthreads();
     sum = largest = 0;
 #pragma unroll
-    for (int i = 0; i < ROW_THREADS / 32; i++) sum += shared[2 * i], largest = fmaxf(largest, shared[2 * i + 1]);
+    for (int i = 0; i < ROW_THREADS / 32; i++) sum += pairs[i].x, largest = fmaxf(largest, pairs[i].y);
 }
 
-// A row of f32, normed if there is a norm, as halves times a power of two. Calls put(k, low, high) for columns k (a
-// multiple of 4) and k + 1, k + 2 and k + 3, up to `n_padded` columns, zeros behind the row. All ROW_THREADS threads of
-// a block call it; `shared` is used until the next barrier. Gives the inverse of the power.
-template <class Put>
-__device__ __forceinline__ float halve_row(const float* x, const float* norm, float eps, int n, int n_padded,
-                                           float* shared, Put&& put) {
-    constexpr int HELD = 8;  // groups of 4 columns that a thread keeps between the two passes
-    const int n_groups = n_padded / 4, n_passes = (n_groups + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
-    const bool is_aligned = (n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
-    float4 v[HELD];
-    float sum = 0, largest = 0;
-    auto load = [&](int pass) {
+// A row of f32, normed if there is a norm, as halves times a power of two, by all ROW_THREADS threads of a block. Each
+// holds HELD times 4 columns between the passes over the row; of a longer row, both passes read. The bits do not depend
+// on HELD.
+template <int HELD>
+struct RowHalver {
+    const float* norm;
+    int n, n_padded;  // columns; behind them come zeros
+    float4 w[HELD];   // of the norm
+
+    __device__ __forceinline__ RowHalver(const float* norm, int n, int n_padded)
+        : norm(norm), n(n), n_padded(n_padded) {
+        weigh(0);
+    }
+    __device__ __forceinline__ int column(int pass, int i) const {
+        return 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
+    }
+    // Columns k to k + 3. Loads are not in branches, so that they are under way together; behind the row they repeat
+    // it.
+    template <class Load>
+    __device__ __forceinline__ float4 four(const float* x, int k, bool is_aligned, Load&& load) const {
+        if (is_aligned) return load(reinterpret_cast<const float4*>(x + min(k, n - 4)));
+        return make_float4(load(x + min(k, n - 1)), load(x + min(k + 1, n - 1)), load(x + min(k + 2, n - 1)),
+                           load(x + min(k + 3, n - 1)));
+    }
+    __device__ __forceinline__ void weigh(int pass) {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
-            v[i] = make_float4(0, 0, 0, 0);
-            // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
-            if (is_aligned && k < n) {
-                v[i] = __ldcg(reinterpret_cast<const float4*>(x + k));
-            } else if (k < n) {
-                v[i].x = __ldcg(x + k);
-                if (k + 1 < n) v[i].y = __ldcg(x + k + 1);
-                if (k + 2 < n) v[i].z = __ldcg(x + k + 2);
-                if (k + 3 < n) v[i].w = __ldcg(x + k + 3);
+        for (int i = 0; i < HELD; i++)
+            w[i] = norm == nullptr ? make_float4(1, 1, 1, 1)
+                                   : four(norm, column(pass, i), (n & 3) == 0, [](auto* at) { return *at; });
+    }
+    // Calls put(k, low, high) for columns k (a multiple of 4) and k + 1, k + 2 and k + 3, up to n_padded. `shared` is
+    // used until the next barrier. Gives the inverse of the power.
+    template <class Put>
+    __device__ __forceinline__ float halve(const float* x, float eps, float* shared, Put&& put) {
+        const int n_passes = (n_padded / 4 + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
+        const bool is_aligned = (n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
+        float4 v[HELD];
+        float sum = 0, largest = 0;
+        auto load = [&](int pass) {
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                const int k = column(pass, i);
+                // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
+                v[i] = four(x, k, is_aligned, [](auto* at) { return __ldcg(at); });
+                if (k >= n) v[i].x = 0;
+                if (k + 1 >= n) v[i].y = 0;
+                if (k + 2 >= n) v[i].z = 0;
+                if (k + 3 >= n) v[i].w = 0;
+            }
+            if (n_passes > 1) weigh(pass);
+        };
+        for (int pass = 0; pass < n_passes; pass++) {
+            load(pass);
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                sum = __fmaf_rn(v[i].x, v[i].x, sum), sum = __fmaf_rn(v[i].y, v[i].y, sum);
+                sum = __fmaf_rn(v[i].z, v[i].z, sum), sum = __fmaf_rn(v[i].w, v[i].w, sum);
+                largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v[i].x * w[i].x), fabsf(v[i].y * w[i].y)),
+                                               fmaxf(fabsf(v[i].z * w[i].z), fabsf(v[i].w * w[i].w))));
             }
         }
-    };
-    auto weights = [&](int k) {
-        float4 w = make_float4(1, 1, 1, 1);
-        if (norm == nullptr || k >= n) return w;
-        if ((n & 3) == 0) return *reinterpret_cast<const float4*>(norm + k);
-        w.x = norm[k];
-        if (k + 1 < n) w.y = norm[k + 1];
-        if (k + 2 < n) w.z = norm[k + 2];
-        if (k + 3 < n) w.w = norm[k + 3];
-        return w;
-    };
-    for (int pass = 0; pass < n_passes; pass++) {
-        load(pass);
+        reduce_row(sum, largest, shared);
+        const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(sum, float(n)) + eps));
+        const Power power = power_for(largest * scale);
+        auto halves = [&](float a, float b, float wa, float wb) {
+            return to_halves(__fmul_rn(__fmul_rn(a, scale), wa) * power.times,
+                             __fmul_rn(__fmul_rn(b, scale), wb) * power.times);
+        };
+        for (int pass = 0; pass < n_passes; pass++) {
+            if (n_passes > 1) load(pass);
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
-            if (k >= n) continue;
-            const float4 w = weights(k);
-            sum = __fmaf_rn(v[i].x, v[i].x, sum), sum = __fmaf_rn(v[i].y, v[i].y, sum);
-            sum = __fmaf_rn(v[i].z, v[i].z, sum), sum = __fmaf_rn(v[i].w, v[i].w, sum);
-            largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v[i].x * w.x), fabsf(v[i].y * w.y)),
-                                           fmaxf(fabsf(v[i].z * w.z), fabsf(v[i].w * w.w))));
+            for (int i = 0; i < HELD; i++) {
+                const int k = column(pass, i);
+                if (k < n_padded)
+                    put(k, halves(v[i].x, v[i].y, w[i].x, w[i].y), halves(v[i].z, v[i].w, w[i].z, w[i].w));
+            }
         }
+        return power.back;
     }
-    reduce_row(sum, largest, shared);
-    const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(sum, float(n)) + eps));
-    const Power power = power_for(largest * scale);
-    for (int pass = 0; pass < n_passes; pass++) {
-        if (n_passes > 1) load(pass);
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            const int k = 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
-            if (k >= n_padded) continue;
-            const float4 w = weights(k);
-            const float a = __fmul_rn(__fmul_rn(v[i].x, scale), w.x), b = __fmul_rn(__fmul_rn(v[i].y, scale), w.y);
-            const float c = __fmul_rn(__fmul_rn(v[i].z, scale), w.z), d = __fmul_rn(__fmul_rn(v[i].w, scale), w.w);
-            put(k, to_halves(a * power.times, b * power.times), to_halves(c * power.times, d * power.times));
-        }
-    }
-    return power.back;
-}
+};
 
 // Where prepared rows keep column k: blocks of 64 columns; in a block every row has 128 bytes, whose pieces of 16 are
 // swapped by the row's number, as wgmma reads them without conflicts. Counted in halves; `n_stride` rows in a block.
@@ -142,7 +159,7 @@ static __device__ __noinline__ float gated_by(int kind, float gate, float up, fl
     return gated(kind, gate, up, limit);
 }
 __device__ __forceinline__ float gated_sum(int kind, float limit, float gate, float up) {
-    if (kind == SILU && limit == 0.f) return gate / (1.f + __expf(-gate)) * up;
+    if (kind == SILU && limit == 0.f) return __fdividef(gate, 1.f + __expf(-gate)) * up;
     return gated_by(kind, gate, up, limit);
 }
 
@@ -156,10 +173,9 @@ struct Finish {
 #define FINISH_OF {residual, epilogue, gate, limit, scale}
 
 // The sum of slices put back into its range, plus bias, times scale.
-__device__ __forceinline__ float finished(float sum, float factor, float back, const float* bias, int row,
-                                          float scale) {
+__device__ __forceinline__ float finished(float sum, float factor, float back, bool has_bias, float bias, float scale) {
     float y = __fmul_rn(__fmul_rn(sum, factor), back);
-    if (bias != nullptr) y = __fadd_rn(y, bias[row]);
+    if (has_bias) y = __fadd_rn(y, bias);
     return scale == 1.f ? y : __fmul_rn(y, scale);
 }
 
@@ -203,29 +219,39 @@ __device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Mat
     if (strip >= m.n_strips) return;
     const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + g;
     const float factor_a = factors[0], factor_b = factors[8];
+    const int n_each = finish.epilogue == GLU ? 8 : 16, out_a = strip * n_each + g, out_b = out_a + 8;
+    const bool has_a = out_a < m.n_rows, has_b = out_b < m.n_rows;
+    const float* biases = finish.epilogue == GLU ? all[1].bias : m.bias;
+    const float bias_a = m.bias != nullptr && has_a ? m.bias[out_a] : 0.f;
+    const float bias_b = biases != nullptr && (finish.epilogue == GLU ? has_a : has_b)
+                             ? biases[finish.epilogue == GLU ? out_a : out_b]
+                             : 0.f;
+    auto row_of = [&](int i) { return item.wide * NT + (i >> 1) * 8 + 2 * t + (i & 1); };
+    constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
 #pragma unroll
-    for (int i = 0; i < NT / 2; i += 4) {
+    for (int first = 0; first < NT / 4; first += CHUNK) {
+        // Loads first, outside of branches: they are under way together. Rows behind the last repeat it.
+        float back[CHUNK], kept[2 * CHUNK];
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int row = item.wide * NT + (i >> 2) * 8 + 2 * t + e;
-            if (row >= n_rows) continue;
-            const float back = __ldcg(backs + row);
-            if (finish.epilogue == GLU) {
-                const int out = strip * 8 + g;
-                if (out >= m.n_rows) continue;
-                const float a = finished(sum[i + e], factor_a, back, m.bias, out, finish.scale);
-                const float b = finished(sum[i + e + 2], factor_b, back, all[1].bias, out, finish.scale);
-                m.y[u64(row) * m.n_rows + out] = gated_sum(finish.gate, finish.limit, a, b);
-                continue;
+        for (int i = 0; i < CHUNK; i++) back[i] = __ldcg(backs + min(row_of(first + i), n_rows - 1));
+        if (finish.epilogue == RESIDUAL) {
+#pragma unroll
+            for (int i = 0; i < CHUNK; i++) {
+                const float* from = finish.residual + u64(min(row_of(first + i), n_rows - 1)) * m.n_rows;
+                kept[2 * i] = __ldcg(from + min(out_a, m.n_rows - 1));
+                kept[2 * i + 1] = __ldcg(from + min(out_b, m.n_rows - 1));
             }
+        }
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int out = strip * 16 + g + h * 8;
-                if (out >= m.n_rows) continue;
-                const float y = finished(sum[i + e + 2 * h], h ? factor_b : factor_a, back, m.bias, out, finish.scale);
-                const u64 to = u64(row) * m.n_rows + out;
-                m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(__ldcg(finish.residual + to), y) : y;
-            }
+        for (int i = 0; i < CHUNK; i++) {
+            const int row = row_of(first + i), at = ((first + i) >> 1) * 4 + (i & 1);
+            float a = finished(sum[at], factor_a, back[i], m.bias != nullptr, bias_a, finish.scale);
+            float b = finished(sum[at + 2], factor_b, back[i], biases != nullptr, bias_b, finish.scale);
+            if (finish.epilogue == RESIDUAL) a = __fadd_rn(kept[2 * i], a), b = __fadd_rn(kept[2 * i + 1], b);
+            if (finish.epilogue == GLU) a = gated_sum(finish.gate, finish.limit, a, b);
+            float* to = m.y + u64(row) * m.n_rows + out_a;
+            if (row < n_rows && has_a) to[0] = a;
+            if (row < n_rows && has_b && finish.epilogue != GLU) to[8] = b;
         }
     }
 }
