@@ -125,7 +125,7 @@ class Bench:
                 for launch in launches:
                     grid = launch.dimensions(n_rows, n_rows)
                     if grid is not None:
-                        self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+                        self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
 
         queue(1)
         first = np.empty(self.width, np.float32)

@@ -8,6 +8,7 @@ KERNEL_MANY(512, 3, linear_prepare)
  u16* prepared, float* backs) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
+    let_next_kernel_begin();
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
     RowHalver<2> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
@@ -23,6 +24,7 @@ KERNEL_OF(128, linear_sum)
 (const Batch* batch, int kind, const float* parts, const float* backs, int n_width, int strip_bytes, MATRIX(0),
  MATRIX(1), MATRIX(2), FINISH) {
     const int n_rows = batch->rows(kind), row = blockIdx.y, column = int(blockIdx.x) * 128 + int(threadIdx.x);
+    let_next_kernel_begin();
     wait_for_kernel_before();
     if (row >= n_rows) return;
     const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};
@@ -60,6 +62,7 @@ KERNEL_OF(512, linear_normed)
 (const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
+    let_next_kernel_begin();
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
     const float* from = x + u64(row) * n_columns;
@@ -78,6 +81,7 @@ KERNEL_OF(256, linear_f32)
  int y_stride, int n_out, FINISH) {
     const int lane = threadIdx.x & 31, out = int(blockIdx.x) * 8 + int(threadIdx.x >> 5), head = blockIdx.z;
     const int first = int(blockIdx.y) * 8, n_rows = min(8, batch->rows(kind) - first);
+    let_next_kernel_begin();
     wait_for_kernel_before();
     if (out >= n_out || n_rows <= 0) return;
     w += (u64(head) * n_out + out) * n_columns;
@@ -106,6 +110,7 @@ KERNEL_OF(256, linear_f32)
 KERNEL(linear_gate)
 (const Batch* batch, int kind, const float* a, const float* b, float* y, int n_columns, int gate, float limit) {
     const int column = int(blockIdx.x) * 256 + int(threadIdx.x), row = blockIdx.y;
+    let_next_kernel_begin();
     wait_for_kernel_before();
     if (row >= batch->rows(kind) || column >= n_columns) return;
     const u64 at = u64(row) * n_columns + column;

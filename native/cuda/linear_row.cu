@@ -79,7 +79,10 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
     const int n_strips = all[0].n_strips + all[1].n_strips + all[2].n_strips;
-    if (n_rows <= 0 || int(blockIdx.x) >= n_strips) return;
+    if (n_rows <= 0 || int(blockIdx.x) >= n_strips) {
+        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        return;
+    }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
     const int n_tiles = (n_columns + 255) / 256, g = lane >> 2, t = lane & 3;
     const int n_mine = (n_strips - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x);

@@ -158,7 +158,7 @@ class EmulatedDevice:
         self._check(address, n_bytes)
         ctypes.memset(int(address), 0, n_bytes)
 
-    def launch(self, kernel: str, grid, block: int, shared: int, args) -> None:
+    def launch(self, kernel: str, grid, block: int, shared: int, args, early: bool = False) -> None:
         if self._recorded is not None:
             self._recorded.append((kernel, tuple(grid), block, shared, tuple(args)))
             return

@@ -105,5 +105,10 @@ class FakeLibrary:
                 ctypes.cast(place, ctypes.POINTER(kind))[0] for place, kind in zip(args, kinds, strict=True)
             )
 
+    def _cuLaunchKernelEx(self, config, function, args, extra):
+        c = config._obj
+        self._cuLaunchKernel(function, c.x, c.y, c.z, c.threads_x, 1, 1, c.shared, c.stream, args, extra)
+        self.launched[-1] += ("early",) * (c.n_attributes == 1 and c.attributes[0].id == 6 and c.attributes[0].value)
+
     def _cuEventElapsedTime(self, out, before, after):
         out._obj.value = 0.25

@@ -97,7 +97,7 @@ class CaseProgram:
             for launch in launches:
                 grid = launch.dimensions(n_rows, n_output)
                 if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
         value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
         out = np.empty((n_output if value.rows == "output" else n_rows, value.width), np.float32)
         self.device.download(self.emitter.value(value.id), out)

@@ -64,8 +64,13 @@ class Device(Protocol):
     def zero(self, address: Address, n_bytes: int) -> None:
         """Queues zeros."""
 
-    def launch(self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument]) -> None:
-        """Queues a kernel: blocks along up to three axes, threads of a block, bytes of dynamic shared memory."""
+    def launch(
+        self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
+    ) -> None:
+        """Queues a kernel by name: up to three axes of blocks, threads of a block, bytes of dynamic shared memory.
+
+        An early kernel may begin while the kernel before it ends; it waits itself before it reads what that one wrote.
+        """
 
     def wait(self) -> None:
         """Returns when all queued work is done. DeviceError if it failed or hangs."""

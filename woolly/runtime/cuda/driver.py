@@ -16,12 +16,15 @@ import numpy.typing as npt
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.device import Address, Argument
-from woolly.runtime.cuda.libcuda import NOT_READY, Driver, open_driver
+from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 
 __all__ = ["OLDEST", "CudaDevice", "open_device"]
 
 # The oldest generation with the tensor-core instructions of the kernels.
 OLDEST = 80
+
+# The first generation whose kernels may begin before the one before them ends.
+_EARLY = 90
 
 # Numbers of the driver's enumerations.
 _MAJOR, _MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
@@ -218,15 +221,22 @@ class CudaDevice:
         """Queues zeros."""
         self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
 
-    def launch(self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument]) -> None:
-        """Queues a kernel."""
+    def launch(
+        self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
+    ) -> None:
+        """Queues a kernel; an early one as a dependent launch where the generation has it."""
         self._shared.enter()
         try:
             function = self._shared.function(kernel, shared)
         except (DeviceError, RequestError) as error:
             raise self._shared.failed(error) from None
         x, y, z = (*grid, 1, 1)[:3]
-        self._call("cuLaunchKernel", function, x, y, z, block, 1, 1, shared, self._stream, self._pointers(args), None)
+        pointers = self._pointers(args)
+        if early and self.architecture >= _EARLY:
+            config = LaunchConfig(x, y, z, block, 1, 1, shared, self._stream, ctypes.pointer(EARLY), 1)
+            self._call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
+            return
+        self._call("cuLaunchKernel", function, x, y, z, block, 1, 1, shared, self._stream, pointers, None)
 
     def _pointers(self, args: Sequence[Argument]) -> Any:
         """The arguments as the driver takes them: an array of their places. Kept, because most come again."""

@@ -50,6 +50,7 @@ class Launch:
     least: int = 0
     most: int = 1 << 30
     kind: int = 0
+    early: bool = False  # may begin while the kernel before it ends: it waits itself before it reads
 
     def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
         """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch."""
@@ -209,10 +210,11 @@ class Emitter:
         least: int = 0,
         most: int = 1 << 30,
         kind: int = 0,
+        early: bool = False,
     ) -> None:
         """Adds a kernel to the step. Its first argument, the batch, is added here."""
         axes = grid if isinstance(grid, tuple) else (grid,)
-        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind)
+        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early)
         self.launches[-1].append(row)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from woolly.errors import DeviceError, RequestError
 
-__all__ = ["NOT_READY", "Driver", "open_driver"]
+__all__ = ["EARLY", "NOT_READY", "Driver", "LaunchConfig", "open_driver"]
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # Cubins of a 12.x compiler load on every driver of CUDA 12.
@@ -21,6 +21,28 @@ _NO_DEVICE = (100, 101)
 
 _HANDLE, _SIZE, _UINT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int
 _OUT, _TEXT, _PLACE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: a number, and a value of 64 bytes."""
+
+    _fields_ = (("id", _INT), ("pad", _INT), ("value", _INT), ("rest", ctypes.c_ubyte * 60))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig: grid, threads, shared memory, stream, attributes."""
+
+    _fields_ = (
+        *((name, _UINT) for name in ("x", "y", "z", "threads_x", "threads_y", "threads_z", "shared")),
+        ("stream", _HANDLE),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("n_attributes", _UINT),
+    )
+
+
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: begin when the kernel before lets its dependents begin.
+EARLY = _LaunchAttribute(6, 0, 1)
+
 # Functions by the names that the library exports; all return a result code. _OUT is a pointer to what is filled in.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_UINT,),
@@ -60,6 +82,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (_OUT, _HANDLE, _TEXT),
     "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _OUT, _OUT),
+    "cuLaunchKernelEx": (_OUT, _HANDLE, _OUT, _OUT),
 }
 
 

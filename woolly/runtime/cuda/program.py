@@ -111,7 +111,7 @@ class _Core:
             for launch in launches:
                 grid = launch.dimensions(n_rows, n_output)
                 if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
 
     def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int) -> None:
         assert self._times is not None
@@ -140,7 +140,7 @@ class _Core:
             for launch in launches:
                 grid = launch.dimensions(n_rows, n_output)
                 if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args)
+                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
 
     def _result(self, n_rows: int, width: int) -> Float32:
         """Memory of the host for a value; the same each time, unless a larger value needs more."""

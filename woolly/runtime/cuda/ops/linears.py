@@ -114,7 +114,20 @@ def _gated(e: Emitter, rows: _Input, pairs: list[tuple[Weight, Address]], step: 
         return
     a, b = (e.scratch(f"linears {name}", 4 * n * e.options.max_rows) for name in ("gate", "up"))
     _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], _Finish(scale=scale))
-    e.launch("linear_gate", (-(-n // 256), Rows(rows.kind)), 256, rows.kind, a, b, y, n, gate, limit, kind=rows.kind)
+    e.launch(
+        "linear_gate",
+        (-(-n // 256), Rows(rows.kind)),
+        256,
+        rows.kind,
+        a,
+        b,
+        y,
+        n,
+        gate,
+        limit,
+        kind=rows.kind,
+        early=True,
+    )
 
 
 @emits("per_head_linear")
@@ -146,12 +159,12 @@ def _plain(e: Emitter, rows: _Input, product: _Product, finish: _Finish) -> None
     x, kind, n = rows.x, rows.kind, rows.n_columns
     if rows.norm:
         x = e.scratch("linears normed", 4 * n * e.options.max_rows)
-        e.launch("linear_normed", Rows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind)
+        e.launch("linear_normed", Rows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
     grid = (-(-product.n_rows // 8), Rows(kind, 8), rows.heads)
     stride, width = n * rows.heads, product.n_rows * rows.heads
     w = e.raw(product.weight)
     out = (product.bias, product.y, width, product.n_rows)
-    e.launch("linear_f32", grid, 256, kind, x, stride, n, w, *out, *finish.args, kind=kind)
+    e.launch("linear_f32", grid, 256, kind, x, stride, n, w, *out, *finish.args, kind=kind, early=True)
 
 
 def _tile_bytes(tiles: Tiles) -> int:
@@ -196,7 +209,7 @@ def _prepare(e: Emitter, rows: _Input, all_tiles: Sequence[Tiles]) -> None:
     prepared, backs, stride = _prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, prepared, backs)
-    e.launch("linear_prepare", Rows(kind), 512, *args, least=least, kind=kind)
+    e.launch("linear_prepare", Rows(kind), 512, *args, least=least, kind=kind, early=True)
 
 
 def _stages(e: Emitter, rows: _Input, n_bytes: int, n_group: int) -> int:
@@ -231,6 +244,7 @@ def _few(
         least=least,
         most=most,
         kind=kind,
+        early=True,
     )
 
 
@@ -265,6 +279,7 @@ def _many(
             least=first,
             most=most,
             kind=kind,
+            early=True,
         )
         if n_splits > 1:
             e.launch(
@@ -273,6 +288,7 @@ def _many(
                 least=first,
                 most=most,
                 kind=kind,
+                early=True,
             )
         first = most + 1
 
