@@ -4,6 +4,8 @@
 // stages ahead. Items, sums and what follows are those of linear_wide.cu, and so are the bits.
 #include "linears.cuh"
 
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+
 namespace {
 
 template <class T, int NT>
@@ -95,4 +97,6 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
 LINEAR_MANIES_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #else
 TILE_TYPES(LINEAR_MANIES)
+#endif
+
 #endif

@@ -2,7 +2,8 @@
 //
 // Strips of 16 weight rows are dealt to blocks. Each of the 16 warps of a block takes one slice of K and streams its
 // tiles through a ring of its own in shared memory, so that no barrier of the block stands in the loop; the rows of
-// activations are the operand B, whose 8 columns cost as much as one. The block norms and halves the rows itself.
+// activations are the operand B, whose 8 columns cost as much as one. A single row is normed and halved by each block;
+// several are prepared before.
 // The slices of a strip meet in shared memory.
 #include "linears.cuh"
 
@@ -57,6 +58,13 @@ struct Ring {
     }
 };
 
+// Rows that linear_prepare has left, or null: then the block norms and halves them itself.
+struct Prepared {
+    const u16* x;
+    const float* backs;
+    int n_stride;
+};
+
 // Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
 // round the warps.
 struct Cursor {
@@ -73,8 +81,8 @@ struct Cursor {
 template <class T>
 __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const float* x, int x_stride,
                                            const float* norm, float eps, int n_columns, const Matrix (&all)[3],
-                                           int head_bytes, int y_stride, const Finish& finish, int n_group,
-                                           int n_stages) {
+                                           int head_bytes, int y_stride, const Finish& finish, const Prepared& prepared,
+                                           int n_group, int n_stages) {
     typedef Tile<T> Opener;
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
@@ -133,6 +141,32 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
     let_next_kernel_begin();
 
     float* backs = reduced + 64;  // of each row
+    // Rows that are prepared: 8 columns at a time, four lanes' words of one mma.
+    auto copy_rows = [&]() {
+        constexpr int AT_ONCE = 4;
+        const int n_pieces = n_tiles * 32;
+        wait_for_kernel_before();
+        for (int first = threadIdx.x; first < n_rows * n_pieces; first += AT_ONCE * ROW_THREADS) {
+            uint4 v[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int piece = min(first + i * ROW_THREADS, n_rows * n_pieces - 1), r = piece / n_pieces;
+                const u64 from = prepared_at(first_row + r, piece % n_pieces * 8, prepared.n_stride);
+                v[i] = __ldcg(reinterpret_cast<const uint4*>(prepared.x + from));
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int piece = first + i * ROW_THREADS, r = piece / n_pieces, k = piece % n_pieces * 8;
+                if (piece >= n_rows * n_pieces) break;
+                u8* place = halves + ((k >> 5) * n_group + r) * 64 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+                *reinterpret_cast<u32*>(place) = v[i].x;
+                *reinterpret_cast<u32*>(place + 16) = v[i].y;
+                *reinterpret_cast<u32*>(place + 32) = v[i].z;
+                *reinterpret_cast<u32*>(place + 48) = v[i].w;
+            }
+        }
+        if (int(threadIdx.x) < n_rows) backs[threadIdx.x] = __ldcg(prepared.backs + first_row + threadIdx.x);
+    };
     auto halve_rows = [&](auto&& halver) {
         wait_for_kernel_before();
         for (int r = 0; r < n_rows; r++) {
@@ -147,7 +181,9 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
             if (threadIdx.x == 0) backs[r] = back;
         }
     };
-    if (n_tiles <= 16)
+    if (prepared.x != nullptr)
+        copy_rows();
+    else if (n_tiles <= 16)
         halve_rows(RowHalver<2>(norm, n_columns, n_tiles * 256));
     else
         halve_rows(RowHalver<7>(norm, n_columns, n_tiles * 256));
@@ -243,14 +279,16 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
 }  // namespace
 
 // Values [rows][columns of x] to up to three values. grid: blocks that share the strips, heads, groups of rows.
-#define LINEAR_ROW(name, Type)                                                                                       \
-    KERNEL_OF(512, linear_row__##name)                                                                               \
-    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,        \
-     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, int n_group, int n_stages) {             \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                            \
-        const Finish finish = FINISH_OF;                                                                             \
-        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, n_group, \
-                         n_stages);                                                                                  \
+#define LINEAR_ROW(name, Type)                                                                                        \
+    KERNEL_OF(512, linear_row__##name)                                                                                \
+    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,         \
+     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, const u16* prepared_x,                    \
+     const float* prepared_backs, int prepared_stride, int n_group, int n_stages) {                                   \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                             \
+        const Finish finish = FINISH_OF;                                                                              \
+        const Prepared prepared = {prepared_x, prepared_backs, prepared_stride};                                      \
+        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, prepared, \
+                         n_group, n_stages);                                                                          \
     }
 #define LINEAR_ROW_OF(name, Type) LINEAR_ROW(name, Type)
 #ifdef WOOLLY_TYPE

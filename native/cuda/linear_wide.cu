@@ -140,7 +140,6 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
                               n_row_stages);                                                                           \
     }
 #define LINEAR_WIDES(name, Type) \
-    LINEAR_WIDE(name, Type, 8)   \
     LINEAR_WIDE(name, Type, 16)  \
     LINEAR_WIDE(name, Type, 32)  \
     LINEAR_WIDE(name, Type, 64)  \

@@ -25,7 +25,7 @@ _WARPS = 16
 _ROW_FIXED = 2048 + 2 * 16 * 16 * 16 * 4  # barriers, reductions and sums
 _MOST_STAGES = 4
 # Rows that the kernels of many rows take at once.
-_WIDE = (8, 16, 32, 64, 128)
+_WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
 
 
@@ -202,14 +202,13 @@ def _prepared(e: Emitter, rows: _Input) -> tuple[Address, Address, int]:
 
 
 def _prepare(e: Emitter, rows: _Input, all_tiles: Sequence[Tiles]) -> None:
-    """Prepares the rows once for all matrices of the step, if there are more than a kernel of few rows takes."""
+    """Prepares the rows once for all matrices of the step. A single one is halved by the blocks that need it."""
     if rows.heads > 1 or not all_tiles:
         return
-    least = min(_groups(e, rows, tiles)[-1] for tiles in all_tiles) + 1
     prepared, backs, stride = _prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, prepared, backs)
-    e.launch("linear_prepare", Rows(kind), 512, *args, least=least, kind=kind, early=True)
+    e.launch("linear_prepare", Rows(kind), 512, *args, least=2, kind=kind, early=True)
 
 
 def _stages(e: Emitter, rows: _Input, n_bytes: int, n_group: int) -> int:
@@ -233,13 +232,14 @@ def _few(
     n, heads, kind = rows.n_columns, rows.heads, rows.kind
     n_bytes = _tile_bytes(tiles)
     stride = flat[3] * heads if heads > 1 else 0
+    prepared = _prepared(e, rows) if n_group > 1 and heads == 1 else (_NULL, _NULL, 0)
     shared = _ROW_FIXED + rows.n_tiles * 512 * n_group + _WARPS * n_stages * n_bytes
     e.launch(
         f"linear_row__{tiles.kind}",
         (min(e.device.n_processors, n_strips), heads, Rows(kind, n_group)),
         512,
         *(kind, rows.x, n * heads, rows.norm, rows.eps, n, *flat, tiles.stride, stride, *finish.args),
-        *(n_group, n_stages),
+        *(*prepared, n_group, n_stages),
         shared=shared,
         least=least,
         most=most,
