@@ -116,14 +116,14 @@ def round_(number: float) -> float:
 async def kill(options: argparse.Namespace) -> dict[str, Any]:
     """A stream each time, with the replica that computes it killed after a random number of events."""
     rng = random.Random(options.seed)
-    told = {"kills": 0, "in mid-stream": 0, "broken": 0, "different": 0}
+    told = {"answers": 0, "killed in mid-stream": 0, "broken": 0, "different": 0}
     body = {"prompt": "The sheep on the hill", "max_tokens": 150, "temperature": 1.0, "ignore_eos": True}
     flags = ("--replicas", "2", "-t", "1", "-c", "512", "--no-webui")
     with serving(options.model, *flags) as (port, _):
         whole = {}
         for seed in range(8):
             whole[seed] = (await complete(HOST, port, {**body, "seed": seed})).text
-        while told["kills"] < options.times:
+        while told["killed in mid-stream"] < options.times:
             while sum(one["state"] == "ready" for one in health(port)["replicas"]) < 1:
                 await asyncio.sleep(0.05)
             seed, at = rng.randrange(8), rng.randrange(1, 120)
@@ -141,8 +141,8 @@ async def kill(options: argparse.Namespace) -> dict[str, Any]:
 
             asked = {**body, "seed": seed, "stream": True}
             answer = await exchange(HOST, port, "/v1/completions", asked, take)
-            told["kills"] += 1
-            told["in mid-stream"] += counts(port)["woolly_replicas_moved"] > before
+            told["answers"] += 1
+            told["killed in mid-stream"] += counts(port)["woolly_replicas_moved"] > before
             told["broken"] += not answer.done or bool(answer.error)
             told["different"] += answer.text != whole[seed]
     return told

@@ -112,6 +112,7 @@ def test_settings_that_no_cluster_can_have(tmp_path):
         ({"join": ("10.0.0.1:7000",)}, "cluster_secret"),
         ({"cluster_secret": "short"}, "32 characters"),
         ({"replicas": 2, "slot_save_path": tmp_path}, "cache_disk"),
+        ({"ray": "auto", "pin": True}, "NUMA"),
         ({"stall": 0.1}, "at least 0.5"),
     ):
         with pytest.raises(RequestError, match=words):

@@ -75,7 +75,7 @@ def _memory(settings: Settings) -> list[str]:
     assert settings.model is not None
     path = resolve(settings.model)
     needs = examine(path, options_for(path, settings))
-    n = settings.replicas
+    n = settings.replicas if settings.ray is None else 0
     try:
         if n:
             check_memory(f"{n} replicas of {path.stem}", needs.times(n))

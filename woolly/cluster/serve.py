@@ -52,7 +52,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         return FleetLLM(path, options, seats_of(settings), stall=settings.stall, grace=settings.grace)
 
     models.open_model = open_model
-    models.n_copies = settings.replicas
+    models.n_copies = settings.replicas if settings.ray is None else 0
     n_running = settings.parallel * (settings.replicas + len(settings.join))
     app.state.generator.admission = Admission(n_running, settings.max_queue)
     app.state.health.details = lambda: {"replicas": [_told(name, one) for name, one in _replicas(models)]}
@@ -64,8 +64,12 @@ def prepare(app: FastAPI, settings: Settings) -> None:
 
 def seats_of(settings: Settings) -> list[Seat]:
     """Returns the seats that the settings name."""
-    nodes = numa_nodes() if settings.pin else []
-    here = local_seats(settings.replicas, settings.threads, nodes)
+    if settings.ray is not None:
+        from woolly.cluster.on_ray import ray_seats  # imported late: Ray is large, and an extra
+
+        here = ray_seats(settings.ray, settings.replicas, settings.threads)
+    else:
+        here = local_seats(settings.replicas, settings.threads, numa_nodes() if settings.pin else [])
     return [*here, *(AddressSeat(address, settings.cluster_secret or "") for address in settings.join)]
 
 

@@ -168,9 +168,10 @@ class Settings(Sizes):
     join: tuple[str, ...] = _setting(
         (), "--join", "Further replicas on other machines, HOST:PORT, separated by commas (`woolly cluster replica`)."
     )
-    cluster_secret: str | None = _setting(
-        None, "--cluster-secret", "Text of at least 32 characters that replicas of --join know too.", "none"
+    ray: str | None = _setting(
+        None, "--ray", "Address of a Ray cluster for the replicas; auto: of this machine.", "none"
     )
+    cluster_secret: str | None = _setting(None, "--cluster-secret", "Secret that replicas of --join share.", "none")
     stall: float = _setting(10.0, "--stall", "Seconds of silence after which a replica is given up.")
 
     # The network.

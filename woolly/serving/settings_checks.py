@@ -12,7 +12,7 @@ from woolly.mcp.config import read_config
 if TYPE_CHECKING:
     from woolly.serving.settings import Settings
 
-__all__ = ["check_settings", "read_aliases"]
+__all__ = ["check_settings", "has_replicas", "read_aliases"]
 
 _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
@@ -147,6 +147,11 @@ def check_settings(settings: Settings) -> None:
     settings.defaults()
 
 
+def has_replicas(settings: Settings) -> bool:
+    """Whether other processes compute."""
+    return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
+
+
 def _check_replicas(settings: Settings) -> None:
     if settings.stages and (settings.replicas != 1 or settings.join):
         raise RequestError(
@@ -162,11 +167,13 @@ def _check_replicas(settings: Settings) -> None:
             field="join",
             names=("join", "cluster_secret"),
         )
+    if settings.ray is not None and settings.pin:
+        raise RequestError("pin keeps processes of this machine to a NUMA node, but Ray places them", field="pin")
     if settings.cluster_secret is not None and len(settings.cluster_secret) < 32:
         raise RequestError(
             "cluster_secret is short enough to guess; at least 32 characters were expected", field="cluster_secret"
         )
-    if settings.slot_save_path is not None and (settings.replicas > 1 or settings.join):
+    if settings.slot_save_path is not None and has_replicas(settings):
         raise RequestError(
             "slot_save_path keeps what one process computed, and there are several; cache_disk does that for all of"
             " them",

@@ -74,9 +74,10 @@ def serve(flags: Mapping[str, Any]) -> None:
     """Answer over HTTP: OpenAI's API, Ole's and llama-server's, for instance: woolly serve -m smollm2."""
     # Imported late: the other commands and --help do without a web framework.
     from woolly.serving.logs import log
+    from woolly.serving.settings_checks import has_replicas
 
     settings = read_settings(flags)
-    if settings.replicas != 1 or settings.join:
+    if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
         from woolly.serving.lifecycle import run

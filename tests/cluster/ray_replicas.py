@@ -1,0 +1,55 @@
+"""Replicas as actors of Ray: `pip install 'woolly[ray]'`, then `python -m pytest tests/cluster/ray_replicas.py`.
+
+Not collected with the other tests: Ray is large, and its processes take a while to start.
+"""
+
+import os
+import signal
+import time
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from woolly import LLM, SamplingParams  # noqa: E402
+from woolly.cluster.model import FleetLLM  # noqa: E402
+from woolly.cluster.on_ray import ray_seats  # noqa: E402
+from woolly.errors import RequestError  # noqa: E402
+from woolly.serving.loading.options import ModelOptions  # noqa: E402
+
+PARAMS = SamplingParams(seed=5, max_tokens=200, temperature=1.0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def test_there_must_be_a_cluster():
+    with pytest.raises(RequestError, match="no Ray cluster at"):
+        ray_seats("127.0.0.1:1", 1, 1)
+
+
+def test_actors_are_killed_and_replaced_unnoticed(cluster, tiny_model):
+    with LLM(tiny_model, ctx=512, threads=1) as alone:
+        whole = alone.generate("hello", PARAMS)
+    seats = ray_seats("auto", 2, 1)
+    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), seats, stall=60.0) as llm:
+        assert llm.generate("hello", PARAMS) == whole
+        stream = llm.generate("hello", PARAMS, stream=True)
+        next(stream)
+        for one in llm.fleet.report():
+            os.kill(one["pid"], signal.SIGKILL)
+        for _ in stream:
+            pass
+        assert stream.completion == whole
+        end = time.monotonic() + 120
+        while llm.fleet.n_ready < 2:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        before = {one["pid"] for one in llm.fleet.report()}
+        assert llm.fleet.update()
+        assert not before & {one["pid"] for one in llm.fleet.report()}
+        assert llm.generate("hello", PARAMS) == whole
