@@ -82,6 +82,9 @@ KERNEL(moe_logits)
     }
 }
 
+// Without a header there is no name for it.
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
+
 enum Scoring { SOFTMAX, SIGMOID_SCORES, SPARSEMIXER };
 
 __device__ inline float warp_sum(float x) {
@@ -117,7 +120,7 @@ KERNEL(moe_choose)
     float* ranks = scores + n_experts;
     int* taken = reinterpret_cast<int*>(ranks + n_experts);
     logits += u64(row) * n_experts;
-    float most = -INFINITY, sum = 0.0f;
+    float most = -infinity(), sum = 0.0f;
     for (int e = lane; e < n_experts; e += 32) most = fmaxf(most, logits[e]);
     for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
     for (int e = lane; e < n_experts; e += 32) {
@@ -137,7 +140,7 @@ KERNEL(moe_choose)
         const float* parts = select == nullptr ? scores : ranks;
         float* sums = reinterpret_cast<float*>(taken);  // free until the choice; there are fewer groups than experts
         for (int g = lane; g < n_groups; g += 32) {
-            float first = -INFINITY, second = -INFINITY;
+            float first = -infinity(), second = -infinity();
             for (int e = g * n_each; e < (g + 1) * n_each; e++) {
                 second = fmaxf(second, fminf(first, parts[e]));
                 first = fmaxf(first, parts[e]);
@@ -149,7 +152,7 @@ KERNEL(moe_choose)
             int before = 0;
             for (int i = 0; i < n_groups; i++) before += sums[i] > sums[g] || (sums[i] == sums[g] && i < g);
             if (before >= groups_used)
-                for (int e = g * n_each; e < (g + 1) * n_each; e++) ranks[e] = -INFINITY;
+                for (int e = g * n_each; e < (g + 1) * n_each; e++) ranks[e] = -infinity();
         }
         __syncwarp();
         for (int e = lane; e < n_experts; e += 32) taken[e] = 0;
