@@ -1,4 +1,4 @@
-// attend in f32, for caches of every type and heads of every length: a block takes one head of one row.
+// attend over f32 caches, in f32, for heads of every length: a block takes one head of one row.
 #include "attend.cuh"
 
 constexpr int THREADS = 128;
@@ -99,8 +99,8 @@ __device__ void attend_item(const Attend& a, const Parts& parts, int row, int he
 // Items are dealt to the blocks of any grid: heads of rows, and units of them where they are computed apart.
 template <int type>
 __device__ void attend(const Attend& a) {
-    const Parts parts(a);
-    const int units = parts.apart ? parts.units : 1;
+    const Parts parts(a, UNIT);
+    const int units = parts.apart ? parts.n : 1;
     const long long n = (long long)a.b->n_rows * a.heads * units;
     for (long long item = blockIdx.x; item < n; item += gridDim.x) {
         const int unit = int(item % units), head = int(item / units % a.heads), row = int(item / units / a.heads);
@@ -110,7 +110,7 @@ __device__ void attend(const Attend& a) {
 
 // Units that were computed apart, merged in order: a block takes one head of one row.
 __device__ void merge(const Attend& a) {
-    const Parts parts(a);
+    const Parts parts(a, UNIT);
     if (!parts.apart) return;
     const long long n = (long long)a.b->n_rows * a.heads;
     for (long long item = blockIdx.x; item < n; item += gridDim.x) {
@@ -136,5 +136,4 @@ __device__ void merge(const Attend& a) {
 }  // namespace
 
 KERNEL(attend_f32)(ATTEND_PARAMETERS) { attend<F32>(ATTEND_ARGUMENTS); }
-KERNEL(attend_q8_0)(ATTEND_PARAMETERS) { attend<Q8_0>(ATTEND_ARGUMENTS); }
 KERNEL(attend_merge)(ATTEND_PARAMETERS) { merge(ATTEND_ARGUMENTS); }

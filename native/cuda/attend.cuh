@@ -21,7 +21,8 @@ struct Attend {
     const Batch* b;
     const float* q;       // [rows][heads][k_dim]
     float* out;           // [rows][heads][v_dim]
-    float* parts;         // room for units that are computed apart: `n_parts` of them
+    float* parts;         // room for parts that are computed apart: `n_parts` of them
+    u32* done;            // zeros: how many parts of some queries are done, as many numbers as parts
     const float* sinks;   // [heads]: a score that has no value, or null
     const float* slopes;  // [heads]: how much a score falls with each position of distance, or null
     const float* table;   // [buckets][heads]: what is added to scores by their distance, or null
@@ -40,14 +41,14 @@ struct Attend {
 };
 
 #define ATTEND_PARAMETERS                                                                                             \
-    const Batch *b, const float *q, float *out, float *parts, const float *sinks, const float *slopes,                \
+    const Batch *b, const float *q, float *out, float *parts, u32 *done, const float *sinks, const float *slopes,     \
         const float *table, const int *buckets, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, \
         int v_room, int mask, int window, int temper_length, int temper_offset, int n_parts, int most, int stages,    \
         float scale, float softcap, float temper
 #define ATTEND_ARGUMENTS                                                                                             \
     Attend {                                                                                                         \
-        b, q, out, parts, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room, v_room, mask, \
-            window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper                      \
+        b, q, out, parts, done, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room, v_room, \
+            mask, window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper                \
     }
 
 __device__ __forceinline__ float power_of_2(float x) {
@@ -83,15 +84,20 @@ __device__ __forceinline__ float tempered(const Attend& a, int row) {
 }
 
 // A product of q and k, already scaled, as a score times log2(e). `distance`: how far the position is after the row.
-__device__ __forceinline__ float score_of(const Attend& a, float product, int head, int distance) {
+// Few models need it: it is a call, which takes no registers of the others.
+static __device__ __noinline__ float changed_score(const float* slopes, const float* table, const int* buckets,
+                                                   int heads, float softcap, float product, int head, int distance) {
     const int far = distance < 0 ? -distance : distance;
-    if (a.slopes != nullptr) product = __fmaf_rn(-a.slopes[head], float(far), product);
-    if (a.table != nullptr) {
-        const int bucket = a.buckets[(distance > 0 ? FARTHEST + 1 : 0) + min(far, FARTHEST)];
-        product = __fadd_rn(product, a.table[bucket * a.heads + head]);
+    if (slopes != nullptr) product = __fmaf_rn(-slopes[head], float(far), product);
+    if (table != nullptr) {
+        const int bucket = buckets[(distance > 0 ? FARTHEST + 1 : 0) + min(far, FARTHEST)];
+        product = __fadd_rn(product, table[bucket * heads + head]);
     }
-    if (a.softcap != 0.f) product = __fmul_rn(a.softcap, tanhf(__fdiv_rn(product, a.softcap)));
+    if (softcap != 0.f) product = __fmul_rn(softcap, tanhf(__fdiv_rn(product, softcap)));
     return __fmul_rn(product, LOG2_E);
+}
+__device__ __forceinline__ float score_of(const Attend& a, float product, int head, int distance) {
+    return changed_score(a.slopes, a.table, a.buckets, a.heads, a.softcap, product, head, distance);
 }
 
 // A maximum that can be subtracted even if there is none.
@@ -122,26 +128,26 @@ __device__ __forceinline__ float share_of(const Attend& a, const Softmax& s, int
     return __fdiv_rn(1.f, sum);
 }
 
-// Whether units are computed apart, and where. Rows of the batch have room one after another, or, where most rows are
-// of sequences that other kernels compute, each sequence for as many rows as this one takes.
+// Whether parts of `span` positions are computed apart, and where. Rows of the batch have room one after another, or,
+// where most rows are of sequences that other kernels compute, each sequence for as many rows as this one takes.
 struct Parts {
     bool apart, by_sequence;
-    int units;  // of the longest sequence
+    int span, n;  // n: parts of the longest sequence
 
-    __device__ explicit Parts(const Attend& a) {
-        units = (a.b->n_longest + UNIT - 1) / UNIT;
+    __device__ Parts(const Attend& a, int span) : span(span) {
+        n = (a.b->n_longest + span - 1) / span;
         const long long few = (long long)a.b->n_sequences * a.most;
         by_sequence = few < a.b->n_rows;
         const long long rows = by_sequence ? few : a.b->n_rows;
-        apart = units > 1 && rows * a.heads * units <= a.n_parts;
+        apart = n > 1 && rows * a.heads * n <= a.n_parts;
     }
-    __device__ float* at(const Attend& a, int row, int head, int unit) const {
-        long long place = row;
-        if (by_sequence) {
-            const int s = a.b->sequences[row];
-            place = (long long)s * a.most + row - a.b->offsets[s];
-        }
-        return a.parts + ((place * a.heads + head) * units + unit) * a.part_stride();
+    __device__ long long place(const Attend& a, int row) const {
+        if (!by_sequence) return row;
+        const int s = a.b->sequences[row];
+        return (long long)s * a.most + row - a.b->offsets[s];
+    }
+    __device__ float* at(const Attend& a, int row, int head, int part) const {
+        return a.parts + ((place(a, row) * a.heads + head) * n + part) * a.part_stride();
     }
 };
 

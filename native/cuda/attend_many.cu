@@ -1,15 +1,16 @@
-// attend over f16 caches for many rows of a sequence: a block takes 128 queries, the heads of one KV head of rows that
-// follow one another, and walks all their positions. A warp keeps 16 queries in registers. Bits are those of few rows.
+// attend over f16 and q8_0 caches for many rows of a sequence: a block takes 128 queries, the heads of one KV head of
+// rows that follow one another, and walks all their positions. A warp keeps 16 queries in registers. Bits are those of
+// few rows.
 #include "attend_mma.cuh"
 
-constexpr int WARPS = 8, QUERIES = 16 * WARPS, STAGES = 3;
+constexpr int WARPS = 8, MANY = QUERIES * WARPS, STAGES = 3;
 
 namespace {
 
-template <int K, int V>  // columns of a head of K and of V in the cache
+template <int type, int K, int V>  // columns of a head of K and of V, in whole 16
 struct Many {
     static constexpr int k_stride = 2 * K + 16, v_stride = 2 * V + 16;
-    static constexpr int q_bytes = QUERIES * k_stride, k_bytes = GROUP * k_stride, v_bytes = GROUP * v_stride;
+    static constexpr int q_bytes = MANY * k_stride, k_bytes = GROUP * k_stride, v_bytes = GROUP * v_stride;
 
     // Rows from `row` to `end` of sequence `s`.
     static __device__ __forceinline__ void attend(const Attend& a, u8* memory, int s, int row, int end, int kv_head) {
@@ -20,28 +21,26 @@ struct Many {
         const Seen range{min(early.first, late.first), max(early.last, late.last)};
         const int first = range.first / GROUP, last = range.last / GROUP;
         u8 *const q = memory, *const copies = memory + q_bytes;
+        const int k_room = type == F16 ? K : a.k_room, v_room = type == F16 ? V : a.v_room;
         auto copy = [&](int at) {
             if (at <= last) {
                 u8* const to = copies + at % STAGES * (k_bytes + v_bytes);
-                copy_group(to, entry.k, pages, a.kv_heads, kv_head, K, K, at, range, tid, WARPS * 32);
-                copy_group(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, V, V, at, range, tid, WARPS * 32);
+                copy_group<type>(to, entry.k, pages, a.kv_heads, kv_head, k_room, K, at, range, tid, WARPS * 32);
+                copy_group<type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, v_room, V, at, range, tid,
+                                 WARPS * 32);
             }
             copies_commit();
         };
-        __shared__ float all_times[QUERIES];
+        __shared__ float all_times[MANY];
         __syncthreads();  // whoever still reads what the rows before left
         for (int i = 0; i + 1 < STAGES; i++) copy(first + i);
 
-        // What all queries of the warp see, and what some do.
-        Seen inner{0, 1 << 30}, outer{1 << 30, -1};
-        for (int i = 0; i < 16; i++) {
-            const int at = warp * 16 + i;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = warp * 16 + 4 * i + lane / 8;
             const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
-            const float times = load_query(a, one, q + at * k_stride, lane);
-            if (lane == 0) all_times[at] = times;
-            if (one.range.first > one.range.last) continue;
-            inner = {max(inner.first, one.range.first), min(inner.last, one.range.last)};
-            outer = {min(outer.first, one.range.first), max(outer.last, one.range.last)};
+            const float times = load_query(a, one, q + at * k_stride, K, lane % 8);
+            if (lane % 8 == 0) all_times[at] = times;
         }
         __syncwarp();
         Query mine[2];  // g and g + 8 of the warp
@@ -50,6 +49,20 @@ struct Many {
             const int at = warp * 16 + g + 8 * half;
             mine[half] = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
             mine[half].times = all_times[at];
+        }
+        // What all queries of the warp see, and what some do.
+        Seen inner{0, 1 << 30}, outer{1 << 30, -1};
+        for (int half = 0; half < 2; half++) {
+            const Seen one = mine[half].range;
+            if (one.first > one.last) continue;
+            inner = {max(inner.first, one.first), min(inner.last, one.last)};
+            outer = {min(outer.first, one.first), max(outer.last, one.last)};
+        }
+        for (int i = 4; i < 32; i *= 2) {
+            inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
+            inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
+            outer.first = min(outer.first, __shfl_xor_sync(ALL_LANES, outer.first, i));
+            outer.last = max(outer.last, __shfl_xor_sync(ALL_LANES, outer.last, i));
         }
         u32 queries[K / 16][4];
 #pragma unroll
@@ -176,22 +189,26 @@ struct Many {
 };
 
 // A block takes `rows` rows of the batch, of one sequence after another. Late rows see the most: they come first.
-template <int K, int V>
+template <int type, int K, int V>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
-    const int rows = QUERIES / a.group();
+    const int rows = MANY / a.group();
     int row = (gridDim.x - 1 - blockIdx.x) * rows;
     const int end = min(row + rows, a.b->n_rows);
     while (row < end) {
         const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
-        if (!is_of_few(a, row)) Many<K, V>::attend(a, memory, s, row, after, blockIdx.y);
+        if (!is_of_few(a, row)) Many<type, K, V>::attend(a, memory, s, row, after, blockIdx.y);
         row = after;
     }
 }
 
 }  // namespace
 
-KERNEL(attend_many_64)(ATTEND_PARAMETERS) { attend<64, 64>(ATTEND_ARGUMENTS); }
-KERNEL(attend_many_80)(ATTEND_PARAMETERS) { attend<80, 80>(ATTEND_ARGUMENTS); }
-KERNEL(attend_many_96)(ATTEND_PARAMETERS) { attend<96, 96>(ATTEND_ARGUMENTS); }
-KERNEL(attend_many_128)(ATTEND_PARAMETERS) { attend<128, 128>(ATTEND_ARGUMENTS); }
+#define ATTEND_MANY(name, type)                                                                    \
+    KERNEL(attend_many_##name##_64)(ATTEND_PARAMETERS) { attend<type, 64, 64>(ATTEND_ARGUMENTS); } \
+    KERNEL(attend_many_##name##_80)(ATTEND_PARAMETERS) { attend<type, 80, 80>(ATTEND_ARGUMENTS); } \
+    KERNEL(attend_many_##name##_96)(ATTEND_PARAMETERS) { attend<type, 96, 96>(ATTEND_ARGUMENTS); } \
+    KERNEL(attend_many_##name##_128)(ATTEND_PARAMETERS) { attend<type, 128, 128>(ATTEND_ARGUMENTS); }
+
+ATTEND_MANY(f16, F16)
+ATTEND_MANY(q8_0, Q8_0)

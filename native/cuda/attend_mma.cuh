@@ -1,5 +1,6 @@
-// Attention over f16 caches on tensor cores. Its arithmetic, whichever kernel computes it:
-// - q as halves times a power of two of its head; scores are chains of m16n8k16 over 16 columns each, in order.
+// Attention over f16 and q8_0 caches on tensor cores. Its arithmetic, whichever kernel computes it:
+// - Numbers of a q8_0 cache are opened to halves. q as halves times a power of two of its head; scores are chains of
+// m16n8k16 over 16 columns each, in order.
 // - Groups of 64 positions that begin at multiples of 64: their maximum, powers of 2 as halves, the sum of these halves
 //   and the sums of V by chains over 16 positions each, in order.
 // - Groups are merged in order into their unit, units in order into the result.
@@ -8,7 +9,15 @@
 #include "attend.cuh"
 #include "mma.cuh"
 
+// A kernel that is only launched with blocks of so many threads.
+#ifdef WOOLLY_EMULATED
+#define KERNEL_OF(n_threads, name) KERNEL(name)
+#else
+#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
+#endif
+
 constexpr int GROUP = 64;
+constexpr int QUERIES = 16;        // rows of a product
 constexpr u32 ONES = 0x3C003C00u;  // two halves
 
 // Four matrices of 8 x 8 halves from shared memory: lane 8 i + j has the address of row j of matrix i. A lane gets two
@@ -63,22 +72,44 @@ __device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bo
     return {row, head, a.b->positions[row], seen(a, row), 0.f};
 }
 
-// The query's head as halves times a power of two; gives what products are to be multiplied by. By one warp.
-__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int lane) {
-    u32* words = reinterpret_cast<u32*>(to);
+// The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
+// load 128 columns before they wait for the first.
+__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
     const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
-    const bool is_one = one.range.first <= one.range.last;
+    const bool is_one = one.range.first <= one.range.last, are_pairs = a.k_dim % 2 == 0;
     const float temper = is_one ? tempered(a, one.row) : 0.f;
+    float2 x[8];
+    auto load = [&](int base) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int c = base + 2 * (lane + 8 * i);
+            x[i] = make_float2(0.f, 0.f);
+            if (!is_one || c >= a.k_dim) continue;
+            if (are_pairs)
+                x[i] = *reinterpret_cast<const float2*>(q + c);
+            else
+                x[i] = make_float2(q[c], c + 1 < a.k_dim ? q[c + 1] : 0.f);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
+    };
     float most = 0.f;
-    if (is_one)
-        for (int c = lane; c < a.k_dim; c += 32) most = fmaxf(most, fabsf(__fmul_rn(q[c], temper)));
-    for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
+        load(base);
+#pragma unroll
+        for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+    }
+    for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
     const int exponent = min(max(__float_as_int(most) >> 23, 9), 253);  // the largest becomes 256 to 512
     const float up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
-    for (int c = 2 * lane; c < a.k_room; c += 64) {
-        const float x = is_one && c < a.k_dim ? __fmul_rn(__fmul_rn(q[c], temper), up) : 0.f;
-        const float y = is_one && c + 1 < a.k_dim ? __fmul_rn(__fmul_rn(q[c + 1], temper), up) : 0.f;
-        words[c / 2] = to_halves(x, y);
+    for (int base = 0; base < columns; base += 128) {
+        if (base > 0) load(base);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int c = base + 2 * (lane + 8 * i);
+            if (c < columns)
+                *reinterpret_cast<u32*>(to + 2 * c) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
+        }
     }
     return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
 }
@@ -91,25 +122,118 @@ __device__ __forceinline__ float score_at(const Attend& a, const Query& one, flo
     return is_plain ? x : score_of(a, x, one.head, position - one.at);
 }
 
-// Starts the copy of a group of positions of K or V; zeros where no query sees, for a sum must not meet rubbish.
+// Eight whole numbers of a q8_0 cache as halves.
+__device__ __forceinline__ Words4 opened(Words2 numbers, float scale) {
+    u32 out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 word = (i < 2 ? numbers.x : numbers.y) >> (16 * (i % 2));
+        out[i] = to_halves_saturated(__fmul_rn(float((signed char)(word)), scale),
+                                     __fmul_rn(float((signed char)(word >> 8)), scale));
+    }
+    return Words4{out[0], out[1], out[2], out[3]};
+}
+
+// Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum
+// must not meet rubbish. What is opened on the way is there at once.
+template <int type>
 __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
                                            int room, int columns, int group, Seen range, int tid, int n_threads) {
+    constexpr int at_once = type == F16 ? 1 : 4;  // loads before the first of them is waited for
     const int per_row = columns / 8, stride = stride_of(columns);
     const int rows = n_threads / per_row, rest = n_threads % per_row;
     const u8* heads[GROUP / PAGE];
     for (int i = 0; i < GROUP / PAGE; i++) {
         const int from = group * GROUP + i * PAGE;
         const int page = from <= range.last && from + PAGE > range.first ? pages[from / PAGE] : 0;
-        heads[i] = head_of<F16>(entry, page, kv_heads, kv_head, room);
+        heads[i] = head_of<type>(entry, page, kv_heads, kv_head, room);
     }
     for (int row = tid / per_row, c = tid % per_row; row < GROUP;) {
-        const int p = group * GROUP + row;
-        u8* const into = to + row * stride + c * 16;
-        if (p >= range.first && p <= range.last)
-            copy16(into, (row < PAGE ? heads[0] : heads[1]) + (p % PAGE * room + c * 8) * 2);
-        else
-            *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
-        row += rows, c += rest;
-        if (c >= per_row) c -= per_row, row++;
+        Words2 numbers[at_once];
+        float scales[at_once];
+        u8* into[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int p = group * GROUP + row;
+            const u8* const head = row < PAGE ? heads[0] : heads[1];
+            const bool is_seen = row < GROUP && p >= range.first && p <= range.last;
+            into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr;
+            if (type == F16) {
+                if (is_seen)
+                    copy16(into[i], head + (p % PAGE * room + c * 8) * 2);
+                else
+                    *reinterpret_cast<Words4*>(into[i]) = Words4{0, 0, 0, 0};
+            } else {
+                numbers[i] = Words2{0, 0}, scales[i] = 0.f;
+                if (is_seen) {
+                    numbers[i] = *reinterpret_cast<const Words2*>(head + p % PAGE * room + c * 8);
+                    scales[i] = reinterpret_cast<const float*>(head + PAGE * room)[p % PAGE * (room / 32) + c / 4];
+                }
+            }
+            row += rows, c += rest;
+            if (c >= per_row) c -= per_row, row++;
+        }
+#pragma unroll
+        for (int i = 0; type != F16 && i < at_once; i++)
+            if (into[i] != nullptr) *reinterpret_cast<Words4*>(into[i]) = opened(numbers[i], scales[i]);
+    }
+}
+
+// Whether this block is the last of n that call it for the same number, which is 0 again afterwards. What the others
+// wrote before is there for it.
+static __device__ bool is_last_of(int n, u32* done, bool& is_last) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(done, 1u) == u32(n - 1);
+        if (is_last) *done = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
+// All parts of the queries, merged in order: groups into units where they are apart, units into the result.
+static __device__ void merge_parts(const Attend& a, const Parts& parts, const Query* queries, int tid, int n_threads) {
+    constexpr int at_once = 8;  // loads before the first of them is waited for
+    const int chunks = (a.v_dim + 3) / 4;
+    for (int i = tid; i < QUERIES * chunks; i += n_threads) {
+        const Query one = queries[i / chunks];
+        if (one.range.first > one.range.last) continue;
+        const int c = i % chunks * 4, first = one.range.first / parts.span, last = one.range.last / parts.span;
+        const float* from = parts.at(a, one.row, one.head, 0);
+        Softmax all, unit;
+        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), of_unit = sum;
+        auto add = [](float4& to, Softmax& s, float top, float total, const float4& x) {
+            float mine, others;
+            s.merge(top, total, mine, others);
+            to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
+            to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
+        };
+        for (int p = first; p <= last; p += at_once) {
+            float2 softmaxes[at_once];
+            float4 values[at_once];
+#pragma unroll
+            for (int j = 0; j < at_once; j++)
+                if (p + j <= last) {
+                    const float* part = from + (long long)(p + j) * a.part_stride();
+                    softmaxes[j] = __ldcg(reinterpret_cast<const float2*>(part));
+                    values[j] = __ldcg(reinterpret_cast<const float4*>(part + 4 + c));
+                }
+#pragma unroll
+            for (int j = 0; j < at_once; j++) {
+                if (p + j > last) continue;
+                add(of_unit, unit, softmaxes[j].x, softmaxes[j].y, values[j]);
+                if (parts.span < UNIT && (p + j) % (UNIT / GROUP) != UNIT / GROUP - 1 && p + j != last) continue;
+                add(sum, all, unit.top, unit.sum, of_unit);
+                unit = Softmax(), of_unit = make_float4(0.f, 0.f, 0.f, 0.f);
+            }
+        }
+        const float share = share_of(a, all, one.head);
+        float* to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim + c;
+        to[0] = __fmul_rn(sum.x, share);
+        if (c + 1 < a.v_dim) to[1] = __fmul_rn(sum.y, share);
+        if (c + 2 < a.v_dim) to[2] = __fmul_rn(sum.z, share);
+        if (c + 3 < a.v_dim) to[3] = __fmul_rn(sum.w, share);
     }
 }

@@ -64,22 +64,25 @@ def _attend(e: Emitter, step: Step) -> None:
     n_parts = PART_BYTES // part_bytes
     parts = e.scratch("attention parts", n_parts * part_bytes)
     grid = 8 * e.device.n_processors
-    if e.kv_type != "f16":
+    if e.kv_type == "f32":  # which is asked for by those who want no rounding: without tensor cores
         arguments = _arguments(e, step, parts, n_parts, _ALL_ROWS, 0)
-        e.launch(f"attend_{e.kv_type}", grid, 128, *arguments)
+        e.launch("attend_f32", grid, 128, *arguments)
         e.launch("attend_merge", grid, 128, *arguments)
         return
     stages, shared = _few_memory(entry, e.device.shared_bytes)
     group = e.width(step.inputs[0]) // entry.k_dim // entry.heads
     many = _many_memory(entry, group, e.device.shared_bytes)
     arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
-    columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
-    if many:
-        tiles = Rows(0, per=QUERIES // group), entry.heads
-        kernel = f"attend_many_{room(entry.k_dim, 'f16')}"
-        e.launch(kernel, tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1)
-    e.launch(f"attend_few_{columns}", grid, 128, *arguments, shared=shared)
-    e.launch("attend_merge", grid, 128, *arguments)
+    if not many:
+        columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
+        e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared)
+        return
+    columns = room(entry.k_dim, "f16")
+    tiles = Rows(0, per=QUERIES // group), entry.heads
+    e.launch(f"attend_many_{e.kv_type}_{columns}", tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1)
+    # One block on each processor holds a whole unit of K and V.
+    units = (16 + 2 * 256) * (2 * columns + 16)
+    e.launch(f"attend_units_{e.kv_type}_{columns}", e.device.n_processors, 256, *arguments, shared=units)
 
 
 def _many_memory(entry: Paged, group: int, most: int) -> int:
@@ -113,6 +116,7 @@ def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, 
         e.value(step.inputs[0]),
         e.value(step.output),
         parts,
+        e.array(f"parts done of {n_parts}", 4 * n_parts, lambda: np.zeros(n_parts, np.uint32)),
         e.vector(sinks[0]) if sinks else _NONE,
         e.array(f"slopes {alibi} {heads}", 4 * heads, lambda: _slopes(alibi, heads)) if alibi else _NONE,
         e.vector(tables[0]) if tables else _NONE,
