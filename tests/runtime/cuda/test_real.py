@@ -1,0 +1,25 @@
+"""The CUDA backend on a real GPU: `python -m pytest -m gpu tests/runtime/cuda`."""
+
+import pytest
+
+from tests.runtime.cuda import real
+from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.program import CudaBackend
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    """Held open, so that programs share its context."""
+    device = open_device()
+    yield device
+    device.close()
+
+
+CHECKS = dict(check for ring in (real.ops, real.rows, real.engine) for check in ring(CudaBackend()))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_check_holds(name):
+    CHECKS[name]()
