@@ -3,19 +3,30 @@
 
 // Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
 // each row's power of two. One block for each row.
-KERNEL_MANY(512, 3, linear_prepare)
-(const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
- u16* prepared, float* backs) {
+template <int HELD>
+__device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
+                                        float eps, int n_columns, int n_stride, u16* prepared, float* backs) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
     let_next_kernel_begin();
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
-    RowHalver<2> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    RowHalver<HELD> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
     const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
         *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
     });
     if (threadIdx.x == 0) backs[row] = back;
+}
+KERNEL_MANY(512, 3, linear_prepare)
+(const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
+ u16* prepared, float* backs) {
+    prepare<2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+}
+// The same of rows of more than 4096 columns.
+KERNEL_OF(512, linear_prepare_long)
+(const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
+ u16* prepared, float* backs) {
+    prepare<7>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
 }
 
 // Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128

@@ -23,7 +23,8 @@ _NULL = Address(0)
 # Constants of linear_row.cu and linear_wide.cu.
 _WARPS = 16
 _ROW_FIXED = 2048 + 2 * 16 * 16 * 16 * 4  # barriers, reductions and sums
-_MOST_STAGES = 4
+# Bytes of tiles under way to a multiprocessor that keep memory busy. More delay the rows that a kernel waits for.
+_UNDER_WAY = 72 << 10
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
@@ -191,7 +192,8 @@ def _tiled(e: Emitter, rows: _Input, tiles: Tiles, matrices: _Matrices, finish: 
 
 def _groups(e: Emitter, rows: _Input, tiles: Tiles) -> list[int]:
     """Rows that the kernel of few rows takes at once: as many as leave shared memory for the stream of tiles."""
-    return [n for n in (1, 2, 4, 8) if n == 1 or _stages(e, rows, _tile_bytes(tiles), n) >= 2]
+    n_bytes = _tile_bytes(tiles)
+    return [n for n in (1, 2, 4, 8) if n == 1 or _stages(e, rows, n_bytes, n) == _stages(e, rows, n_bytes, 1)]
 
 
 def _prepared(e: Emitter, rows: _Input) -> tuple[Address, Address, int]:
@@ -208,13 +210,14 @@ def _prepare(e: Emitter, rows: _Input, all_tiles: Sequence[Tiles]) -> None:
     prepared, backs, stride = _prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, prepared, backs)
-    e.launch("linear_prepare", Rows(kind), 512, *args, least=2, kind=kind, early=True)
+    kernel = "linear_prepare" if n <= 4096 else "linear_prepare_long"
+    e.launch(kernel, Rows(kind), 512, *args, least=2, kind=kind, early=True)
 
 
 def _stages(e: Emitter, rows: _Input, n_bytes: int, n_group: int) -> int:
     """Tiles that each warp has under way beside the rows of a group."""
     left = e.device.shared_bytes - _ROW_FIXED - rows.n_tiles * 512 * n_group
-    return min(_MOST_STAGES, left // (_WARPS * n_bytes))
+    return min(-(-_UNDER_WAY // (_WARPS * n_bytes)), left // (_WARPS * n_bytes))
 
 
 def _few(
@@ -308,8 +311,11 @@ def _many_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...],
 
 
 def _splits(n_high: int, n_processors: int) -> int:
-    """Parts of the slices that blocks share, if there are too few rows of weights for all multiprocessors."""
-    n = 1
-    while n < 8 and 2 * n * n_high <= n_processors:
-        n *= 2
-    return n
+    """Parts of the slices that blocks share, if there are too few rows of weights for all multiprocessors.
+
+    The fewest that leave the longest block the least. More rows than multiprocessors are not split: the sums of slices
+    would have to be read once more.
+    """
+    if n_high > n_processors:
+        return 1
+    return min((1, 2, 4, 8), key=lambda n: -(-n_high * n // n_processors) / n)
