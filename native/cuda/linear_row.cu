@@ -16,10 +16,9 @@ constexpr int MOST_EARLY = 2;
 constexpr int HELD_SUMS = 16;
 
 // Tiles on their way to one warp, stage by stage.
-template <int n_bytes>
 struct Ring {
     u8* memory;
-    int n_stages;
+    int n_stages, stage_bytes;
 #if WOOLLY_BULK
     u32 barriers;
     u64 policy;
@@ -36,15 +35,15 @@ struct Ring {
 #endif
     }
     // All lanes call it, with null if nothing is left to fetch.
-    __device__ __forceinline__ void fetch(int stage, const u8* tile, int lane) {
+    __device__ __forceinline__ void fetch(int stage, const u8* tile, int n_bytes, int lane) {
 #if WOOLLY_BULK
         if (lane == 0 && tile != nullptr) {
             barrier_expect(barriers + stage * 8, n_bytes);
-            bulk_copy(shared_address(memory + stage * n_bytes), tile, n_bytes, barriers + stage * 8, policy);
+            bulk_copy(shared_address(memory + stage * stage_bytes), tile, n_bytes, barriers + stage * 8, policy);
         }
 #else
         if (tile != nullptr)
-            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * n_bytes + i, tile + i);
+            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * stage_bytes + i, tile + i);
         copies_commit();
 #endif
     }
@@ -78,12 +77,15 @@ struct Cursor {
     }
 };
 
-template <class T>
+// The third matrix may be of another kind, U.
+template <class T, class U>
 __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const float* x, int x_stride,
                                            const float* norm, float eps, int n_columns, const Matrix (&all)[3],
                                            int head_bytes, int y_stride, const Finish& finish, const Prepared& prepared,
                                            int n_group, int n_stages) {
-    typedef Tile<T> Opener;
+    constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
+    constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
+    auto bytes_of = [](int which) { return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes; };
     DYNAMIC_SHARED(shared);
     const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
     const int n_strips = all[0].n_strips + all[1].n_strips + all[2].n_strips;
@@ -100,9 +102,10 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
     u8* halves = shared + 2048;
     float* sums = reinterpret_cast<float*>(halves + n_tiles * 512 * n_group);
     u8* rings = reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * 16);
-    Ring<Opener::bytes> ring;
-    ring.memory = rings + warp * n_stages * Opener::bytes;
+    Ring ring;
+    ring.memory = rings + warp * n_stages * STAGE_BYTES;
     ring.n_stages = n_stages;
+    ring.stage_bytes = STAGE_BYTES;
 #if WOOLLY_BULK
     ring.barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
 #endif
@@ -117,6 +120,7 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
     Cursor ahead;
     int at = 0;
     const u8* next = nullptr;
+    int next_bytes = 0;
     auto seek = [&]() {  // the first tile of the next slice that has any
         for (; at < n_mine; at++) {
             ahead.seek(at, warp, n_tiles);
@@ -125,13 +129,14 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
         int which;
         const int strip = strip_of(at, which);
         const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
-        next = at >= n_mine ? nullptr
-                            : tiles + u64(head) * head_bytes + (u64(strip) * n_tiles + ahead.tile) * Opener::bytes;
+        next_bytes = bytes_of(which);
+        next =
+            at >= n_mine ? nullptr : tiles + u64(head) * head_bytes + (u64(strip) * n_tiles + ahead.tile) * next_bytes;
     };
     auto fetch = [&](int stage) {
-        ring.fetch(stage, next, lane);
+        ring.fetch(stage, next, next_bytes, lane);
         if (next == nullptr) return;
-        next += Opener::bytes;
+        next += next_bytes;
         if (++ahead.tile == ahead.end) at++, seek();
     };
     seek();
@@ -215,7 +220,7 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
         float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0;
         if (is_mine) {
             const float* factors = reinterpret_cast<const float*>(m.tiles + u64(head) * head_bytes +
-                                                                  u64(m.n_strips) * n_tiles * Opener::bytes);
+                                                                  u64(m.n_strips) * n_tiles * bytes_of(which));
             factor[0] = factors[strip * 16 + e];
             if (biases[0] != nullptr) bias[0] = biases[0][out];
             if (finish.epilogue == GLU) {
@@ -227,8 +232,9 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
 
         for (int i = first; i < last; i++) {
             float acc[4] = {0, 0, 0, 0};
-            auto product = [&](auto&& columns) {
-                const u8* tile = ring.memory + stage * Opener::bytes;
+            auto product = [&](auto opener, auto&& columns) {
+                typedef decltype(opener) Opener;
+                const u8* tile = ring.memory + stage * STAGE_BYTES;
                 ring.wait(stage, phase);
                 const typename Opener::Scales scales = Opener::scales(tile, lane);
                 Words4 two = {};
@@ -244,17 +250,25 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
                 if (++stage == n_stages) stage = 0, phase ^= 1;
             };
             int slice = warp;
-            if (is_one) {
-                product([&](int k32) { return kept[k32]; });
-            } else {
+            auto products = [&](auto opener) {
+                if (is_one) {
+                    product(opener, [&](int k32) { return kept[k32]; });
+                    return;
+                }
                 Cursor c;
                 c.seek(i, warp, n_tiles);
                 slice = c.slice;
                 for (; c.tile < c.end; c.tile++) {
                     const u8* b = mine + c.tile * 512 * n_group;
-                    product([&](int k32) { return *reinterpret_cast<const Words4*>(b + k32 * 64 * n_group); });
+                    product(opener, [&](int k32) { return *reinterpret_cast<const Words4*>(b + k32 * 64 * n_group); });
                 }
-            }
+            };
+            int kind_of_strip = 0;
+            if (IS_MIXED) strip_of(i, kind_of_strip);
+            if (kind_of_strip == 2)
+                products(Tile<U>());
+            else
+                products(Tile<T>());
             float* sum = held + ((i - first) * N_SLICES + slice) * 16 * n_group + 2 * t * 16 + g;
             if (2 * t < n_rows) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_rows) sum[16] = acc[1], sum[24] = acc[3];
@@ -279,20 +293,24 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
 }  // namespace
 
 // Values [rows][columns of x] to up to three values. grid: blocks that share the strips, heads, groups of rows.
-#define LINEAR_ROW(name, Type)                                                                                        \
-    KERNEL_OF(512, linear_row__##name)                                                                                \
-    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,         \
-     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, const u16* prepared_x,                    \
-     const float* prepared_backs, int prepared_stride, int n_group, int n_stages) {                                   \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                             \
-        const Finish finish = FINISH_OF;                                                                              \
-        const Prepared prepared = {prepared_x, prepared_backs, prepared_stride};                                      \
-        linear_row<Type>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, prepared, \
-                         n_group, n_stages);                                                                          \
+#define LINEAR_ROW_MIXED(name, Type, Other)                                                                        \
+    KERNEL_OF(512, linear_row__##name)                                                                             \
+    (const Batch* batch, int kind, const float* x, int x_stride, const float* norm, float eps, int n_columns,      \
+     MATRIX(0), MATRIX(1), MATRIX(2), int head_bytes, int y_stride, FINISH, const u16* prepared_x,                 \
+     const float* prepared_backs, int prepared_stride, int n_group, int n_stages) {                                \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
+        const Finish finish = FINISH_OF;                                                                           \
+        const Prepared prepared = {prepared_x, prepared_backs, prepared_stride};                                   \
+        linear_row<Type, Other>(batch, kind, x, x_stride, norm, eps, n_columns, all, head_bytes, y_stride, finish, \
+                                prepared, n_group, n_stages);                                                      \
     }
+#define LINEAR_ROW(name, Type) LINEAR_ROW_MIXED(name, Type, Type)
 #define LINEAR_ROW_OF(name, Type) LINEAR_ROW(name, Type)
 #ifdef WOOLLY_TYPE
 LINEAR_ROW_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #else
 TILE_TYPES(LINEAR_ROW)
+// Files of mixed types have q and k of one kind and v of the other.
+LINEAR_ROW_MIXED(q4_k_q6_k, Q4_K, Q6_K)
+LINEAR_ROW_MIXED(q5_k_q6_k, Q5_K, Q6_K)
 #endif

@@ -5,9 +5,9 @@ import pytest
 
 import tests.cases.ops
 from tests.cases.arithmetic import linear_bound
-from tests.cases.ops import CASES, N_PAGES, Case
+from tests.cases.ops import CASES, N_PAGES, N_TOKENS, Case
 from tests.cases.scans import ALL
-from tests.cases.weights import Raw
+from tests.cases.weights import Raw, random_weight
 from tests.runtime.cuda.cases import check
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.harness import CaseProgram
@@ -62,3 +62,34 @@ def test_a_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
     for n, values in rows.items():
         np.testing.assert_array_equal(values, rows[20][:n])
     np.testing.assert_array_equal(last[0], rows[20][19])
+
+
+@pytest.mark.parametrize(("type", "n_columns"), [(GGMLType.Q4_K, 4096), (GGMLType.Q5_K, 512)])
+def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
+    """q and k of one kind and v of Q6_K: few rows go through one kernel, many through one for each kind."""
+
+    def make(rng):
+        kinds = {"q": (type, 24), "k": (type, 8), "v": (GGMLType.Q6_K, 24)}
+        matrices = {f"{name}.weight": random_weight(rng, *kind, n_columns) for name, kind in kinds.items()}
+        return {"x.weight": random_weight(rng, GGMLType.F32, N_TOKENS, n_columns)} | matrices
+
+    def build(p):
+        x = p.embed("x")
+        values = [p.linear(x, name) for name in "qkv"]
+        return p.join(p.join(values[0], values[1]), values[2])
+
+    case = Case("two kinds", "join", make, build, "linears")
+    device, tensors = EmulatedDevice(), case.tensors()
+    with case.open(tmp_path) as file:
+        plan = fuse(case.plan(file))
+        program = CaseProgram(device, plan, file.tensors)
+        assert any(launch.kernel.endswith("_q6_k") for launches in program.emitter.launches for launch in launches)
+        state = program.new_state(N_PAGES, N_PAGES)
+        rows = {n: program.run(Batch.of([(np.arange(n), 0, [0])], range(n)), state).copy() for n in (1, 3, 9)}
+    device.close()
+    x = tensors["x.weight"].values()[:9]
+    want = np.concatenate([x @ tensors[f"{name}.weight"].values().T for name in "qkv"], axis=1)
+    bound = np.concatenate([bound_of_halves(x, tensors[f"{name}.weight"]) for name in "qkv"], axis=1)
+    assert (np.abs(rows[9] - want) <= bound).all()
+    for n in (1, 3):
+        np.testing.assert_array_equal(rows[n], rows[9][:n])

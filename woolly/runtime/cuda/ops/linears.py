@@ -139,9 +139,12 @@ def _per_head_linear(e: Emitter, step: Step) -> None:
     _products(e, rows, [_Product(weight, _NULL, e.value(step.output))], _Finish())
 
 
+_Groups = dict[str, list[tuple[Tiles, _Product]]]  # by the kind of tiles
+
+
 def _products(e: Emitter, rows: _Input, products: Sequence[_Product], finish: _Finish) -> None:
     """Matrices of one type go together, three at most."""
-    groups: dict[str, list[tuple[Tiles, _Product]]] = {}
+    groups: _Groups = {}
     for product in products:
         if product.weight.type == GGMLType.F32:
             _plain(e, rows, product, finish)
@@ -149,10 +152,37 @@ def _products(e: Emitter, rows: _Input, products: Sequence[_Product], finish: _F
             tiles = tiles_of(e, product.weight)
             groups.setdefault(tiles.kind, []).append((tiles, product))
     _prepare(e, rows, [group[0][0] for group in groups.values()])
+    if rows.heads == 1 and _is_mixed(groups):
+        _mixed(e, rows, groups, finish)
+        return
     for group in groups.values():
         for i in range(0, len(group), 3):
             matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in group[i : i + 3])
             _tiled(e, rows, group[0][0], matrices, finish)
+
+
+def _is_mixed(groups: _Groups) -> bool:
+    """Whether a kernel of few rows takes all matrices at once: q and k of one kind, v of q6_k."""
+    sizes = {kind: len(group) for kind, group in groups.items()}
+    return sizes.pop("q6_k", 0) == 1 and sizes in ({"q4_k": 2}, {"q5_k": 2})
+
+
+def _mixed(e: Emitter, rows: _Input, groups: _Groups, finish: _Finish) -> None:
+    """Few rows by one kernel, whose last matrix is of the second kind; many rows kind by kind."""
+    first = next(group for kind, group in groups.items() if kind != "q6_k")
+    pairs = [*first, *groups["q6_k"]]
+    matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in pairs)
+    flat = tuple(arg for m in matrices for arg in m)
+    n_strips, largest = sum(m[4] for m in matrices), groups["q6_k"][0][0]
+    sizes, least = _groups(e, rows, largest), 1
+    for n_group in sizes:
+        n_stages = _stages(e, rows, _tile_bytes(largest), n_group)
+        kernel = f"linear_row__{first[0][0].kind}_q6_k"
+        _few(e, rows, largest, n_strips, flat, finish, n_group, n_stages, least, n_group, kernel)
+        least = n_group + 1
+    for part in (matrices[:2], matrices[2:]):
+        tiles = first[0][0] if len(part) == 2 else largest
+        _many(e, rows, tiles, part, _flat(part), finish, least)
 
 
 def _plain(e: Emitter, rows: _Input, product: _Product, finish: _Finish) -> None:
@@ -178,7 +208,7 @@ _Matrices = tuple[tuple[Address, Address, Address, int, int], ...]
 def _tiled(e: Emitter, rows: _Input, tiles: Tiles, matrices: _Matrices, finish: _Finish) -> None:
     """Matrices of tiles of one kind, by kernels for each number of rows."""
     n_strips, n_bytes = sum(m[4] for m in matrices), _tile_bytes(tiles)
-    flat = tuple(arg for m in (*matrices, *[(_NULL, _NULL, _NULL, 0, 0)] * (3 - len(matrices))) for arg in m)
+    flat = _flat(matrices)
     sizes = _groups(e, rows, tiles)
     least = 1
     for n_group in sizes:
@@ -188,6 +218,11 @@ def _tiled(e: Emitter, rows: _Input, tiles: Tiles, matrices: _Matrices, finish: 
         least = most + 1
     if rows.heads == 1:
         _many(e, rows, tiles, matrices, flat, finish, least)
+
+
+def _flat(matrices: _Matrices) -> tuple[Address | int, ...]:
+    """Arguments MATRIX(0), MATRIX(1) and MATRIX(2) of the kernels."""
+    return tuple(arg for m in (*matrices, *[(_NULL, _NULL, _NULL, 0, 0)] * (3 - len(matrices))) for arg in m)
 
 
 def _groups(e: Emitter, rows: _Input, tiles: Tiles) -> list[int]:
@@ -231,6 +266,7 @@ def _few(
     n_stages: int,
     least: int,
     most: int,
+    kernel: str = "",
 ) -> None:
     n, heads, kind = rows.n_columns, rows.heads, rows.kind
     n_bytes = _tile_bytes(tiles)
@@ -238,7 +274,7 @@ def _few(
     prepared = _prepared(e, rows) if n_group > 1 and heads == 1 else (_NULL, _NULL, 0)
     shared = _ROW_FIXED + rows.n_tiles * 512 * n_group + _WARPS * n_stages * n_bytes
     e.launch(
-        f"linear_row__{tiles.kind}",
+        kernel or f"linear_row__{tiles.kind}",
         (min(e.device.n_processors, n_strips), heads, Rows(kind, n_group)),
         512,
         *(kind, rows.x, n * heads, rows.norm, rows.eps, n, *flat, tiles.stride, stride, *finish.args),
