@@ -20,6 +20,7 @@ SLOW = (
     "tests/cli/test_screen.py::test_the_table_of_bench",
     "tests/cli/test_usage.py",
     "tests/cli/test_why.py",
+    "tests/cluster/test_pipeline.py",
     "tests/docs/test_blocks.py::test_the_blocks_of_a_page_run_in_order",
     "tests/engine/test_speculation.py",
     "tests/engine/test_together.py",
