@@ -58,14 +58,14 @@ def counts(port: int) -> dict[str, float]:
 
 
 @contextmanager
-def listening() -> Iterator[str]:
-    """A replica that waits for a front; gives its address."""
+def listening() -> Iterator[tuple[str, int]]:
+    """A replica that waits for a front; gives its address and its process."""
     main = "from woolly.cli import main; main()"
     command = [sys.executable, "-u", "-c", main, "cluster", "replica", "--listen", f"{HOST}:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().split()[-1]
+            yield process.stdout.readline().split()[-1], process.pid
         finally:
             process.terminate()
 
@@ -76,11 +76,11 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
     threads = ("-t", str(options.threads), "-c", "2048", "--no-webui")
     os.environ["WOOLLY_CLUSTER_SECRET"] = secrets.token_hex(16)
     with ExitStack() as stack:
-        replica = stack.enter_context(listening())
-        ports = {
-            "alone": stack.enter_context(serving(options.model, *threads))[0],
-            "front": stack.enter_context(serving(options.model, *threads, "--replicas", "0", "--join", replica))[0],
-        }
+        address, replica = stack.enter_context(listening())
+        alone = stack.enter_context(serving(options.model, *threads))
+        front = stack.enter_context(serving(options.model, *threads, "--replicas", "0", "--join", address))
+        ports = {"alone": alone[0], "front": front[0]}
+        processes = {"alone": [alone[1]], "front": [front[1], replica]}
         number = 0
         for round in range(options.rounds + 1):
             for name, port in sorted(ports.items(), reverse=bool(round % 2)):
@@ -90,22 +90,32 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
                         number += 1
                         wish = {"max_tokens": options.tokens, "seed": number, "ignore_eos": True}
                         bodies.append({"prompt": PROMPT.format(number), **wish})
+                    before = cpu_seconds(processes[name])
                     started = time.perf_counter()
                     answers = await asyncio.gather(*(complete(HOST, port, body) for body in bodies))
                     seconds = time.perf_counter() - started
+                    used = cpu_seconds(processes[name]) - before
                     if round:  # the first one warms up
                         own = found.setdefault(f"{clients} clients", {})
                         own.setdefault(f"{name} first ms", []).append(
                             1000 * statistics.median(one.first - one.started for one in answers)
                         )
                         own.setdefault(f"{name} tokens/s", []).append(options.tokens * clients / seconds)
+                        own.setdefault(f"{name} cpu ms/token", []).append(1000 * used / options.tokens / clients)
     told: dict[str, Any] = {}
     for clients, own in found.items():
         middle = {name: round_(statistics.median(values)) for name, values in sorted(own.items())}
         middle["added ms to the first token"] = round_(middle["front first ms"] - middle["alone first ms"])
         middle["lost throughput %"] = round_(100 * (1 - middle["front tokens/s"] / middle["alone tokens/s"]))
+        middle["added cpu ms/token"] = round_(middle["front cpu ms/token"] - middle["alone cpu ms/token"])
         told[clients] = middle
     return told
+
+
+def cpu_seconds(processes: list[int]) -> float:
+    """What processes have computed so far: the one figure that a busy machine hardly changes."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes]
+    return sum(int(own[11]) + int(own[12]) for own in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def round_(number: float) -> float:

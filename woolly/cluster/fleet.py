@@ -26,6 +26,7 @@ _MOST_LOST = 3  # replicas that one request may lose before it is taken to be th
 _LONGEST_PAUSE = 30.0  # seconds before a replica that fails again and again is started once more
 _SOUND = 30.0  # seconds after which a replica that gave nothing and was lost counts as one that worked
 _CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
+_PAUSED = 0.5  # seconds without a look at the replicas that are not held against them
 _TURN = 0.05  # seconds between two looks at the replicas
 
 
@@ -239,6 +240,7 @@ class Fleet:
         self._changed.notify_all()
 
     def _watch(self) -> None:
+        before = time.monotonic()
         while True:
             now = time.monotonic()
             silent: list[Member] = []
@@ -246,6 +248,8 @@ class Fleet:
                 if self._is_closed:
                     return
                 for member in self._members.values():
+                    if now - before > _PAUSED:  # this process slept, or had no core: the silence was its own
+                        member.heard += now - before
                     if member.state not in ("ready", "leaving") or member.started is None:
                         continue
                     if now - member.heard > self._stall:
@@ -259,6 +263,7 @@ class Fleet:
             for member in silent:
                 self.counts["stalled"] += 1
                 self._gone(member, f"it was silent for {self._stall:g} seconds")
+            before = now
             time.sleep(_TURN)
 
     def _gone(self, member: Member, reason: str) -> None:
