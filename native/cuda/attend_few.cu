@@ -88,12 +88,16 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
     Softmax all[2], unit[2];  // of queries g and g + 8
     float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
     for (int at = first; at <= last; at++) {
+        if (a.stages == 1) {  // little shared memory: what is computed with gives way to what comes
+            __syncthreads();
+            copy(at);
+        }
         if (a.stages > 2)
             copies_wait<1>();
         else
             copies_wait<0>();
         __syncthreads();
-        copy(at + a.stages - 1);
+        if (a.stages > 1) copy(at + a.stages - 1);
         const u8* const k = copies + at % a.stages * (k_bytes + v_bytes);
         const u8* const v = is_inside ? k : k + k_bytes;
 

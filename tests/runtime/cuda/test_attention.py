@@ -10,6 +10,7 @@ from tests.cases.ops import N_PAGES, N_TOKENS, Case, _both, _tables, expected
 from tests.cases.weights import random_weight
 from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
 from tests.runtime.cuda.harness import CaseProgram
+from woolly.errors import UnsupportedError
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
@@ -134,3 +135,18 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
                 at = sum(counts[s] for s in taken[: taken.index(0)])
                 np.testing.assert_array_equal(got[at : at + counts[0]], whole[first[0] : first[0] + counts[0]])
                 first = [a + b for a, b in zip(first, counts, strict=True)]
+
+
+def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
+    case = _attention("rows-little", 576, 2, "none", "f16", kv_heads=1, v_dim=512, v_in_k=True)
+    batches = [Batch.of([(TEXTS[0][:70], 0, [2, 0, 1])]), Batch.of([(TEXTS[0][70:72], 70, [2, 0, 1])])]
+    with case.open(tmp_path) as file:
+        results = []
+        for kilobytes in (227, 99):
+            monkeypatch.setattr(EmulatedDevice, "shared_bytes", kilobytes << 10)
+            attention = Attention(case, file, 3)
+            results.append(np.concatenate([attention.run(batch) for batch in batches]))
+        np.testing.assert_array_equal(*results)
+        monkeypatch.setattr(EmulatedDevice, "shared_bytes", 48 << 10)
+        with pytest.raises(UnsupportedError, match="heads of 576 needs 91 KB of shared memory, but the GPU gives"):
+            Attention(case, file, 3)

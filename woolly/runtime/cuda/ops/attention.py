@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Step
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.emit import Emitter, Rows, emits
@@ -101,7 +102,13 @@ def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
         return 2 * room(columns, "f16") + 16
 
     queries, copy = 16 * rows(entry.k_dim), 64 * (rows(entry.k_dim) + (0 if entry.v_in_k else rows(entry.v_dim)))
-    stages = 3 if queries + 3 * copy <= most // 2 else 2
+    most -= 4096  # what the kernel has besides
+    stages = 3 if queries + 3 * copy <= most // 2 else 2 if queries + 2 * copy <= most else 1
+    if queries + stages * copy > most:
+        raise UnsupportedError(
+            f"attention over heads of {entry.k_dim} needs {(queries + copy) // 1024} KB of shared memory, but the GPU"
+            f" gives a block {most // 1024}"
+        )
     return stages, queries + stages * copy
 
 
