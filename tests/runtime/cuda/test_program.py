@@ -12,7 +12,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor
 from woolly.runtime import Batch, Options
-from woolly.runtime.cuda import program
+from woolly.runtime.cuda import loader, program
 from woolly.runtime.cuda.program import CudaBackend
 
 
@@ -101,6 +101,13 @@ def test_a_batch_without_output_gives_no_rows(opened):
     one = opened("output_rows-17")
     batch = Batch.of([([1, 2, 3], 0, [0])], np.zeros(0, np.int32))
     assert one.program.run(batch, one.program.new_state(4)).shape == (0, 17)
+
+
+def test_weights_are_staged_piece_by_piece(opened, monkeypatch):
+    monkeypatch.setattr(loader, "_STAGED", 1000)
+    one = opened("linears-F32-5x52")
+    want, bound = expected(one.case, one.file)
+    assert (np.abs(one.logits().astype(np.float64) - want) <= bound).all()
 
 
 def test_loading_that_ends_early_is_taken_up_by_the_run_that_needs_it(opened):

@@ -18,7 +18,7 @@ from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 
-__all__ = ["OLDEST", "CudaDevice", "open_device"]
+__all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
 
 # The oldest generation with the tensor-core instructions of the kernels.
 OLDEST = 80
@@ -362,6 +362,18 @@ def _unpin(driver: Driver, context: ctypes.c_void_p, number: int, place: ctypes.
     _current.context = context.value
     driver.result("cuMemFreeHost", place)
     driver.result("cuDevicePrimaryCtxRelease_v2", number)
+
+
+def find_level(index: int = 0) -> str:
+    """The level of a GPU, such as sm_90, without opening it. DeviceError if there is none that can be used."""
+    driver = open_driver()
+    if index >= driver.n_devices():
+        raise DeviceError("no NVIDIA GPU was found; use backend='cpu'", code="no_driver")
+    architecture = 10 * driver.attribute(_MAJOR, index) + driver.attribute(_MINOR, index)
+    if architecture < OLDEST:
+        raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")
+    Archive().target(architecture)
+    return f"sm_{architecture}"
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:

@@ -20,7 +20,7 @@ from woolly.runtime.batch import Batch
 from woolly.runtime.cuda import ops
 from woolly.runtime.cuda.batch import BatchSlot, check_batch
 from woolly.runtime.cuda.device import Device
-from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
 from woolly.runtime.cuda.state import CudaState, check_heads
@@ -70,7 +70,7 @@ class _Core:
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         self._needs = [max((numbers[key] for key in keys), default=0) for keys in self._emitter.uses]
         self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
-        self._out = device.pinned(4 * plan.width)
+        self._out = device.pinned(1 << 20)
 
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> Float32:
         """Steps of the plan and its draft; `plan` is that of the state."""
@@ -258,20 +258,17 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, open: Callable[[], Device] = open_device) -> None:
+    def __init__(self, open: Callable[[], Device] = open_device, level: Callable[[], str] = find_level) -> None:
         self._open = open
+        self._level = level
 
     @property
     def levels(self) -> list[str]:
         """The generation of the GPU; none if there is no GPU."""
         try:
-            device = self._open()
+            return [self._level()]
         except (DeviceError, RequestError):
             return []
-        try:
-            return [f"sm_{device.architecture}"]
-        finally:
-            device.close()
 
     def is_available(self) -> bool:
         """Whether there are a driver, a GPU that is new enough, and kernels for it."""
