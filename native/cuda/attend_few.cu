@@ -193,6 +193,8 @@ template <int type, int blocks>
 __device__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
+    let_next_kernel_begin();
+    wait_for_kernel_before();
     const int tiles = (a.group() + QUERIES - 1) / QUERIES;
     const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
     // Parts are as small as gives each processor some: the grid has 8 blocks of each.

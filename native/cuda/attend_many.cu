@@ -192,6 +192,8 @@ struct Many {
 template <int type, int K, int V>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
     const int rows = MANY / a.group();
     int row = (gridDim.x - 1 - blockIdx.x) * rows;
     const int end = min(row + rows, a.b->n_rows);

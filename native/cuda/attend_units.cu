@@ -252,6 +252,8 @@ template <int type, int D>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
+    let_next_kernel_begin();
+    wait_for_kernel_before();
     const Parts parts(a, UNIT);
     const int tiles = (a.group() + QUERIES - 1) / QUERIES;
     const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;

@@ -1,6 +1,7 @@
 // store: q and k normed per head and turned; k and v written to the cache. A warp takes one head of q, or k and v of
 // one KV head, of one row.
 #include "attend.cuh"
+#include "mma.cuh"
 
 constexpr int WARPS = 4;
 constexpr int MOST_COLUMNS = 576;
@@ -70,6 +71,8 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
 template <int type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MOST_COLUMNS];
+    let_next_kernel_begin();
+    wait_for_kernel_before();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, h = blockIdx.y * WARPS + warp;
     if (row >= s.b->n_rows || h >= s.heads + s.kv_heads) return;
     const bool is_q = h < s.heads;

@@ -55,6 +55,7 @@ def _store(e: Emitter, step: Step) -> None:
         e.column(step),
         int(rope is not None and rope.style == "adjacent"),
         step.number("eps"),
+        early=True,
     )
 
 
@@ -76,14 +77,16 @@ def _attend(e: Emitter, step: Step) -> None:
     arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
     if not many:
         columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
-        e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared)
+        e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
     columns = room(entry.k_dim, "f16")
     tiles = Rows(0, per=QUERIES // group), entry.heads
-    e.launch(f"attend_many_{e.kv_type}_{columns}", tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1)
+    e.launch(
+        f"attend_many_{e.kv_type}_{columns}", tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1, early=True
+    )
     # One block on each processor holds a whole unit of K and V.
     units = (16 + 2 * 256) * (2 * columns + 16)
-    e.launch(f"attend_units_{e.kv_type}_{columns}", e.device.n_processors, 256, *arguments, shared=units)
+    e.launch(f"attend_units_{e.kv_type}_{columns}", e.device.n_processors, 256, *arguments, shared=units, early=True)
 
 
 def _many_memory(entry: Paged, group: int, most: int) -> int:
