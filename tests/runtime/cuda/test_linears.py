@@ -93,3 +93,20 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
     assert (np.abs(rows[9] - want) <= bound).all()
     for n in (1, 3):
         np.testing.assert_array_equal(rows[n], rows[9][:n])
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("name", ["linears-norm-Q4_K-256", "linears-several-Q4_K-Q6_K-Q8_0-Q4_K", "linears-glu-F16-33"])
+def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, architecture, tmp_path):
+    case, device = CASES[name], EmulatedDevice()
+    device.architecture, device.n_processors = architecture, 132
+    with case.open(tmp_path) as file:
+        program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
+    products = ("linear_row", "linear_wide", "linear_many")
+    launches = [one for one in program.emitter.launches[-1] if one.kernel.startswith(products)]
+    # The kernel of one row is there once for each kind of tiles.
+    n_kinds = len({one.kernel for one in launches if one.kernel.startswith("linear_row")})
+    for n_rows in [*range(1, 300), 512, 528, 529, 1056, 2048]:
+        found = [one.kernel for one in launches if one.dimensions(n_rows, n_rows) is not None]
+        assert len(found) == n_kinds > 0, (n_rows, found)
+    device.close()

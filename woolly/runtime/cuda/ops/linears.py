@@ -301,17 +301,14 @@ def _many(
     # Hopper's own instructions are in kernels of their own.
     family, widths = ("wide", _WIDE) if e.device.architecture == 90 else ("many", _MANY)
     n_high = sum(-(-m[4] // 8) for m in matrices)
-    for width in widths:
-        is_last = width == widths[-1]
-        if width < first and not is_last:
+    for width, most, n_splits in _variants(widths, n_high, e.device.n_processors):
+        if most < first:
             continue
-        most = 1 << 30 if is_last else width
-        n_splits = 1 if is_last else _splits(n_high, e.device.n_processors)
         parts = e.scratch("linears parts", 16 * width * n_high * 512) if n_splits > 1 else _NULL
         stages, shared = _wide_stages(e, width, n_bytes) if family == "wide" else _many_stages(e, width, n_bytes)
         e.launch(
             f"linear_{family}__{tiles.kind}_{width}",
-            min(e.device.n_processors, n_high * n_splits * (stride // width if is_last else 1)),
+            min(e.device.n_processors, n_high * n_splits * -(-min(most, stride) // width)),
             384 if family == "wide" else 256,
             *(kind, prepared, backs, stride, n, *flat, *finish.args, parts, n_splits, *stages),
             shared=shared,
@@ -344,6 +341,17 @@ def _many_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...],
     stage = width * 512 + 8 * n_bytes
     n_stages = min(4, e.device.shared_bytes // stage)
     return (n_stages,), n_stages * stage
+
+
+def _variants(widths: Sequence[int], n_high: int, n_processors: int) -> list[tuple[int, int, int]]:
+    """(width, most rows, parts of the slices) of each kernel of many rows, in the order of rows.
+
+    Rows that one width holds, then as many as narrow ones hold with a block on each multiprocessor, then the rest.
+    """
+    out = [(width, width, _splits(n_high, n_processors)) for width in widths[:-1]]
+    out += [(width, width * (n_processors // n_high), 1) for width in widths[1:-1]]
+    out = [one for i, one in enumerate(out) if all(one[1] > before[1] for before in out[:i])]
+    return [*out, (widths[-1], 1 << 30, 1)]
 
 
 def _splits(n_high: int, n_processors: int) -> int:
