@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import LLM, SamplingParams
 from woolly.errors import PlanError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, choose, pages_for
+from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.reference import ReferenceBackend
 
-IDS = np.random.RandomState(4).randint(0, 264, 70).tolist()
-BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 40, 69])
+IDS = np.random.RandomState(4).randint(0, 264, 36).tolist()
+BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 33, 35])
 
 
 class SecondBackend(ReferenceBackend):
@@ -33,6 +35,9 @@ class SecondBackend(ReferenceBackend):
 @pytest.fixture(autouse=True)
 def second(monkeypatch):
     monkeypatch.setitem(BACKENDS, "second", SecondBackend)  # the one line
+    monkeypatch.setitem(
+        BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice, lambda: f"sm_{EmulatedDevice.architecture}")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def file(tmp_path_factory):
         yield opened
 
 
-@pytest.fixture(params=[*BACKENDS, "second"])
+@pytest.fixture(params=[*{**BACKENDS, "cuda": None, "second": None}])
 def backend(request, second):
     return choose(request.param)
 
@@ -144,5 +149,5 @@ def test_an_llm_runs_on_a_backend_by_its_name(file):
     with LLM(file.path, backend="second", ctx=64) as second, LLM(file.path, backend="reference", ctx=64) as reference:
         assert second.engine.program.about.backend == "second"
         assert second.generate("sheep", params).token_ids == reference.generate("sheep", params).token_ids
-        with pytest.raises(RequestError, match="choose auto or one of: cpu, reference, second"):
+        with pytest.raises(RequestError, match="choose auto or one of: cpu, cuda, reference, second"):
             choose("third")

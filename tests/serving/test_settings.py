@@ -136,9 +136,9 @@ def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_s
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-ngl 99", "no GPU backend"), ("--n-gpu-layers all", "no GPU backend"), ("-fa off", "block by block"),
+        ("-ngl 99", "the whole model"), ("--n-gpu-layers all", "the whole model"), ("-fa off", "block by block"),
         ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
-        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "no GPU"), ("-nr", "packed"),
+        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "the whole model"), ("-nr", "packed"),
         ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
         ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
     ],

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
-from woolly.errors import RequestError
+from woolly.errors import DeviceError, RequestError, UnsupportedError
+from woolly.gguf import Tensor
+from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
+from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.options import Options
 from woolly.runtime.pipeline import PipelineBackend
-from woolly.runtime.program import Backend
+from woolly.runtime.program import Backend, Program
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.stages import Stages
 
-__all__ = ["BACKENDS", "choose"]
+__all__ = ["BACKENDS", "Fallback", "choose"]
+
+log = logging.getLogger("woolly.runtime")
 
 # Fastest first: "auto" takes the first that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
+    "cuda": CudaBackend,
     "cpu": CpuBackend,
     "reference": ReferenceBackend,
 }
+
+
+class Fallback:
+    """The first backend that takes a plan: a GPU may lack a kernel, or the memory for it."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self._backends = backends
+        self.name = backends[0].name
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """Those of the first backend."""
+        return self._backends[0].levels
+
+    def is_available(self) -> bool:
+        """Always: only backends that are available are here."""
+        return True
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
+        """The program of the first backend that does not refuse; the last one's refusal counts."""
+        for backend in self._backends[:-1]:
+            try:
+                return backend.compile(plan, tensors, options)
+            except (UnsupportedError, DeviceError, RequestError) as error:
+                log.warning("%s is not used: %s", backend.name, error)
+        return self._backends[-1].compile(plan, tensors, options)
 
 
 def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
@@ -25,7 +59,10 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
     if stages is not None:
         return PipelineBackend(choose(name).name, stages)
     if name == "auto":
-        return next(backend for make in BACKENDS.values() if (backend := make()).is_available())
+        available = [backend for make in BACKENDS.values() if (backend := make()).is_available()]
+        # A backend that is always there takes every plan: those after it are for those who ask for them.
+        last = next((i for i, backend in enumerate(available) if backend.name != CudaBackend.name), len(available) - 1)
+        return available[0] if last == 0 else Fallback(available[: last + 1])
     if name not in BACKENDS:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"

@@ -153,7 +153,7 @@ def _cells(record: Record) -> dict[str, str]:
         "model": record.model_type.replace("|", "/"),
         "size": _size(record.model_size),
         "params": _count(record.model_n_params),
-        "backend": f"CPU {record.level}",
+        "backend": f"{'CUDA' if record.level.startswith('sm_') else 'CPU'} {record.level}",
         "threads": str(record.threads),
         "type_k": record.kv_type,
         "n_ubatch": str(record.n_ubatch),

@@ -42,7 +42,7 @@ __all__ = ["perplexity"]
     ),
     THREADS,
     KV_TYPE,
-    Option("--backend", "auto, cpu or reference.", default="auto"),
+    Option("--backend", "auto, cuda, cpu or reference.", default="auto"),
     AS_JSON,
 )
 def perplexity(

@@ -68,7 +68,7 @@ AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", defa
 THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
 KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
 WEIGHT_MEMORY = Option("--weight-memory", "Most memory for prepared weights, such as 600MB.", shown="no limit")
-BACKEND = Option("--backend", "auto, cpu or reference.", shown="auto")
+BACKEND = Option("--backend", "auto, cuda, cpu or reference.", shown="auto")
 
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:

@@ -1,3 +1,6 @@
 """The CUDA backend: kernels of native/cuda, launched through the driver."""
 
-__all__: list[str] = []
+from woolly.runtime.cuda.program import CudaBackend, CudaProgram
+from woolly.runtime.cuda.state import CudaState
+
+__all__ = ["CudaBackend", "CudaProgram", "CudaState"]
