@@ -18,6 +18,7 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256, n_each = N_SLICES / n_splits;
     const Items items(all, n_rows, NT, n_splits);
+    let_next_kernel_begin();
     wait_for_kernel_before();
     for (int number = blockIdx.x; number < items.count(); number += gridDim.x) {
         const Item item(items, number);

@@ -32,6 +32,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
         barriers_started();
     }
     __syncthreads();
+    let_next_kernel_begin();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
     const int n_items = items.count(), n_each = N_SLICES / n_splits;
