@@ -32,6 +32,7 @@ SLOW = (
     "tests/packaging/test_benchmarks.py",
     "tests/packaging/test_scripts.py",
     "tests/packaging/test_sdist.py",
+    "tests/runtime/cuda/test_compile.py",
     "tests/runtime/test_cpu_ops.py",
     "tests/runtime/test_cpu_process.py",
     "tests/runtime/test_cpu_rows.py",
