@@ -68,6 +68,12 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
     }
 }
 
+__device__ bool are_numbers(const float* x, int n, int lane) {
+    bool are = true;
+    for (int c = lane; c < n; c += 32) are = are && fabsf(x[c]) <= 3e38f;
+    return __all_sync(ALL_LANES, are);
+}
+
 template <int type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MOST_COLUMNS];
@@ -93,10 +99,20 @@ __device__ void store(const Store& s) {
     const int page = entry.pages[(long long)s.b->sequences[row] * s.b->max_pages + position / PAGE],
               slot = position % PAGE;
     u8* const k = const_cast<u8*>(head_of<type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
+    // Products of tensor cores take what a query does not see times zero, which is none where it is no number: then V
+    // is zeros, and a column of K that is not of V says what it was to those that see it.
+    const float* value = s.v == nullptr ? head : s.v + ((long long)row * s.kv_heads + kv_head) * s.v_dim;
+    const bool is_number = type == F32 || are_numbers(value, s.v == nullptr ? s.k_dim : s.v_dim, lane);
+    if (!is_number) {
+        __syncwarp();
+        for (int c = lane; c < s.k_dim; c += 32)
+            head[c] = c == s.k_dim - 1 ? __int_as_float(0x7fc00000) : s.v == nullptr ? 0.f : head[c];
+        __syncwarp();
+    }
     put<type>(head, s.k_dim, s.k_room, k, slot, lane);
     if (s.v == nullptr) return;
     u8* const v = const_cast<u8*>(head_of<type>(entry.v, page, s.kv_heads, kv_head, s.v_room));
-    put<type>(s.v + ((long long)row * s.kv_heads + kv_head) * s.v_dim, s.v_dim, s.v_room, v, slot, lane);
+    put<type>(value, is_number ? s.v_dim : 0, s.v_room, v, slot, lane);
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 """Attention on the emulated GPU: right in every case, and the same bits however rows are put together."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.cases.attention import ATTENTIONS, _attention
 from tests.cases.ops import N_PAGES, N_TOKENS, Case, _both, _tables, expected
-from tests.cases.weights import random_weight
+from tests.cases.weights import Raw, random_weight
 from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
 from tests.runtime.cuda.harness import CaseProgram
 from woolly.errors import UnsupportedError
@@ -150,3 +151,20 @@ def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
         monkeypatch.setattr(EmulatedDevice, "shared_bytes", 48 << 10)
         with pytest.raises(UnsupportedError, match="heads of 576 needs 91 KB of shared memory, but the GPU gives"):
             Attention(case, file, 3)
+
+
+@pytest.mark.parametrize("n_rows", [3, 21])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "q8_0"])
+def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n_rows, tmp_path):
+    case = ALONE[kind]
+    tensors = dict(case.tensors())
+    if f"{name}.weight" not in tensors:
+        pytest.skip("its V is in K")
+    values = tensors[f"{name}.weight"].values().copy()
+    values[n_rows - 2, 5:] = np.nan
+    tensors[f"{name}.weight"] = Raw(GGMLType.F32, values.shape, values.view(np.uint8).reshape(-1))
+    with replace(case, make=lambda rng: tensors).open(tmp_path) as file:
+        got = Attention(case, file, 1).run(Batch.of([(np.arange(n_rows), 0, [0])], range(n_rows)))
+    broken = np.isnan(got).any(axis=1)
+    assert broken.tolist() == [row == n_rows - 2 or (row > n_rows - 2 and name != "q") for row in range(n_rows)]
