@@ -36,37 +36,39 @@ struct Units {
         }
     }
 
-    // Starts the copy of a unit; zeros where no query sees.
+    // Starts the copy of the positions `now` of a unit; zeros, if it is the last copy, where no query sees.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[UNIT / PAGE], int kv_head,
-                                         int room, int unit, Seen range) const {
+                                         int room, int unit, Seen range, Seen now, bool is_last) const {
         const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
         constexpr int at_once = type == F16 ? 1 : 8;  // loads before the first of them is waited for
 #pragma unroll
         for (int i = 0; i < copies; i += at_once) {
             Words2 numbers[at_once];
             float scales[at_once];
+            bool is_ours[at_once];
 #pragma unroll
             for (int j = 0; j < at_once; j++) {
-                const int row = first + (i + j) * rows, page = pages[(i + j) * rows / PAGE];
-                const bool is_seen = page >= 0 && unit * UNIT + row >= range.first && unit * UNIT + row <= range.last;
+                const int row = first + (i + j) * rows, page = pages[(i + j) * rows / PAGE], p = unit * UNIT + row;
+                const bool is_copied = page >= 0 && p >= now.first && p <= now.last;
                 const u8* const head = head_of<type>(entry, page, a.kv_heads, kv_head, room);
-                if (c >= D / 8) continue;
+                is_ours[j] = c < D / 8 && (is_copied || (is_last && (p < range.first || p > range.last)));
+                if (!is_ours[j]) continue;
                 if (type == F16) {
                     u8* const into = to + row * stride + c * 16;
-                    if (is_seen)
+                    if (is_copied)
                         copy16(into, head + (row % PAGE * room + c * 8) * 2);
                     else
                         *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
                 } else {
                     numbers[j] = Words2{0, 0}, scales[j] = 0.f;
-                    if (!is_seen) continue;
+                    if (!is_copied) continue;
                     numbers[j] = *reinterpret_cast<const Words2*>(head + row % PAGE * room + c * 8);
                     scales[j] = reinterpret_cast<const float*>(head + PAGE * room)[row % PAGE * (room / 32) + c / 4];
                 }
             }
 #pragma unroll
             for (int j = 0; type != F16 && j < at_once; j++)
-                if (c < D / 8)
+                if (is_ours[j])
                     *reinterpret_cast<Words4*>(to + (first + (i + j) * rows) * stride + c * 16) =
                         opened(numbers[j], scales[j]);
         }
@@ -74,8 +76,8 @@ struct Units {
     }
 
     // Units of the run of the queries of a tile, or all if it is -1.
-    __device__ __forceinline__ void attend(const Parts& parts, int row, int tile, int kv_head, int run,
-                                           int per_run) const {
+    __device__ __forceinline__ void attend(const Parts& parts, int row, int tile, int kv_head, int run, int per_run,
+                                           bool& has_waited) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4, group = a.group();
         const Batch& b = *a.b;
         const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
@@ -96,8 +98,22 @@ struct Units {
         int pages[UNIT / PAGE];
         __syncthreads();  // whoever still reads what the item before left
         find(pages, table, first, range);
-        copy(k, entry.k, pages, kv_head, k_room, first, range);
-        copy(v, entry.v, pages, kv_head, v_room, first, range);
+        Seen later = range;
+        if (!has_waited) {
+            // The kernel before this one writes the positions of the batch's rows; older ones are asked for at once.
+            // Not so with other sequences in the batch: one may share pages that are written for another.
+            const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
+            const Seen older{range.first, min(range.last, fresh - 1)};
+            later.first = max(range.first, fresh);
+            if (older.last >= first * UNIT) {
+                copy(k, entry.k, pages, kv_head, k_room, first, range, older, false);
+                copy(v, entry.v, pages, kv_head, v_room, first, range, older, false);
+            }
+            wait_for_kernel_before();
+            has_waited = true;
+        }
+        copy(k, entry.k, pages, kv_head, k_room, first, range, later, true);
+        copy(v, entry.v, pages, kv_head, v_room, first, range, later, true);
         if (warp < QUERIES / 4) {
             const int i = tid / 8;
             const int of_row = group < QUERIES ? row + i / group : row;
@@ -149,7 +165,7 @@ struct Units {
             }
             __syncthreads();
             if (unit < last)
-                copy(k, entry.k, pages, kv_head, k_room, unit + 1, range);
+                copy(k, entry.k, pages, kv_head, k_room, unit + 1, range, range, true);
             else
                 copies_commit();
 #pragma unroll
@@ -223,7 +239,7 @@ struct Units {
             }
             if (unit == last) break;
             __syncthreads();
-            copy(v, entry.v, pages, kv_head, v_room, unit + 1, range);
+            copy(v, entry.v, pages, kv_head, v_room, unit + 1, range, range, true);
         }
         if (n_runs > 1) {
             const int tiles = (group + QUERIES - 1) / QUERIES;
@@ -253,7 +269,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     let_next_kernel_begin();
-    wait_for_kernel_before();
+    bool has_waited = false;
     const Parts parts(a, UNIT);
     const int tiles = (a.group() + QUERIES - 1) / QUERIES;
     const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
@@ -264,8 +280,9 @@ __device__ __forceinline__ void attend(const Attend& a) {
     for (long long item = blockIdx.x; item < wholes * runs; item += gridDim.x) {
         const int kv_head = int(item % a.kv_heads), run = int(item / a.kv_heads % runs);
         const int at = int(item / a.kv_heads / runs);
-        units.attend(parts, at / tiles, at % tiles, kv_head, is_whole ? -1 : run, per_run);
+        units.attend(parts, at / tiles, at % tiles, kv_head, is_whole ? -1 : run, per_run, has_waited);
     }
+    if (!has_waited) wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
 }
 
 }  // namespace

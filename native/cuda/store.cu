@@ -78,11 +78,17 @@ template <int type>
 __device__ void store(const Store& s) {
     __shared__ float heads[WARPS][MOST_COLUMNS];
     let_next_kernel_begin();
-    wait_for_kernel_before();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, h = blockIdx.y * WARPS + warp;
-    if (row >= s.b->n_rows || h >= s.heads + s.kv_heads) return;
+    if (row >= s.b->n_rows || h >= s.heads + s.kv_heads) {
+        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        return;
+    }
     const bool is_q = h < s.heads;
     const int kv_head = h - s.heads, position = s.b->positions[row];
+    const Entry entry = s.b->entries[s.entry];
+    const int page = entry.pages[(long long)s.b->sequences[row] * s.b->max_pages + position / PAGE],
+              slot = position % PAGE;
+    wait_for_kernel_before();
     const float* from =
         is_q ? s.q + ((long long)row * s.heads + h) * s.k_dim : s.k + ((long long)row * s.kv_heads + kv_head) * s.k_dim;
     float* const head = heads[warp];
@@ -95,9 +101,6 @@ __device__ void store(const Store& s) {
         for (int c = lane; c < s.k_dim; c += 32) s.out[((long long)row * s.heads + h) * s.k_dim + c] = head[c];
         return;
     }
-    const Entry& entry = s.b->entries[s.entry];
-    const int page = entry.pages[(long long)s.b->sequences[row] * s.b->max_pages + position / PAGE],
-              slot = position % PAGE;
     u8* const k = const_cast<u8*>(head_of<type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
     // Products of tensor cores take what a query does not see times zero, which is none where it is no number: then V
     // is zeros, and a column of K that is not of V says what it was to those that see it.
