@@ -85,7 +85,7 @@ __device__ __forceinline__ float tempered(const Attend& a, int row) {
 
 // A product of q and k, already scaled, as a score times log2(e). `distance`: how far the position is after the row.
 // Few models need it: it is a call, which takes no registers of the others.
-static __device__ __noinline__ float changed_score(const float* slopes, const float* table, const int* buckets,
+static __device__ NEVER_INLINE float changed_score(const float* slopes, const float* table, const int* buckets,
                                                    int heads, float softcap, float product, int head, int distance) {
     const int far = distance < 0 ? -distance : distance;
     if (slopes != nullptr) product = __fmaf_rn(-slopes[head], float(far), product);

@@ -6,6 +6,7 @@
 #include "emulated/device.h"
 #else
 #define KERNEL(name) extern "C" __global__ void name
+#define NEVER_INLINE __noinline__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
 

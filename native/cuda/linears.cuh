@@ -155,7 +155,7 @@ struct Matrix {
 enum Epilogue { PLAIN = 0, RESIDUAL = 1, GLU = 2 };
 
 // Gates but the usual one are a call: in a loop that is unrolled for many rows they would be most of the kernel.
-static __device__ __noinline__ float gated_by(int kind, float gate, float up, float limit) {
+static __device__ NEVER_INLINE float gated_by(int kind, float gate, float up, float limit) {
     return gated(kind, gate, up, limit);
 }
 __device__ __forceinline__ float gated_sum(int kind, float limit, float gate, float up) {
