@@ -1,5 +1,6 @@
 """What a client may know of an error, in the shape of its dialect."""
 
+from woolly.errors import DeviceError
 from woolly.serving.dialects import ole, openai
 from woolly.serving.errors import ApiError, of_exception
 
@@ -7,6 +8,11 @@ from woolly.serving.errors import ApiError, of_exception
 def test_an_unexpected_error_tells_nothing_of_itself():
     told = of_exception(OSError("/secret/path is broken"))
     assert told.status == 500 and "secret" not in str(openai.DIALECT.error(told))
+
+
+def test_a_gpu_that_failed_is_told_in_its_own_sentence():
+    told = of_exception(DeviceError("the GPU failed; load the model again", code="lost"))
+    assert (told.status, told.code, told.message) == (503, "device_failed", "the GPU failed; load the model again")
 
 
 def test_errors_have_the_shape_of_their_dialect():

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from woolly.errors import RequestError, StageError, TemplateError, TokenizerError, UnsupportedError, WoollyError
+from woolly.errors import (
+    DeviceError,
+    RequestError,
+    StageError,
+    TemplateError,
+    TokenizerError,
+    UnsupportedError,
+    WoollyError,
+)
 
 __all__ = [
     "ApiError",
@@ -145,6 +153,8 @@ def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
         return ApiError(400, "invalid_request", str(error))
     if isinstance(error, StageError):
         return ApiError(503, "stage_lost", str(error), retry_after=_TAKEOVER)
+    if isinstance(error, DeviceError):
+        return ApiError(503, "device_failed", str(error))
     return ApiError(
         500, "internal_error", "the server failed at this request; the log has the reason under its request id"
     )

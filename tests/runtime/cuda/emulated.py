@@ -115,7 +115,7 @@ class EmulatedDevice:
     """A Device whose work is done at once. Fresh memory is full of what is not a number."""
 
     name = "emulated"
-    architecture = 80  # what every generation has
+    architecture = kernels_for = 80  # what every generation has
     n_processors = 4
     shared_bytes = 227 << 10
 

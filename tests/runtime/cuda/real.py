@@ -62,11 +62,15 @@ def _case(backend: CudaBackend, name: str) -> None:
             want, bound = expected(case, file)
         program = backend.compile(case.plan(file), file.tensors, Options(kv_type=case.kv_type))
         got = run(case, program)
-    if case.check == "attend" and case.kv_type == "f16":
+    if case.check == "attend" and case.kv_type != "f32":
         bound = bound + _halves_bound(case, case.plan)
     if case.check == "exact":
         np.testing.assert_array_equal(got, want)
     error = np.abs(got.astype(np.float64) - want)
+    if case.check == "moe":  # as test_experts.py compares: sums of experts cancel
+        share = np.linalg.norm(error) / np.linalg.norm(want)
+        assert share < 2e-3, f"{share:.1e} of the reference's length away"
+        return
     worst = np.unravel_index(np.argmax(error - bound), error.shape)
     assert (error <= bound).all(), f"at {worst}: {got[worst]}, expected {want[worst]} within {bound[worst]}"
 
@@ -78,14 +82,14 @@ def _products_bound(x: np.ndarray, weight: Raw) -> np.ndarray:
 
 
 def _halves_bound(case, plan) -> float:
-    """How far tensor cores may lie off: q and the powers of scores are rounded to 11 bits."""
+    """How far tensor cores may lie off: q, what a cache of q8_0 gives and the powers of scores have 11 bits."""
     tables = case.tensors()
     with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
         step = plan(file).steps[-1]
     q, k = (np.linalg.norm(tables[f"{n}.weight"].values().reshape(-1, step.integer("head_dim")), axis=1) for n in "qk")
-    score = step.number("scale") * (1 + 6 * step.number("temper")) * q.max() * k.max() * 2.0**-12
+    score = step.number("scale") * (1 + 6 * step.number("temper")) * q.max() * k.max() * 2.0**-11
     values = tables["v.weight" if "v.weight" in tables else "k.weight"].values()
-    return float(np.expm1(2 * score + 2.0**-11) * np.abs(values).max())
+    return float(np.expm1(2 * score + 2.0**-10) * np.abs(values).max())
 
 
 def rows(backend: CudaBackend, counts: tuple[int, ...] = ROWS) -> Iterator[Check]:

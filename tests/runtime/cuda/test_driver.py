@@ -103,6 +103,15 @@ def test_an_early_kernel_is_a_dependent_launch(device, library):
     assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
 
 
+def test_kernels_of_an_earlier_generation_are_not_launched_early(library, kernels, monkeypatch):
+    monkeypatch.setitem(ATTRIBUTES, 75, 12)
+    device = open_device(0, Driver(library))
+    assert (device.architecture, device.kernels_for) == (120, 80)
+    device.launch("scale_rows", (1,), 64, 0, (Address(1 << 40), -7, 0.5), early=True)
+    assert library.launched == [((1, 1, 1), 64, 0, 1 << 40, -7, 0.5)]
+    device.close()
+
+
 def test_an_unknown_kernel_is_named(device):
     with pytest.raises(DeviceError, match="no kernel turn_rows"):
         device.launch("turn_rows", (1,), 32, 0, ())

@@ -95,11 +95,11 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
         np.testing.assert_array_equal(rows[n], rows[9][:n])
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("generation", [80, 90])
 @pytest.mark.parametrize("name", ["linears-norm-Q4_K-256", "linears-several-Q4_K-Q6_K-Q8_0-Q4_K", "linears-glu-F16-33"])
-def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, architecture, tmp_path):
+def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, generation, tmp_path):
     case, device = CASES[name], EmulatedDevice()
-    device.architecture, device.n_processors = architecture, 132
+    device.kernels_for, device.n_processors = generation, 132
     with case.open(tmp_path) as file:
         program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
     products = ("linear_row", "linear_wide", "linear_many")

@@ -36,6 +36,10 @@ class Device(Protocol):
         """Its generation: 90 for sm_90."""
 
     @property
+    def kernels_for(self) -> int:
+        """The generation that its kernels are compiled for: its own, or an earlier one."""
+
+    @property
     def n_processors(self) -> int:
         """Multiprocessors."""
 

@@ -72,7 +72,9 @@ class _Shared:
             )
         self.n_processors = driver.attribute(_PROCESSORS, self.number)
         self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
-        self.images = archive.images(archive.target(self.architecture))
+        target = archive.target(self.architecture)
+        self.images = archive.images(target)
+        self.kernels_for = int(target.partition("_")[2].rstrip("a"))
         self.context = ctypes.c_void_p()
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
         self.lock = threading.Lock()
@@ -148,6 +150,11 @@ class CudaDevice:
     def architecture(self) -> int:
         """Its generation: 90 for sm_90."""
         return self._shared.architecture
+
+    @property
+    def kernels_for(self) -> int:
+        """The generation that its kernels are compiled for: its own, or an earlier one."""
+        return self._shared.kernels_for
 
     @property
     def n_processors(self) -> int:
@@ -232,7 +239,8 @@ class CudaDevice:
             raise self._shared.failed(error) from None
         x, y, z = (*grid, 1, 1)[:3]
         pointers = self._pointers(args)
-        if early and self.architecture >= _EARLY:
+        # Kernels of earlier generations do not wait for what runs before them.
+        if early and self.kernels_for >= _EARLY:
             config = LaunchConfig(x, y, z, block, 1, 1, shared, self._stream, ctypes.pointer(EARLY), 1)
             self._call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
             return

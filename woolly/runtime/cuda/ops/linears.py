@@ -299,7 +299,7 @@ def _many(
     kind, n, n_bytes = rows.kind, rows.n_columns, _tile_bytes(tiles)
     prepared, backs, stride = _prepared(e, rows)
     # Hopper's own instructions are in kernels of their own.
-    family, widths = ("wide", _WIDE) if e.device.architecture == 90 else ("many", _MANY)
+    family, widths = ("wide", _WIDE) if e.device.kernels_for == 90 else ("many", _MANY)
     n_high = sum(-(-m[4] // 8) for m in matrices)
     for width, most, n_splits in _variants(widths, n_high, e.device.n_processors):
         if most < first:
