@@ -3,9 +3,11 @@
     python -m benchmarks.serving.replicas overhead MODEL.gguf    a server before one replica against a plain one
     python -m benchmarks.serving.replicas kill --times 200       kill -9 of a replica at a random token, again and again
     python -m benchmarks.serving.replicas update --clients 16    all replicas replaced three times under streams
+    python -m benchmarks.serving.replicas cut --times 20         the network of a replica cut at a random token
 
-Prints one JSON object. `kill` and `update` take a random model that they write themselves if none is given; the exit
-code is 1 where an answer broke off or differs from the one that the model gives alone.
+Prints one JSON object. All but `overhead` take a random model that they write themselves if none is given; the exit
+code is 1 where an answer broke off or differs from the one that the model gives alone, and where a stream paused for
+more than a second beyond `--stall` when a network was cut. `cut` needs Linux, root and `ip`, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.serving import network
 from benchmarks.serving.load import serving
 from benchmarks.serving.sse import Answer, _take, complete, exchange
 
@@ -201,23 +205,93 @@ async def update(options: argparse.Namespace) -> dict[str, Any]:
     return told
 
 
+async def cut(options: argparse.Namespace) -> dict[str, Any]:
+    """A stream each time, with the network of the replica that computes it cut after a random number of events."""
+    rng = random.Random(options.seed)
+    told: dict[str, Any] = {"answers": 0, "cut in mid-stream": 0, "broken": 0, "different": 0}
+    body = {"prompt": "The sheep on the hill", "max_tokens": 150, "temperature": 1.0, "ignore_eos": True}
+    flags = ("-t", "1", "-c", "512", "--no-webui")
+    gaps: list[float] = []
+    returns: list[float] = []
+    network.enter()
+    with serving(options.model, *flags) as (port, _):
+        whole = {seed: (await complete(HOST, port, {**body, "seed": seed})).text for seed in range(8)}
+    os.environ["WOOLLY_CLUSTER_SECRET"] = secrets.token_hex(16)
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(_far(number)) for number in range(2)]
+        join = ("--replicas", "0", "--join", ",".join(addresses), "--stall", str(options.stall))
+        port, _ = stack.enter_context(serving(options.model, *flags, *join))
+        while told["cut in mid-stream"] < options.times:
+            began = time.perf_counter()
+            while sum(one["state"] == "ready" for one in health(port)["replicas"]) < 2:
+                await asyncio.sleep(0.05)
+            if told["answers"]:
+                returns.append(time.perf_counter() - began)
+            seed, at = rng.randrange(8), rng.randrange(1, 100)
+            before = counts(port)["woolly_replicas_moved"]
+            times: list[float] = []
+            lost = -1
+
+            def take(answer: Answer, data: bytes, at: int = at, times: list[float] = times) -> None:
+                nonlocal lost
+                times.append(time.perf_counter())
+                _take(answer, data)
+                if answer.n_chunks >= at and lost < 0:
+                    lost = next((addresses.index(one["replica"]) for one in health(port)["replicas"] if one["open"]), 2)
+                    if lost < 2:
+                        network.cut(lost)
+
+            asked = {**body, "seed": seed, "stream": True}
+            answer = await exchange(HOST, port, "/v1/completions", asked, take)
+            if 0 <= lost < 2:
+                await asyncio.sleep(options.seconds)
+                network.mend(lost)
+            told["answers"] += 1
+            if counts(port)["woolly_replicas_moved"] > before:
+                told["cut in mid-stream"] += 1
+                gaps.append(max(later - earlier for earlier, later in pairwise(times)))
+            told["broken"] += not answer.done or bool(answer.error)
+            told["different"] += answer.text != whole[seed]
+    told["too long"] = sum(gap > options.stall + 1 for gap in gaps)
+    for name, seconds in (("longest gap", gaps), ("seconds until both were ready", returns)):
+        if seconds:
+            told[name] = {"median": round_(statistics.median(seconds)), "most": round_(max(seconds))}
+    return told
+
+
+@contextmanager
+def _far(number: int) -> Iterator[str]:
+    """A replica in a network of its own; gives its address."""
+    main = "from woolly.cli import main; main()"
+    listen = f"{network.address(number)}:7070"
+    command = [sys.executable, "-u", "-c", main, "cluster", "replica", "--listen", listen]
+    with network.machine(number, command) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit("replicas: a replica did not start")
+        yield listen
+
+
 def main() -> None:
     """Reads the options and prints what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("overhead", "kill", "update"))
+    parser.add_argument("what", choices=("overhead", "kill", "update", "cut"))
     parser.add_argument("model", nargs="?", help="a GGUF file; without it, random weights")
-    parser.add_argument("--times", type=int, default=200, help="kills")
-    parser.add_argument("--seed", type=int, default=1, help="of the tokens at which replicas are killed")
+    parser.add_argument("--times", type=int, default=200, help="kills or cuts")
+    parser.add_argument("--seed", type=int, default=1, help="of the tokens at which replicas are killed or cut off")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=48, help="of each answer of `overhead`")
+    parser.add_argument("--stall", type=float, default=2.0, help="seconds of silence, of `cut`")
+    parser.add_argument("--seconds", type=float, default=0.0, help="that a network stays cut after its answer ended")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what was started
     with tempfile.TemporaryDirectory() as folder:
         options.model = options.model or random_model(Path(folder))
-        told = asyncio.run({"overhead": overhead, "kill": kill, "update": update}[options.what](options))
+        told = asyncio.run({"overhead": overhead, "kill": kill, "update": update, "cut": cut}[options.what](options))
     print(json.dumps(told, indent=1))
-    if told.get("broken") or told.get("different"):
+    if told.get("broken") or told.get("different") or told.get("too long"):
         raise SystemExit(1)
 
 
