@@ -34,6 +34,22 @@ def pair():
     theirs.close()
 
 
+@pytest.mark.parametrize("seconds", [0.1, 20.0, 1e12, float("inf")])
+def test_a_link_may_be_told_when_to_end_if_the_other_machine_is_gone(seconds, pair):
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as ours, listener.accept()[0] as theirs:
+        for one, other in (pair, (ours, theirs)):
+            link = Link(one)
+            link.end_without(seconds)
+            link.send({"op": "ping"})
+            assert next(iter(Link(other))) == {"op": "ping"}
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            found = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert found == 4 * ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) * 1000
+            assert found == min(max(seconds, 4), 32000) * 1000
+
+
 @pytest.mark.parametrize(
     "params",
     [

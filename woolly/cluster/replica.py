@@ -1,7 +1,7 @@
 """The replica: a process that holds one model and computes what a front asks for.
 
     front                                replica
-    open model, options, cpus            ready, with the identity of its bits; or failed, with the reason
+    open model, options, cpus, stall     ready, with the identity of its bits; or failed, with the reason
     add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, until it has an end
     cancel ids
     read id, texts                       rows id; stop_reading id
@@ -84,6 +84,9 @@ class Replica:
         self._link.send({"op": "leaving"})
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
+        # Later than the front gives up: else a front that comes back would wait behind one that cannot be heard.
+        if "stall" in message:  # a front that still runs while replicas are updated may not say it
+            self._link.end_without(2 * message["stall"])
         threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True).start()
 
     def _open(self, message: Mapping[str, Any]) -> None:
