@@ -213,7 +213,6 @@ async def cut(options: argparse.Namespace) -> dict[str, Any]:
     flags = ("-t", "1", "-c", "512", "--no-webui")
     gaps: list[float] = []
     returns: list[float] = []
-    network.enter()
     with serving(options.model, *flags) as (port, _):
         whole = {seed: (await complete(HOST, port, {**body, "seed": seed})).text for seed in range(8)}
     os.environ["WOOLLY_CLUSTER_SECRET"] = secrets.token_hex(16)
@@ -287,6 +286,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="that a network stays cut after its answer ended")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what was started
+    if options.what == "cut":
+        network.enter()
     with tempfile.TemporaryDirectory() as folder:
         options.model = options.model or random_model(Path(folder))
         told = asyncio.run({"overhead": overhead, "kill": kill, "update": update, "cut": cut}[options.what](options))

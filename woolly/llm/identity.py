@@ -43,7 +43,7 @@ class Identity:
     """What decides the bits of an answer, and a probe that proves it.
 
     The kernel level, threads, chunks and other requests are not in it: they do not change a bit. A level that does,
-    such as `scalar`, whose sums round twice where others fuse, differs in its probe.
+    such as `scalar` on x86-64, whose sums round twice where others fuse, differs in its probe.
     """
 
     arithmetic: int  # ARITHMETIC of the code
