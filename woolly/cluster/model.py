@@ -42,7 +42,10 @@ class FleetLLM(LLM):
         grace: float = 30.0,
     ) -> None:
         """Opens the model on every seat and waits for them; ModelError if none can serve."""
-        bare = replace(options, weight_memory=0, speculation="none", cache_disk=None, cache_disk_folder=None)
+        # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
+        backend = "cpu" if options.backend in ("auto", "cuda") else options.backend
+        bare = replace(options, backend=backend, weight_memory=0, speculation="none")
+        bare = replace(bare, cache_disk=None, cache_disk_folder=None)
         super().__init__(model, **vars(bare))
         opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:

@@ -75,6 +75,7 @@ class Session:
 
     def _work(self) -> None:
         while (message := self._jobs.get()) is not None:
+            self._is_working = True  # a message without a reply may have ended while this one waited
             try:
                 reply = self._answer(message)
             except Exception as error:

@@ -167,25 +167,32 @@ def context_limit(file: GGUFFile, plan: Plan) -> int:
     return Keys(file.metadata, plan.architecture).positive("context_length")
 
 
-def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int) -> int:
-    """Returns a model's default context: `limit`, bounded by the memory that its cache may take."""
-    memory = _CONTEXT_SHARE * max(0, available_memory() - weight_bytes)
+def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
+    """Returns a model's default context: `limit`, bounded by the memory that its cache may take.
+
+    `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
+    """
+    memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
     n_tokens = int(memory / token_bytes) if token_bytes else _MOST_CTX
     return min(limit, max(_LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
 
 
-def possible_ctx(file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None) -> int:
+def possible_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
     """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
     if ctx is None:
         token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
-        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes)
+        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
     _check_ctx(ctx)
     return min([ctx, *(step.weights[0].shape[0] for step in plan.steps if step.op == "embed_position")])
 
 
-def default_ctx(file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None) -> int:
+def default_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
     """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
-    possible, name = possible_ctx(file, plan, ctx, kv_type), file.path.stem
+    possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
     if ctx is not None and possible < ctx:
         warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
     elif possible > (limit := context_limit(file, plan)):
@@ -214,7 +221,8 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
     drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
     per_token = (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
-    affordable = int(_MEMORY_SHARE * available_memory() / per_token) if per_token else _MOST_CONTEXTS * _MOST_CTX
+    memory = available_memory() if program.about.memory is None else program.about.memory
+    affordable = int(_MEMORY_SHARE * memory / per_token) if per_token else _MOST_CONTEXTS * _MOST_CTX
     return max(ctx, min(most, affordable))
 
 

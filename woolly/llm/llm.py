@@ -149,7 +149,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
             self.defaults = defaults_of(self.preset, SamplingParams())
             if ctx is None and self.preset is not None:
                 ctx = self.preset.ctx
-            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, kv_type)
+            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, kv_type, loaded.program.about.memory)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, kv_tokens)
             disk = open_disk(loaded, cache_disk, cache_disk_folder)
             engine = Engine(

@@ -57,7 +57,8 @@ class Fallback:
 def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
     """The backend of that name; "auto": the fastest that this machine can run. With stages, they run it there."""
     if stages is not None:
-        return PipelineBackend(choose(name).name, stages)
+        # Stages have machines of their own: what this one has says nothing about them.
+        return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
     if name == "auto":
         available = [backend for make in BACKENDS.values() if (backend := make()).is_available()]
         # A backend that is always there takes every plan: those after it are for those who ask for them.

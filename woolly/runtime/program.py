@@ -40,6 +40,7 @@ class About:
     threads: int
     arena_bytes: int  # allocated once for the values between steps; 0: a step allocates its own
     kv_type: str = "f32"  # of keys and values in the cache
+    memory: int | None = None  # bytes that are left for a cache; None: what the system has
 
 
 @dataclass(frozen=True)

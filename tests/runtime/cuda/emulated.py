@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,14 +55,14 @@ def build(*sources: Path) -> Path:
         own = [SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
         with ThreadPoolExecutor(2) as pool:
             objects = list(pool.map(lambda path: _compiled(compiler, path, folder), [*own, *sources]))
-        _make(library, [compiler, "-shared", *map(str, objects)])
+        _make(library, [*shlex.split(compiler), "-shared", *map(str, objects)])
     return library
 
 
 def _compiled(compiler: str, source: Path, folder: Path) -> Path:
     # Fibers change millions of times; kernels are many, and compile in half the time.
     flags = [*FLAGS, "-O2" if source.suffix == ".cpp" else "-O1"]
-    command = [compiler, "-x", "c++", *flags, f"-I{SOURCES}"]
+    command = [*shlex.split(compiler), "-x", "c++", *flags, f"-I{SOURCES}"]
     text = _run([*command, "-E", str(source)])
     # Macros make kernels, too: what counts is the text that they leave.
     text += "\n".join(("", *map(_entry, _MARK.findall(text)), ""))
@@ -69,7 +70,7 @@ def _compiled(compiler: str, source: Path, folder: Path) -> Path:
     if not out.exists():
         written = out.with_suffix(f".{os.getpid()}.ii")
         written.write_text(text)
-        _make(out, [compiler, *flags, "-c", str(written)])
+        _make(out, [*shlex.split(compiler), *flags, "-c", str(written)])
         written.unlink()
     return out
 

@@ -112,6 +112,14 @@ def test_kernels_of_an_earlier_generation_are_not_launched_early(library, kernel
     device.close()
 
 
+def test_ptx_is_refused_by_a_driver_that_cannot_compile_it(library, kernels, monkeypatch):
+    monkeypatch.setitem(ATTRIBUTES, 75, 12)
+    library.version = 12_040
+    with pytest.raises(DeviceError, match="driver 575 or later") as caught:
+        open_device(0, Driver(library))
+    assert caught.value.code == "old_driver"
+
+
 def test_an_unknown_kernel_is_named(device):
     with pytest.raises(DeviceError, match="no kernel turn_rows"):
         device.launch("turn_rows", (1,), 32, 0, ())

@@ -64,6 +64,25 @@ def test_a_row_has_the_same_bits_alone_and_among_others(name, tmp_path):
     np.testing.assert_array_equal(last[0], rows[20][19])
 
 
+@pytest.mark.parametrize("name", ["linears-norm-F16-33", "linears-glu-F16-33"])
+def test_a_gpu_with_little_shared_memory_gives_the_same_bits(name, tmp_path):
+    """Where the stream of tiles of one row does not fit, the kernels of many rows take it."""
+    values = {}
+    for kilobytes in (99, 227):
+        device = EmulatedDevice()
+        device.shared_bytes = kilobytes << 10
+        with CASES[name].open(tmp_path) as file:
+            program = CaseProgram(device, fuse(CASES[name].plan(file)), file.tensors)
+            state = program.new_state(N_PAGES, N_PAGES)
+            values[kilobytes] = program.run(Batch.of([(np.arange(3), 0, [0])], range(3)), state).copy()
+            alone = program.run(Batch.of([(np.arange(1), 0, [0])], [0]), state).copy()
+        few = [one for one in program.emitter.launches[-1] if one.kernel.startswith("linear_row")]
+        assert bool(few) == (kilobytes == 227)
+        np.testing.assert_array_equal(alone[0], values[kilobytes][0])
+        device.close()
+    np.testing.assert_array_equal(values[99], values[227])
+
+
 @pytest.mark.parametrize(("type", "n_columns"), [(GGMLType.Q4_K, 4096), (GGMLType.Q5_K, 512)])
 def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
     """q and k of one kind and v of Q6_K: few rows go through one kernel, many through one for each kind."""

@@ -7,7 +7,6 @@ for each target ("sm_90a", "compute_80") its images: place, length and the names
 from __future__ import annotations
 
 import json
-import lzma
 from pathlib import Path
 
 from woolly import _native
@@ -30,6 +29,8 @@ class Image:
 
     def data(self) -> bytes:
         """What the driver loads: a cubin, or PTX that ends in a zero."""
+        import lzma  # not every Python has it
+
         return lzma.decompress(self._packed)
 
 

@@ -39,6 +39,8 @@ assert ops  # importing it enters the emitters
 _ALIGNMENT = 256
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MOST_GRAPHED = 64
+# Bytes for what is allocated later: staging of weights, tables of angles, graphs.
+_RESERVE = 512 << 20
 # A graph of a model of 40 layers takes about a megabyte.
 _MAX_GRAPHS = 32
 
@@ -194,7 +196,8 @@ class CudaProgram:
                 " which keeps all or none; leave it out, or use backend='cpu'",
                 field="weight_memory",
             )
-        self.about = About("cuda", level, options.threads or 1, self._core.arena_bytes, self._core.kv_type)
+        left = max(0, device.memory()[0] - _RESERVE)
+        self.about = About("cuda", level, options.threads or 1, self._core.arena_bytes, self._core.kv_type, left)
         self.draft = None if plan.draft is None or draft is None else CudaDraft(self._core, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CudaState:

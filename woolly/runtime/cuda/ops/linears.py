@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emit import Address, Emitter, Rows, emits
@@ -226,9 +227,15 @@ def _flat(matrices: _Matrices) -> tuple[Address | int, ...]:
 
 
 def _groups(e: Emitter, rows: _Input, tiles: Tiles) -> list[int]:
-    """Rows that the kernel of few rows takes at once: as many as leave shared memory for the stream of tiles."""
+    """Rows that the kernel of few rows takes at once: as many as leave shared memory for the stream of tiles.
+
+    None if a single row leaves none, on GPUs with little: then the kernels of many rows take all.
+    """
     n_bytes = _tile_bytes(tiles)
-    return [n for n in (1, 2, 4, 8) if n == 1 or _stages(e, rows, n_bytes, n) == _stages(e, rows, n_bytes, 1)]
+    n_stages = _stages(e, rows, n_bytes, 1)
+    if n_stages < 1 and rows.heads > 1:
+        raise UnsupportedError(f"heads of {rows.n_columns} columns need more shared memory than {e.device.name} has")
+    return [n for n in (1, 2, 4, 8) if n_stages > 0 and _stages(e, rows, n_bytes, n) == n_stages]
 
 
 def _prepared(e: Emitter, rows: _Input) -> tuple[Address, Address, int]:
@@ -246,7 +253,8 @@ def _prepare(e: Emitter, rows: _Input, all_tiles: Sequence[Tiles]) -> None:
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, prepared, backs)
     kernel = "linear_prepare" if n <= 4096 else "linear_prepare_long"
-    e.launch(kernel, Rows(kind), 512, *args, least=2, kind=kind, early=True)
+    least = 2 if all(_groups(e, rows, tiles) for tiles in all_tiles) else 1
+    e.launch(kernel, Rows(kind), 512, *args, least=least, kind=kind, early=True)
 
 
 def _stages(e: Emitter, rows: _Input, n_bytes: int, n_group: int) -> int:
