@@ -18,6 +18,8 @@ __all__ = ["ARCHIVE", "Archive", "Image"]
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "cuda")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyk1"
+# The first driver that takes PTX of NVRTC 12.9, as cuDriverGetVersion counts.
+_COMPILES_PTX = 12_090
 
 
 class Image:
@@ -66,8 +68,8 @@ class Archive:
         """What there are images for."""
         return sorted(self._images)
 
-    def target(self, architecture: int) -> str:
-        """The best target for a generation; DeviceError if there is none.
+    def target(self, architecture: int, version: int = _COMPILES_PTX) -> str:
+        """The best target for a generation, given the driver's version; DeviceError if there is none.
 
         Its own, else an earlier one of the same family, else PTX, which the driver compiles.
         """
@@ -89,6 +91,12 @@ class Archive:
                 f"this build of Woolly has no CUDA kernels for a GPU of sm_{architecture}, only for:"
                 f" {', '.join(self.targets)}; build it with WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
                 code="no_kernels",
+            )
+        if found[0].startswith("compute_") and version < _COMPILES_PTX:
+            raise DeviceError(
+                "the kernels of this build are PTX, which needs driver 575 or later; build it with"
+                " WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
+                code="old_driver",
             )
         return found[0]
 

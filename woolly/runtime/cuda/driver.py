@@ -25,8 +25,6 @@ OLDEST = 80
 
 # The first generation whose kernels may begin before the one before them ends.
 _EARLY = 90
-# PTX of NVRTC 12.9, as cuDriverGetVersion counts.
-_NEWEST_PTX = 12_090
 
 # Numbers of the driver's enumerations.
 _MAJOR, _MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
@@ -74,7 +72,7 @@ class _Shared:
             )
         self.n_processors = driver.attribute(_PROCESSORS, self.number)
         self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
-        target = _target(driver, archive, self.architecture)
+        target = archive.target(self.architecture, driver.version)
         self.images = archive.images(target)
         self.kernels_for = int(target.partition("_")[2].rstrip("a"))
         self.context = ctypes.c_void_p()
@@ -382,20 +380,8 @@ def find_level(index: int = 0) -> str:
     architecture = 10 * driver.attribute(_MAJOR, index) + driver.attribute(_MINOR, index)
     if architecture < OLDEST:
         raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")
-    _target(driver, Archive(), architecture)
+    Archive().target(architecture, driver.version)
     return f"sm_{architecture}"
-
-
-def _target(driver: Driver, archive: Archive, architecture: int) -> str:
-    """What the kernels are compiled for. DeviceError if the driver cannot compile the PTX that is left."""
-    target = archive.target(architecture)
-    if target.startswith("compute_") and driver.version < _NEWEST_PTX:
-        raise DeviceError(
-            "the kernels of this build are PTX, which needs driver 575 or later; build it with"
-            " WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
-            code="old_driver",
-        )
-    return target
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
