@@ -33,6 +33,7 @@ NOT_RUN = {
         "cross-compiles, for many minutes",
         "needs torch",
     ],
+    "docs/make/add-a-cuda-kernel.md": ["takes minutes"],
     "docs/make/add-an-op.md": ["a part of its file"] * 4,  # tests/plan/test_recipes.py finds them there
     "docs/benchmarks/README.md": [
         "needs llama-cpp-python",
@@ -44,6 +45,7 @@ NOT_RUN = {
         "builds wheels, for many minutes",
         "cross-compiles and emulates, for many minutes",
     ],
+    "docs/use/cuda.md": ["compiles for minutes"],
     "docs/use/recipes.md": [
         "needs langchain-openai",
         "needs langchain-openai",

@@ -38,7 +38,21 @@ def test_a_folder_of_the_checkout_that_no_build_needs_stays_out(texts):
 
 def test_only_sources_are_in_it(archive, texts):
     kinds = {path.suffix for path in texts if path.parts[0] in {"native", "woolly"}}
-    assert kinds <= {".py", ".pyi", ".typed", ".cpp", ".h", ".txt", ".html", ".css", ".js", ".svg", ".json"}
+    assert kinds <= {
+        ".py",
+        ".pyi",
+        ".typed",
+        ".cpp",
+        ".h",
+        ".cu",
+        ".cuh",
+        ".txt",
+        ".html",
+        ".css",
+        ".js",
+        ".svg",
+        ".json",
+    }
     assert not any("__pycache__" in path.parts for path in texts)
     assert archive.stat().st_size < 2 << 20
 
@@ -56,9 +70,9 @@ def test_every_source_that_cmake_names_is_in_it(texts):
 def test_every_header_that_a_source_includes_is_in_it(texts):
     missing = []
     for path, text in texts.items():
-        if path.suffix in {".cpp", ".h"}:
+        if path.suffix in {".cpp", ".h", ".cu", ".cuh"}:
             for name in re.findall(r'#include "([^"]+)"', text):
-                if not {Path("native", name), path.parent / name} & set(texts):
+                if not {Path("native", name), Path("native/cuda", name), path.parent / name} & set(texts):
                     missing.append(f"{path}: {name}")
     assert not missing
 

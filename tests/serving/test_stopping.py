@@ -67,7 +67,9 @@ def test_a_second_signal_ends_at_once(stuck):
 
 
 def test_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, ctx=64) as server:
+    # What runs these tests may itself ignore the signal, as under nohup, and a child would inherit that.
+    main = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); from woolly.cli import main; main()"
+    with serving(tiny_model, tmp_path, ctx=64, main=main) as server:
         server.process.send_signal(signal.SIGHUP)
         assert server.process.wait(WAIT) == 0
         assert "draining" in server.log.read_text()
