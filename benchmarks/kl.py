@@ -1,6 +1,6 @@
 """How far quantized arithmetic strays from f32: mean KL divergence and top-1 agreement on a real text.
 
-    python -m benchmarks.kl MODEL TEXT [--tokens 2048] [--chunk 512] [--levels scalar,neon] [--peer-python PYTHON]
+    python -m benchmarks.kl MODEL TEXT [--tokens 2048] [--chunk 512] [--levels scalar,neon,cuda] [--peer-python PYTHON]
 
 The reference computes the same file's weights, dequantized, in f32 with NumPy: it is slow, and takes 4 bytes of memory
 per weight. Each chunk starts from an empty cache, with BOS in its first place where the file asks for BOS; every
@@ -133,9 +133,11 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> list[Diverge
         reference = woolly_logits(file, tokenizer, choose("reference"), Options(options.threads), options.chunk)
         engines: dict[str, Compute] = {}
         for level in options.levels or [kernel_level()]:
-            settings = Options(options.threads, None, options.kv_type, level)
+            is_gpu = level == "cuda"
+            settings = Options(options.threads, None, options.kv_type, None if is_gpu else level)
             name = f"Woolly, {level}, {options.kv_type} cache"
-            engines[name] = woolly_logits(file, tokenizer, choose("cpu"), settings, options.chunk)
+            backend = choose("cuda" if is_gpu else "cpu")
+            engines[name] = woolly_logits(file, tokenizer, backend, settings, options.chunk)
         if options.peer_python:
             peer = peer_logits(options.peer_python, options.model, options.threads, options.chunk)
             engines["llama.cpp, f16 cache"] = stack.enter_context(peer)
@@ -183,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", "-n", type=int, default=2048, help="first tokens of the text that are taken")
     p.add_argument("--chunk", type=int, default=512, help="tokens of each chunk")
     p.add_argument("--threads", "-t", type=int, default=2)
-    p.add_argument("--levels", type=lambda t: t.split(","), help="kernel levels; the machine's best unless told")
+    p.add_argument("--levels", type=lambda t: t.split(","), help="kernel levels, or cuda; the CPU's best unless told")
     p.add_argument("--kv-type", "-ctk", default="f16", help="of Woolly's cache: f16, f32 or q8_0")
     p.add_argument("--peer-python", help="Python of an environment that has llama-cpp-python; without it, Woolly only")
     p.add_argument("--json", action="store_true", help="print one JSON object")
