@@ -9,13 +9,6 @@
 #include "attend.cuh"
 #include "mma.cuh"
 
-// A kernel that is only launched with blocks of so many threads.
-#ifdef WOOLLY_EMULATED
-#define KERNEL_OF(n_threads, name) KERNEL(name)
-#else
-#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
-#endif
-
 constexpr int GROUP = 64;
 constexpr int QUERIES = 16;        // rows of a product
 constexpr u32 ONES = 0x3C003C00u;  // two halves

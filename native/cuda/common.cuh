@@ -6,6 +6,10 @@
 #include "emulated/device.h"
 #else
 #define KERNEL(name) extern "C" __global__ void name
+// For blocks of at most that many threads: the compiler may use as many registers as they leave each.
+#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
+// ... of which that many are to run on a multiprocessor.
+#define KERNEL_MANY(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
 #define NEVER_INLINE __noinline__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif

@@ -8,16 +8,6 @@
 #include "mma.cuh"
 #include "tile.cuh"
 
-// A kernel for blocks of at most that many threads: the compiler may use as many registers as they leave each.
-#ifdef WOOLLY_EMULATED
-#define KERNEL_OF(n_threads, name) KERNEL(name)
-#define KERNEL_MANY(n_threads, n_blocks, name) KERNEL(name)
-#else
-#define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
-// ... of which that many are to run on a multiprocessor.
-#define KERNEL_MANY(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
-#endif
-
 constexpr int N_SLICES = 16;
 // Threads that norm one row: the order of its sum depends on them.
 constexpr int ROW_THREADS = 512;
