@@ -3,6 +3,7 @@
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose
+from woolly.runtime.devices import backend_for, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
 from woolly.runtime.stages import Stages, read_token
@@ -25,8 +26,10 @@ __all__ = [
     "Stages",
     "State",
     "WeightStats",
+    "backend_for",
     "choose",
     "pages_for",
+    "parse_devices",
     "parse_size",
     "read_token",
 ]

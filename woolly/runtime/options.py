@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from woolly.errors import RequestError
+from woolly.runtime.devices import parse_devices
 
 __all__ = ["KV_TYPES", "Options", "parse_size"]
 
@@ -24,6 +25,7 @@ class Options:
     kv_type: str | None = None  # of the cache; None: the backend decides
     level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
     max_rows: int = 512  # most rows of a batch
+    device: str | None = None  # as `parse_devices` reads it; None: the backend's first
 
     def __post_init__(self) -> None:
         most = 4 * (os.cpu_count() or 1)
@@ -39,6 +41,7 @@ class Options:
             )
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
+        parse_devices(self.device)
 
 
 def _whole(value: object, low: int) -> bool:

@@ -146,6 +146,21 @@ def test_weights_over_the_budget_are_refused_and_the_device_is_given_back(opened
     assert caught.value.field == "weight_memory"
 
 
+def test_the_device_that_is_asked_for_is_opened(opened, tmp_path):
+    one, numbers = opened("add-17"), []
+
+    def open_numbered(*number):
+        numbers.append(number)
+        return EmulatedDevice()
+
+    for device in (None, "cuda", "cuda:3"):
+        CudaBackend(open_numbered).compile(one.program.plan, one.file.tensors, Options(device=device))
+    assert numbers == [(), (0,), (3,)]
+    for device in ("cpu", "cuda:0,1"):
+        with pytest.raises(RequestError, match=f"device is '{device}', but one GPU was expected here"):
+            CudaBackend(open_numbered).compile(one.program.plan, one.file.tensors, Options(device=device))
+
+
 def test_memory_is_given_back_with_the_last_reference(opened):
     one = opened("attend-16-f32-group1-adjacent")
     one.logits()

@@ -24,6 +24,7 @@ from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
 from woolly.runtime.cuda.state import CudaState, check_heads
+from woolly.runtime.devices import parse_devices
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.state import State
@@ -261,7 +262,7 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, open: Callable[[], Device] = open_device, level: Callable[[], str] = find_level) -> None:
+    def __init__(self, open: Callable[..., Device] = open_device, level: Callable[[], str] = find_level) -> None:
         self._open = open
         self._level = level
 
@@ -278,8 +279,14 @@ class CudaBackend:
         return bool(self.levels)
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
-        """Memory of all weights is set aside; they are uploaded by `load_weights` or by the first run."""
-        device = self._open()
+        """Memory of all weights is set aside; they are uploaded by `load_weights` or by the first run.
+
+        `options.device` names the GPU; without it `open` takes the first.
+        """
+        devices = () if options.device is None else parse_devices(options.device)
+        if options.device is not None and len(devices) != 1:
+            raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
+        device = self._open(*devices)
         try:
             return CudaProgram(device, plan, tensors, options)
         except BaseException:

@@ -1,0 +1,42 @@
+"""Devices: what a model runs on, from text such as "cuda:1"."""
+
+from __future__ import annotations
+
+from woolly.errors import RequestError
+
+__all__ = ["backend_for", "parse_devices"]
+
+_FORMS = "auto, cpu, cuda, cuda:1, or cuda:0,1 for several GPUs"
+
+
+def parse_devices(text: str | None) -> tuple[int, ...]:
+    """Numbers of the GPUs of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order; none of "cpu".
+
+    "auto", "cuda" and None mean the first GPU. Numbers count the GPUs that CUDA_VISIBLE_DEVICES leaves. A repeated
+    number is a GPU used twice, each time with memory and work of its own.
+    """
+    form = "auto" if text is None else text.strip().lower() if isinstance(text, str) else ""
+    if form == "cpu":
+        return ()
+    if form in ("auto", "cuda"):
+        return (0,)
+    kind, _, numbers = form.partition(":")
+    # "cuda:0,cuda:1" says the same as "cuda:0,1".
+    found = [number.strip().removeprefix("cuda:") for number in numbers.split(",")]
+    if kind != "cuda" or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in found):
+        raise RequestError(f"device is {text!r}; {_FORMS} were expected", field="device")
+    return tuple(int(number) for number in found)
+
+
+def backend_for(device: str | None, backend: str = "auto") -> str:
+    """The backend that a device asks for, or `backend`; RequestError if they contradict each other."""
+    if device is None or device.strip().lower() == "auto":
+        return backend
+    wanted = "cuda" if parse_devices(device) else "cpu"
+    if backend not in ("auto", wanted):
+        raise RequestError(
+            f"device is {device!r}, but backend is {backend!r}; leave one of them out",
+            field="device",
+            names=("device", "backend"),
+        )
+    return wanted
