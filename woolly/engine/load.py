@@ -106,7 +106,7 @@ def load_model(
     try:
         plan = trace(file, result, pooling, ctx)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
-            options = replace(options, max_rows=max(options.max_rows, min(context_limit(file, plan), MAX_TEXT)))
+            options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
         tensors: Mapping[str, Tensor] = file.tensors
         if adapters:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
 
-__all__ = ["KV_TYPES", "Options", "parse_size"]
+__all__ = ["KV_TYPES", "USUAL_ROWS", "Options", "parse_size"]
 
 KV_TYPES = ("f16", "f32", "q8_0")
+
+# Most rows of a batch, unless a backend or a caller wants others.
+USUAL_ROWS = 512
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -24,7 +27,7 @@ class Options:
     weight_memory: int | None = None  # most bytes of prepared weights that are kept; None: no limit
     kv_type: str | None = None  # of the cache; None: the backend decides
     level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
-    max_rows: int = 512  # most rows of a batch
+    max_rows: int | None = None  # most rows of a batch; None: the backend decides
     device: str | None = None  # as `parse_devices` reads it; None: the backend's first
 
     def __post_init__(self) -> None:
@@ -42,6 +45,10 @@ class Options:
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
         parse_devices(self.device)
+
+    def rows(self, usual: int = USUAL_ROWS) -> int:
+        """Most rows of a batch; `usual`, if nobody said."""
+        return usual if self.max_rows is None else self.max_rows
 
 
 def _whole(value: object, low: int) -> bool:

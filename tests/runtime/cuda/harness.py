@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.plan.passes.place import Placement
-from woolly.runtime import Batch, Options
+from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.emit import Array, Emitter, Fill
@@ -55,8 +55,7 @@ class CaseProgram:
         self._sizes = {value: 4 * plan.values[value].width * max_rows for value in made}
         offsets = {value: int(device.allocate(n_bytes)) for value, n_bytes in self._sizes.items()}
         placement = Placement(offsets, self._sizes, 0)
-        options = Options(max_rows=max_rows)
-        self.emitter = Emitter(plan, device, options, kv_type, views, placement, Address(0), self._batch, self._turns)
+        self.emitter = Emitter(plan, device, max_rows, kv_type, views, placement, Address(0), self._batch, self._turns)
         self.emitter.emit()
         for weight in self.emitter.weights.values():
             self._fill(weight, views)

@@ -9,7 +9,6 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import fuse
 from woolly.plan.passes.place import place
-from woolly.runtime import Options
 from woolly.runtime.cuda import emit
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.emit import Emitter, Launch, Rows
@@ -38,7 +37,7 @@ def emitter(tmp_path, monkeypatch):
         monkeypatch.setattr(emit, "EMITTERS", {})
         placement = place(plan, 8)
         yield Emitter(
-            *(plan, Counting(), Options(max_rows=8), "f16", views, placement),
+            *(plan, Counting(), 8, "f16", views, placement),
             *(Address(1 << 40), Address(64), Turns(plan, views)),
         )
 

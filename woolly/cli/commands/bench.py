@@ -64,7 +64,7 @@ _BANDWIDTH_MEGABYTES = 1024
         "Most tokens of a prompt that are computed at once.",
         list,
         to="rows",
-        default=("512",),
+        shown="512, and 2048 on a GPU",
         metavar="LIST",
     ),
     Option("--kv-type -ctk --ctk", "Number type of the cache: f16, f32 or q8_0.", list, shown="f16", metavar="LIST"),
@@ -110,8 +110,8 @@ def bench(
     if reps < 1:
         raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
     works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
-    settings = _settings(threads, kv_type, numbers("-ub", rows, 1))
-    most, least = max(work.n_sequences for work in works), min(options.max_rows for options in settings)
+    settings = _settings(threads, kv_type, rows)
+    most, least = max(work.n_sequences for work in works), min(options.rows() for options in settings)
     if most > least:
         raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
     chatter = Console(stderr=True)
@@ -150,15 +150,16 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: S
     return works
 
 
-def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: list[int]) -> list[Options]:
+def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str]) -> list[Options]:
     """Every combination of settings; the model is loaded once for each."""
     from woolly.runtime import Options
 
     counts: list[int | None] = [*numbers("-t", threads, 1)] if threads else [None]
+    sizes: list[int | None] = [*numbers("-ub", rows, 1)] if rows else [None]
     types = [part for text in kv_types for part in text.split(",")] or ["f16"]
     return [
         Options(threads=count, kv_type=kv_type, max_rows=most)
-        for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), rows)
+        for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), sizes)
     ]
 
 
@@ -208,7 +209,7 @@ def _measure(
                 model_n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
                 level=program.about.level or program.about.backend,
                 threads=program.about.threads,
-                n_ubatch=options.max_rows,
+                n_ubatch=program.max_rows,
                 kv_type=options.kv_type or "f16",
                 test_time=when,
                 load_s=load_s,

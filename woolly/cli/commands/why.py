@@ -68,8 +68,8 @@ def why(
         if value < least:
             raise UsageError(f"{option} is {value}, but at least {least} was expected")
     options = Options(threads=threads, kv_type=kv_type, weight_memory=parse_size("weight_memory", weight_memory))
-    if batch > options.max_rows:
-        raise UsageError(f"-b is {batch}, but at most {options.max_rows} sequences run at once")
+    if batch > options.rows():
+        raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run at once")
     if plot is not None and not plot.parent.is_dir():
         raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
     chatter = Console(stderr=True)

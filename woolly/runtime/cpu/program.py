@@ -55,20 +55,20 @@ class CpuProgram:
         self.running_plan = fuse(plan)
         level = kernel_level(options.level)
         threads = default_threads() if options.threads is None else options.threads
-        self.max_rows = options.max_rows
+        self.max_rows = options.rows()
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         check_heads(plan)
         self._lock = threading.Lock()
         draft = None if plan.draft is None else fuse(plan.draft)
         self._all = self.running_plan if draft is None else append(self.running_plan, draft)
-        placement = place(self._all, options.max_rows)
+        placement = place(self._all, self.max_rows)
         self.about = About("cpu", level, threads, placement.n_bytes, self.kv_type)
         try:
-            self._native = _native.Program(level, threads, options.max_rows, placement.n_bytes, _MAX_CONTEXT)
+            self._native = _native.Program(level, threads, self.max_rows, placement.n_bytes, _MAX_CONTEXT)
         except MemoryError:
             raise RequestError(
-                f"max_rows is {options.max_rows}; that many rows need {placement.n_bytes / 1e9:,.2f} GB,"
+                f"max_rows is {self.max_rows}; that many rows need {placement.n_bytes / 1e9:,.2f} GB,"
                 " more than the system gives: lower it, or leave this process more memory"
             ) from None
         views = Views(tensors)

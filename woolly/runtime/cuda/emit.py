@@ -17,7 +17,6 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Plan, Step, Weight
 from woolly.plan.passes.place import Placement
 from woolly.runtime.cuda.device import Address, Argument, Device
-from woolly.runtime.options import Options
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
@@ -103,7 +102,7 @@ class Emitter:
         self,
         plan: Plan,
         device: Device,
-        options: Options,
+        max_rows: int,
         kv_type: str,
         views: Views,
         placement: Placement,
@@ -116,7 +115,7 @@ class Emitter:
         self._all = plan
         self._draft = draft
         self.device = device
-        self.options = options
+        self.max_rows = max_rows  # of a batch
         self.kv_type = kv_type
         self.views = views
         self.batch = batch  # of struct Batch

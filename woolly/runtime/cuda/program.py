@@ -42,6 +42,8 @@ _ALIGNMENT = 256
 _MOST_GRAPHED = 64
 # Bytes for what is allocated later: staging of weights, tables of angles, graphs.
 _RESERVE = 512 << 20
+# A prompt's chunk: weights are read once for all of its rows, which 2,048 make up for.
+_USUAL_ROWS = 2048
 # A graph of a model of 40 layers takes about a megabyte.
 _MAX_GRAPHS = 32
 
@@ -52,7 +54,7 @@ class _Core:
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
         self.device = device
         self.plan = plan if draft is None else append(plan, draft)
-        self.max_rows = options.max_rows
+        self.max_rows = options.rows(_USUAL_ROWS)
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         self._lock = threading.Lock()
@@ -60,13 +62,13 @@ class _Core:
         self._times: list[int] | None = None
         self._hits = 0
         weakref.finalize(self, device.close)
-        placement = place(self.plan, options.max_rows, _ALIGNMENT)
+        placement = place(self.plan, self.max_rows, _ALIGNMENT)
         self.arena_bytes = placement.n_bytes
         turns = Turns(self.plan, views)
         arena = device.allocate(placement.n_bytes)
         self._slot = BatchSlot(device, turns)
         self._emitter = Emitter(
-            self.plan, device, options, self.kv_type, views, placement, arena, self._slot.address, turns, draft
+            self.plan, device, self.max_rows, self.kv_type, views, placement, arena, self._slot.address, turns, draft
         )
         self._emitter.emit()
         self.loader = Loader(device, views, list(self._emitter.weights.values()))
@@ -180,7 +182,7 @@ class CudaProgram:
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
         self.running_plan = fuse(plan)
-        self.max_rows = options.max_rows
+        self.max_rows = options.rows(_USUAL_ROWS)
         level = f"sm_{device.architecture}"
         if options.level not in (None, level):
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {level}")

@@ -99,7 +99,7 @@ class PipelineProgram:
 
     def __init__(self, plan: Plan, stages: Stages, backend: str, options: Options) -> None:
         self.plan = plan
-        self.max_rows = options.max_rows
+        self.max_rows = options.rows()
         self.numbers = itertools.count()  # of states
         self.dropped: list[int] = []  # numbers of states that nobody has any more
         self._stages = stages
@@ -124,7 +124,7 @@ class PipelineProgram:
                     "backend": backend,
                     "kv_type": options.kv_type,
                     "level": options.level,
-                    "max_rows": options.max_rows,
+                    "max_rows": options.rows(),
                 }
                 for first, last in layers
             ]

@@ -128,4 +128,4 @@ class ReferenceBackend:
             if not can_dequantize(weight.type):
                 raise UnsupportedError(f"tensor {weight.name!r} is {weight.type.name}, which is not supported yet")
         store = WeightStore(Views(tensors), options.weight_memory)
-        return ReferenceProgram(plan, store, options.threads, options.max_rows)
+        return ReferenceProgram(plan, store, options.threads, options.rows())

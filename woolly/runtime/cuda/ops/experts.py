@@ -75,7 +75,7 @@ class _Given:
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
     weights = dict(zip(step.roles, step.weights, strict=True))
-    n_experts, n_used, max_rows = weights["down"].shape[0], step.integer("n_used"), e.options.max_rows
+    n_experts, n_used, max_rows = weights["down"].shape[0], step.integer("n_used"), e.max_rows
     n_entries = max_rows * n_used
     m = _Mixture(
         *(step, weights, e.kind(step.inputs[0]), n_experts, n_used, max_rows),

@@ -114,7 +114,7 @@ def _gated(e: Emitter, rows: _Input, pairs: list[tuple[Weight, Address]], step: 
         _prepare(e, rows, [tiles])
         _tiled(e, rows, tiles, matrices, finish)
         return
-    a, b = (e.scratch(f"linears {name}", 4 * n * e.options.max_rows) for name in ("gate", "up"))
+    a, b = (e.scratch(f"linears {name}", 4 * n * e.max_rows) for name in ("gate", "up"))
     _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], _Finish(scale=scale))
     e.launch(
         "linear_gate",
@@ -190,7 +190,7 @@ def _plain(e: Emitter, rows: _Input, product: _Product, finish: _Finish) -> None
     """A matrix of f32 numbers."""
     x, kind, n = rows.x, rows.kind, rows.n_columns
     if rows.norm:
-        x = e.scratch("linears normed", 4 * n * e.options.max_rows)
+        x = e.scratch("linears normed", 4 * n * e.max_rows)
         e.launch("linear_normed", Rows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
     grid = (-(-product.n_rows // 8), Rows(kind, 8), rows.heads)
     stride, width = n * rows.heads, product.n_rows * rows.heads
@@ -240,7 +240,7 @@ def _groups(e: Emitter, rows: _Input, tiles: Tiles) -> list[int]:
 
 def _prepared(e: Emitter, rows: _Input) -> tuple[Address, Address, int]:
     """Memory of prepared rows and of what their numbers were multiplied by, and how many rows it has."""
-    stride = -(-e.options.max_rows // 128) * 128
+    stride = -(-e.max_rows // 128) * 128
     prepared = e.scratch("linears rows", stride * rows.n_tiles * 512)
     return prepared, e.scratch("linears backs", 4 * stride), stride
 
