@@ -21,14 +21,18 @@ class InThread(Started):
 
 
 class ThreadSeat(Seat):
-    """A replica in a thread: `after` messages of answers it dies or falls silent, the first `times` times."""
+    """A replica in a thread: `after` messages of answers it dies or falls silent, the first `times` times.
 
-    def __init__(self, name, *, dies_after=None, silent_after=None, times=1, options=None):
+    One that `hangs` never opens its model.
+    """
+
+    def __init__(self, name, *, dies_after=None, silent_after=None, times=1, options=None, hangs=False):
         super().__init__(name, threads=1)
         self.limit = dies_after or silent_after
         self.is_silent = silent_after is not None
         self.times = times
         self.options = options or {}
+        self.hangs = hangs
         self.n_starts = 0
 
     def start(self):
@@ -36,7 +40,8 @@ class ThreadSeat(Seat):
         self.n_starts += 1
         is_weak = self.limit is not None and self.n_starts <= self.times
         link = WeakLink(theirs, self.limit if is_weak else None, self.is_silent)
-        threading.Thread(target=OddReplica(link, self.options).serve, daemon=True).start()
+        replica = HangingReplica(link) if self.hangs else OddReplica(link, self.options)
+        threading.Thread(target=replica.serve, daemon=True).start()
         return InThread(Link(ours))
 
 
@@ -49,6 +54,13 @@ class OddReplica(Replica):
 
     def _do_open(self, message):
         super()._do_open({**message, "options": {**message["options"], **self._odd}})
+
+
+class HangingReplica(Replica):
+    """Never opens its model."""
+
+    def _do_open(self, message):
+        pass
 
 
 class WeakLink(Link):

@@ -1,5 +1,6 @@
 """A model on replicas answers as the model alone does, whatever becomes of them."""
 
+import socket
 import threading
 import time
 
@@ -9,6 +10,8 @@ import pytest
 from tests.cluster.seats import DyingSeat, ThreadSeat
 from woolly import LLM, SamplingParams
 from woolly.cluster.model import FleetLLM
+from woolly.cluster.replica import Replica
+from woolly.cluster.wire import Link
 from woolly.errors import ModelError, RequestError
 from woolly.sampling import Sampler
 from woolly.serving.loading.options import ModelOptions
@@ -62,6 +65,7 @@ def test_answers_are_those_of_the_model_alone(fleet, alone):
         assert llm.generate(PROMPT, params) == alone.generate(PROMPT, params)
     assert llm.chat("hello", LONG).text == alone.chat("hello", LONG).text
     assert np.array_equal(llm.embed(["a b", "c"], pooling="mean"), alone.embed(["a b", "c"], pooling="mean"))
+    assert llm.score([1] * 512) == alone.score([1] * 512)  # nothing is generated, for which there is no room
     assert llm.embed_tokens("a b c")[0].tolist() == alone.embed_tokens("a b c")[0].tolist()
     with pytest.raises(RequestError, match="context holds 512"):
         llm.generate([1] * 600, LONG)
@@ -137,6 +141,43 @@ def test_a_replica_with_other_bits_is_refused(fleet, alone):
 def test_the_reason_is_told_if_no_replica_can_serve(fleet):
     with pytest.raises(ModelError, match=r"no replica can serve: .*kv_type is 'f9'"):
         fleet(ThreadSeat("a", options={"kv_type": "f9"}))
+
+
+def test_a_replica_that_hangs_while_it_loads_keeps_nobody_waiting(fleet, alone, monkeypatch):
+    monkeypatch.setattr("woolly.cluster.fleet._STRAGGLING", 0.0)
+    llm = fleet(ThreadSeat("a"), ThreadSeat("b", hangs=True))
+    assert [one["state"] for one in llm.fleet.report()] == ["ready", "starting"]
+    assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
+
+
+def test_a_replica_that_hangs_while_it_loads_is_given_up(fleet, alone):
+    with pytest.raises(ModelError, match=r"no replica can serve: it did not open its model within 0\.1 seconds"):
+        fleet(ThreadSeat("a", hangs=True), load_limit=0.1)
+    seat = ThreadSeat("a")
+    llm = fleet(seat)
+    seat.hangs, llm.fleet._load_limit = True, 0.1
+    assert not llm.fleet.update()
+    assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)
+
+
+def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, monkeypatch):
+    opened, is_gone = [], threading.Event()
+
+    class Slow(LLM):
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+            opened.append(self)
+            assert is_gone.wait(60)
+
+    monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
+    ours, theirs = socket.socketpair()
+    front, replica = Link(ours), Replica(Link(theirs))
+    front.send({"op": "open", "model": str(tiny_model), "options": {"ctx": 512, "threads": 1}})
+    front.finish()
+    replica.serve()
+    is_gone.set()
+    replica.wait()
+    assert opened[0].is_closed
 
 
 def test_an_update_to_other_bits_stops(fleet, alone):

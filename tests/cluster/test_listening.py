@@ -1,6 +1,9 @@
 """Replicas that listen for a front, and the check of a cluster."""
 
+import errno
 import json
+import os
+import socket
 import threading
 import time
 
@@ -67,6 +70,24 @@ def test_a_front_needs_the_secret(listening, tiny_model):
         FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [seat])
 
 
+def test_listening_goes_on_after_an_error(listening, tiny_model, monkeypatch, caplog):
+    plain, errors = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED]
+
+    def accept(listener):
+        if errors:
+            raise OSError(errors[0], os.strerror(errors.pop(0)))
+        return plain(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    seat = AddressSeat(listening().address, SECRET)
+    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [seat], stall=60.0) as llm:
+        assert llm.fleet.n_ready == 1
+    assert not errors
+    assert [record.msg for record in caplog.records if "could not be accepted" in record.msg] == [
+        f"a connection could not be accepted ({os.strerror(errno.EMFILE)}); others are waited for"
+    ]
+
+
 def test_addresses_are_checked():
     with pytest.raises(RequestError, match="HOST:PORT"):
         AddressSeat("nowhere", SECRET)
@@ -86,7 +107,7 @@ def test_a_check_finds_what_would_stop_a_cluster(listening, tiny_model):
     free.leave()
 
 
-def test_the_command(listening, tiny_model, monkeypatch):
+def test_the_command(listening, tiny_model, monkeypatch, tmp_path):
     monkeypatch.setenv("WOOLLY_CLUSTER_SECRET", SECRET)
     monkeypatch.setenv("WOOLLY_PORT", "0")
     monkeypatch.setenv("WOOLLY_CTX_SIZE", "512")
@@ -95,8 +116,12 @@ def test_the_command(listening, tiny_model, monkeypatch):
     assert "identity w" in woolly("cluster", "check", *flags)
     shown = CliRunner().invoke(app, ["cluster", "check", *flags[:-1], "127.0.0.1:1"])
     assert shown.exit_code == 1 and "fault: no replica can serve" in shown.output
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n")
+    secret.chmod(0o600)
+    monkeypatch.delenv("WOOLLY_CLUSTER_SECRET")
+    assert "identity w" in woolly("cluster", "check", *flags, "--cluster-secret-file", str(secret))
     with pytest.raises(UsageError, match="check, replica"):
         woolly("cluster", "dance")
-    monkeypatch.delenv("WOOLLY_CLUSTER_SECRET")
     with pytest.raises(RequestError, match="WOOLLY_CLUSTER_SECRET"):
         woolly("cluster", "replica")

@@ -66,8 +66,9 @@ def whole(tiny_model):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="replicas of one machine need POSIX")
 def test_one_server_of_two_processes(tiny_model, tmp_path, whole):
-    flags = ("--replicas", "2", "-t", "1", "--grace", "20")
+    flags = ("--replicas", "2", "-t", "1", "--grace", "20", "--cluster-secret", "s" * 32)
     with serving(tiny_model, tmp_path, *flags, ctx=512) as server, server.client() as client:
+        assert "other users of this machine see --cluster-secret" in server.log.read_text()
         pids = {one["pid"] for one in replicas(client)}
         assert len(pids) == 2 and ask(client) == whole
         reply = client.post("/v1/messages", json={**CHAT, "max_tokens": 5, "model": "tiny"}).json()
@@ -107,10 +108,17 @@ def test_one_server_of_two_processes(tiny_model, tmp_path, whole):
 
 
 def test_settings_that_no_cluster_can_have(tmp_path):
+    short = tmp_path / "short"
+    short.write_text("short\n")
+    short.chmod(0o600)
     for settings, words in (
         ({"replicas": 0}, "at least 1"),
         ({"join": ("10.0.0.1:7000",)}, "cluster_secret"),
         ({"cluster_secret": "short"}, "32 characters"),
+        ({"cluster_secret_file": short}, "cluster_secret_file is short"),
+        ({"cluster_secret_file": short, "cluster_secret": "s" * 32}, "one of them was expected"),
+        ({"cluster_secret_file": tmp_path / "none"}, "cannot be read"),
+        ({"stages": ("10.0.0.1:7000",), "model": "m", "ray": "auto"}, "leave replicas, join and ray out"),
         ({"replicas": 2, "slot_save_path": tmp_path}, "cache_disk"),
         ({"ray": "auto", "pin": True}, "NUMA"),
         ({"stall": 0.1}, "at least 0.5"),

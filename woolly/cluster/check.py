@@ -38,10 +38,12 @@ def check_cluster(settings: Settings) -> Checked:
     faults = [*_port(settings), *_memory(settings)]
     path = resolve(settings.model)
     try:
-        llm = FleetLLM(path, options_for(path, settings), seats_of(settings), stall=settings.stall, grace=0.0)
+        limits = {"stall": settings.stall, "grace": 0.0, "load_limit": settings.load_limit}
+        llm = FleetLLM(path, options_for(path, settings), seats_of(settings), **limits)
     except ModelError as error:
         return Checked(None, (), [*faults, str(error)])
     with llm:
+        llm.fleet.settle()
         replicas = llm.fleet.report()
         identity = llm.identity().id
     for one in replicas:

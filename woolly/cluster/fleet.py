@@ -28,6 +28,7 @@ _SOUND = 30.0  # seconds after which a replica that gave nothing and was lost co
 _CLOSING = 4.0  # seconds that a replica has to write pages to disk and end
 _PAUSED = 0.5  # seconds without a look at the replicas that are not held against them
 _TURN = 0.05  # seconds between two looks at the replicas
+_STRAGGLING = 60.0  # seconds that a fleet waits for its other replicas when one is ready; they join when they are
 
 
 class Fleet:
@@ -41,17 +42,20 @@ class Fleet:
         n_parallel: int = 16,
         stall: float = 10.0,
         grace: float = 30.0,
+        load_limit: float = 1800.0,
     ) -> None:
         """`opening` is the message that opens the model; a seat adds its threads and CPUs.
 
-        A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. One that
-        leaves has `grace` seconds to finish its answers, then the rest is moved.
+        A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. So is one
+        that has not opened the model after `load_limit` seconds. One that leaves has `grace` seconds to finish its
+        answers, then the rest is moved.
         """
         self._places = [Place(seat) for seat in seats]
         self._opening = opening
         self._n_parallel = n_parallel
         self._stall = stall
         self._grace = grace
+        self._load_limit = load_limit
         self._router = Router()
         self._members: dict[str, Member] = {}
         self._waiting: list[Flight] = []  # for a replica
@@ -65,18 +69,24 @@ class Fleet:
         self.counts: Counter[str] = Counter()  # moved, stalled, lost, refused, by_prefix, by_load
 
     def start(self) -> None:
-        """Starts all replicas and waits for them. Raises the reason if none can serve."""
+        """Starts all replicas and waits for them, but not long for the slowest. Raises the reason if none can serve."""
         with self._lock:
             for place in self._places:
                 self._spawn(place)
         threading.Thread(target=self._watch, name="woolly-fleet", daemon=True).start()
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or all(self._has_settled(place) for place in self._places))
+            self._changed.wait_for(lambda: self.n_ready or self._has_settled)
+            self._changed.wait_for(lambda: self._has_settled, _STRAGGLING)
             if not self.n_ready and not self._is_closed:
                 reason = next((place.reason for place in self._places if place.reason), "none was ready")
                 error = ModelError(f"no replica can serve: {reason}")
                 self.close()
                 raise error
+
+    def settle(self) -> None:
+        """Waits until every replica was ready or given up, which takes `load_limit` seconds at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_settled)
 
     @property
     def n_ready(self) -> int:
@@ -167,7 +177,7 @@ class Fleet:
     # Starting and watching.
 
     def _spawn(self, place: Place, *, sits: bool = True) -> Member:
-        member = Member(f"{place.seat.name}#{next(self._numbers)}", place.seat)
+        member = Member(f"{place.seat.name}#{next(self._numbers)}", place.seat, heard=time.monotonic())
         self._members[member.name] = member
         if sits:
             place.member = member
@@ -234,6 +244,8 @@ class Fleet:
             return
         member.hello, member.state, member.since = message, "ready", now
         member.clock = message["time"] - time.time()
+        for place in self._places:
+            place.has_settled |= place.member is member
         self._router.joined(member.name, now, n_parallel=self._n_parallel, n_pages=message["n_pages"])
         log.info("replica ready", extra={"replica": member.name, "pid": message["pid"], "host": message["host"]})
         waiting, self._waiting = self._waiting, []
@@ -252,11 +264,10 @@ class Fleet:
                 for member in self._members.values():
                     if now - before > _PAUSED:  # this process slept, or had no core: the silence was its own
                         member.heard += now - before
-                    if member.state not in ("ready", "leaving") or member.started is None:
-                        continue
-                    if now - member.heard > self._stall:
+                    is_starting = member.state == "starting"
+                    if now - member.heard > (self._load_limit if is_starting else self._stall):
                         silent.append(member)
-                    elif now - member.asked > self._stall / 4:
+                    elif not is_starting and member.started is not None and now - member.asked > self._stall / 4:
                         member.asked = now
                         member.started.link.send({"op": "ping"})
                 for place in self._places:
@@ -264,7 +275,10 @@ class Fleet:
                         self._spawn(place)
             for member in silent:
                 self.counts["stalled"] += 1
-                self._gone(member, f"it was silent for {self._stall:g} seconds")
+                if member.state == "starting":
+                    self._gone(member, f"it did not open its model within {self._load_limit:g} seconds")
+                else:
+                    self._gone(member, f"it was silent for {self._stall:g} seconds")
             before = now
             time.sleep(_TURN)
 
@@ -281,7 +295,7 @@ class Fleet:
             self._router.lost(member.name)
             for place in self._places:
                 if place.member is member:
-                    place.reason = member.reason
+                    place.reason, place.has_settled = member.reason, True
                     is_sound = member.has_given or (was_ready and now - member.since > _SOUND)
                     place.n_failures = 1 if is_sound else place.n_failures + 1
                     pause = 0.0 if place.n_failures == 1 else 0.25 * 2.0**place.n_failures
@@ -363,8 +377,9 @@ class Fleet:
                 self.counts["moved"] += 1
                 self._give(flight, without={member.name})
 
-    def _has_settled(self, place: Place) -> bool:
-        return place.member is not None and place.member.state in ("ready", "gone")
+    @property
+    def _has_settled(self) -> bool:
+        return self._is_closed or all(place.has_settled for place in self._places)
 
     @staticmethod
     def _in_background(work: Callable[[], Any]) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from woolly.cluster.replica import Replica
 from woolly.cluster.wire import Link, prove_replica
 from woolly.errors import RequestError
+from woolly.wire import accepted
 
 __all__ = ["Listening"]
 
@@ -60,12 +61,8 @@ class Listening:
     def serve(self) -> None:
         """Serves until it is asked to leave."""
         with self._listener:
-            while not self._is_leaving:
-                try:
-                    connection, client = self._listener.accept()
-                except OSError:
-                    break  # closed by `leave`
-                self._serve(connection, str(client[0]))
+            for connection, client in accepted(self._listener, lambda: self._is_leaving, log.warning):
+                self._serve(connection, client)
 
     def leave(self) -> None:
         """Asks the front for a successor, and returns; `serve` ends when all that runs here has moved."""
@@ -92,6 +89,7 @@ class Listening:
             if self._is_leaving:
                 replica.leave()
         replica.serve()
+        replica.wait()  # two models at once may be more than memory holds
         with self._lock:
             self._replica = None
         log.info("front gone", extra={"client": client})

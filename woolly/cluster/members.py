@@ -38,6 +38,7 @@ class Place:
 
     seat: Seat
     member: Member | None = None
+    has_settled: bool = False  # whether its first replica was ready or given up
     n_failures: int = 0  # one after another
     next_start: float = 0.0
     reason: str = ""  # why the last one left

@@ -22,6 +22,7 @@ from woolly.engine.meaning import Reading
 from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.identity import Identity
+from woolly.llm.requests import Prompt
 from woolly.sampling import SamplingParams
 from woolly.serving.loading.options import ModelOptions
 from woolly.store.digest import digest_of
@@ -40,6 +41,7 @@ class FleetLLM(LLM):
         *,
         stall: float = 10.0,
         grace: float = 30.0,
+        load_limit: float = 1800.0,
     ) -> None:
         """Opens the model on every seat and waits for them; ModelError if none can serve."""
         # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
@@ -50,7 +52,9 @@ class FleetLLM(LLM):
         opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
-            self.fleet = Fleet(seats, opening, n_parallel=options.max_running, stall=stall, grace=grace)
+            self.fleet = Fleet(
+                seats, opening, n_parallel=options.max_running, stall=stall, grace=grace, load_limit=load_limit
+            )
             self.fleet.start()
         except BaseException:
             super().close()
@@ -63,6 +67,12 @@ class FleetLLM(LLM):
         """Returns the identity that all replicas have."""
         assert self.fleet.identity is not None
         return self.fleet.identity
+
+    def prepare_score(self, prompt: Prompt) -> Request:
+        """As `LLM.prepare_score`."""
+        request = super().prepare_score(prompt)
+        self._given[request] = Given(score_only=True)
+        return request
 
     def _requests(self, ids: Sequence[int], params: SamplingParams, **options: Any) -> list[Request]:
         requests = super()._requests(ids, params, **options)

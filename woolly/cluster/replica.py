@@ -63,6 +63,8 @@ class Replica:
         self._readings: dict[int, Reading] = {}
         self._unwanted: set[int] = set()  # cancelled before they were prepared
         self._preparing: set[int] = set()
+        self._opening: threading.Thread | None = None
+        self._is_over = False
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="woolly-prepare")  # a grammar takes a while
         self._started = time.monotonic() if started is None else started
@@ -74,10 +76,17 @@ class Replica:
             if message["op"] == "close":
                 break
             getattr(self, f"_do_{message['op']}")(message)
+        with self._lock:
+            self._is_over = True  # a model that opens now is closed by the thread that opens it
         if self._llm is not None:
             self._llm.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.finish()
+
+    def wait(self) -> None:
+        """Waits until a model that was opening when `serve` returned is closed, too."""
+        if self._opening is not None:
+            self._opening.join()
 
     def leave(self) -> None:
         """Asks the front to move what runs here; it says `close` then."""
@@ -87,35 +96,28 @@ class Replica:
         # Later than the front gives up: else a front that comes back would wait behind one that cannot be heard.
         if "stall" in message:  # a front that still runs while replicas are updated may not say it
             self._link.end_without(2 * message["stall"])
-        threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True).start()
+        self._opening = threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True)
+        self._opening.start()
 
     def _open(self, message: Mapping[str, Any]) -> None:
+        llm = None
         try:
             if message.get("cpus") and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, message["cpus"])  # of this thread and those that it starts: all that compute
             options = {name: _tuples(value) for name, value in message["options"].items()}
             llm = LLM(message["model"], **options)
-            identity = llm.identity()
+            ready = _ready(llm)
         except BaseException as error:
+            if llm is not None:
+                llm.close()
             self._link.send({"op": "failed", "error": write_error(error)})
             return
-        self._llm = llm
-        about = llm.engine.program.about
-        self._link.send(
-            {
-                "op": "ready",
-                "protocol": PROTOCOL,
-                "version": __version__,
-                "identity": asdict(identity),
-                "ctx": llm.ctx,
-                "n_pages": llm.engine.scheduler.pages.n_pages,
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "level": about.level,
-                "threads": about.threads,
-                "time": time.time(),
-            }
-        )
+        with self._lock:
+            self._llm = None if self._is_over else llm
+        if self._llm is None:
+            llm.close()
+        else:
+            self._link.send(ready)
 
     def _do_ping(self, message: Mapping[str, Any]) -> None:
         figures = {
@@ -251,6 +253,23 @@ class Replica:
         if self._llm is None:
             raise RequestError("the replica has not opened its model yet")
         return self._llm
+
+
+def _ready(llm: LLM) -> dict[str, Any]:
+    about = llm.engine.program.about
+    return {
+        "op": "ready",
+        "protocol": PROTOCOL,
+        "version": __version__,
+        "identity": asdict(llm.identity()),
+        "ctx": llm.ctx,
+        "n_pages": llm.engine.scheduler.pages.n_pages,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "level": about.level,
+        "threads": about.threads,
+        "time": time.time(),
+    }
 
 
 def _tuples(value: Any) -> Any:

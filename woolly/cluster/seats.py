@@ -15,6 +15,7 @@ from woolly.errors import RequestError
 __all__ = ["AddressSeat", "ProcessSeat", "Seat", "Started", "local_seats"]
 
 _CONNECT_SECONDS = 10.0
+_END_SECONDS = 5.0
 
 
 class Started(ABC):
@@ -24,7 +25,7 @@ class Started(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Ends it at once, and waits until it is gone; nothing happens if it is."""
+        """Ends it at once, and waits a little until it is gone; nothing happens if it is."""
 
 
 class Seat(ABC):
@@ -55,7 +56,8 @@ class _Process(Started):
         self.link.close()
         with suppress(ProcessLookupError):
             self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a read from a dead network disk ends only when the disk replies
+            self._process.wait(_END_SECONDS)
 
 
 class ProcessSeat(Seat):

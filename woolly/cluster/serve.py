@@ -49,7 +49,8 @@ def prepare(app: FastAPI, settings: Settings) -> None:
     models: ModelManager = app.state.models
 
     def open_model(path: Path, options: ModelOptions) -> FleetLLM:
-        return FleetLLM(path, options, seats_of(settings), stall=settings.stall, grace=settings.grace)
+        limits = {"stall": settings.stall, "grace": settings.grace, "load_limit": settings.load_limit}
+        return FleetLLM(path, options, seats_of(settings), **limits)
 
     models.open_model = open_model
     models.n_copies = settings.replicas if settings.ray is None else 0
@@ -70,7 +71,7 @@ def seats_of(settings: Settings) -> list[Seat]:
         here = ray_seats(settings.ray, settings.replicas, settings.threads)
     else:
         here = local_seats(settings.replicas, settings.threads, numa_nodes() if settings.pin else [])
-    return [*here, *(AddressSeat(address, settings.cluster_secret or "") for address in settings.join)]
+    return [*here, *(AddressSeat(address, settings.secret or "") for address in settings.join)]
 
 
 def update(models: ModelManager) -> None:

@@ -23,7 +23,7 @@ from woolly.plan.passes import cut
 from woolly.runtime import ARITHMETIC, Batch, Options, Program, choose, pages_for, parse_size
 from woolly.store import resolve
 from woolly.store.digest import digest_of
-from woolly.wire import Connection, LostConnection, Message, RefusedConnection
+from woolly.wire import Connection, LostConnection, Message, RefusedConnection, accepted
 
 __all__ = ["Part", "Stage"]
 
@@ -85,13 +85,7 @@ class Stage:
 
     def serve(self) -> None:
         """Accepts connections until `close`, each on a thread of its own."""
-        while True:
-            try:
-                sock, (host, *_) = self._listener.accept()
-            except OSError:
-                if self._is_closed:
-                    return
-                raise
+        for sock, host in accepted(self._listener, lambda: self._is_closed, self.tell):
             threading.Thread(target=self._handle, args=(sock, host), daemon=True).start()
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ def _prove(connection: socket.socket, secret: str, own: bytes, other: bytes) -> 
         theirs = _exactly(connection, 32)
         connection.sendall(_proof(secret, own, theirs, mine))
         if not hmac.compare_digest(_exactly(connection, 32), _proof(secret, other, mine, theirs)):
-            raise RequestError("the other side has another secret; give both the same WOOLLY_CLUSTER_SECRET")
+            raise RequestError("the other side has another secret; give both the same one")
     except OSError as error:
         raise RequestError(f"the other side did not show that it has the secret ({error})") from None
     connection.settimeout(None)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from woolly.errors import RequestError
-from woolly.serving.settings_sizes import Sizes
+from woolly.serving.settings_texts import Texts
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> A
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Sizes):
+class Settings(Texts):
     """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
 
     The type of a field decides how text is read: a tuple is a list separated by commas.
@@ -171,7 +170,13 @@ class Settings(Sizes):
     ray: str | None = _setting(
         None, "--ray", "Address of a Ray cluster for the replicas; auto: of this machine.", "none"
     )
-    cluster_secret: str | None = _setting(None, "--cluster-secret", "Secret that replicas of --join share.", "none")
+    cluster_secret_file: Path | None = _setting(  # noqa: RUF009
+        None, "--cluster-secret-file", "File with the secret that replicas of --join share.", "none"
+    )
+    cluster_secret: str | None = _setting(
+        None, "--cluster-secret", "The secret itself, which other users see in a list of processes.", "none"
+    )
+    load_limit: float = _setting(1800.0, "--load-limit", "Seconds that a replica has to open its model.")
     stall: float = _setting(10.0, "--stall", "Seconds of silence after which a replica is given up.")
 
     # The network.
@@ -310,15 +315,6 @@ class Settings(Sizes):
         return models_folder().parent / "batches" if self.batches_dir is None else self.batches_dir
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Returns the keys of --api-key, of --admin-key and of the file, which each call reads again."""
-        given = (*self.api_key, *self.admin_key)
-        if self.api_key_file is None:
-            return given
-        lines = _text_of("api_key_file", self.api_key_file).splitlines()
-        return (*given, *(line.strip() for line in lines if line.strip() and not line.startswith("#")))
-
-    @property
     def shares_prefixes(self) -> bool:
         """Whether clients with different keys reuse each other's prefixes."""
         return bool(self.share_prefixes)
@@ -341,19 +337,6 @@ class Settings(Sizes):
     def template_variables(self) -> dict[str, Any]:
         """Returns the switches of --chat-template-kwargs."""
         return {} if self.chat_template_kwargs is None else dict(json.loads(self.chat_template_kwargs))
-
-    @property
-    def template_source(self) -> str | None:
-        """Returns the template that --chat-template gives as text or by name."""
-        from woolly.templates import named_template
-
-        return None if self.chat_template is None else named_template(self.chat_template) or self.chat_template
-
-    @property
-    def given_template(self) -> str | None:
-        """Returns the template that replaces the model's own; reads --chat-template-file."""
-        file = self.chat_template_file
-        return self.template_source if file is None else _text_of("chat_template_file", file)
 
     def model_options(self) -> ModelOptions:
         """Returns how a model is opened."""
@@ -386,11 +369,3 @@ def groups() -> dict[str, str]:
     for setting in fields(Settings):
         found[setting.name] = group = _GROUPS.get(setting.name, group)
     return found
-
-
-def _text_of(name: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise RequestError(f"{name} is {path}, which cannot be read: {reason}") from None

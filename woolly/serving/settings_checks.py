@@ -25,6 +25,7 @@ _LEAST: dict[str, float] = {
     "models_max": 1,
     "keep_alive": 0,
     "load_wait": 0,
+    "load_limit": 1,
     "ctx_size": 1,
     "threads": 1,
     "parallel": 1,
@@ -153,26 +154,33 @@ def has_replicas(settings: Settings) -> bool:
 
 
 def _check_replicas(settings: Settings) -> None:
-    if settings.stages and (settings.replicas != 1 or settings.join):
+    if settings.stages and has_replicas(settings):
         raise RequestError(
-            "stages serve one engine at a time, and each replica has one: leave replicas and join out",
+            "stages serve one engine at a time, and each replica has one: leave replicas, join and ray out",
             field="stages",
-            names=("stages", "replicas", "join"),
+            names=("stages", "replicas", "join", "ray"),
         )
     if settings.replicas == 0 and not settings.join:
         raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
-    if settings.join and settings.cluster_secret is None:
+    if settings.cluster_secret is not None and settings.cluster_secret_file is not None:
         raise RequestError(
-            "join names replicas on other machines, which need cluster_secret to know their front",
+            "cluster_secret and cluster_secret_file are given together; one of them was expected",
+            field="cluster_secret_file",
+            names=("cluster_secret", "cluster_secret_file"),
+        )
+    secret = settings.secret
+    if settings.join and secret is None:
+        raise RequestError(
+            "join names replicas on other machines, which need cluster_secret_file or cluster_secret to know their"
+            " front",
             field="join",
-            names=("join", "cluster_secret"),
+            names=("join", "cluster_secret_file", "cluster_secret"),
         )
     if settings.ray is not None and settings.pin:
         raise RequestError("pin keeps processes of this machine to a NUMA node, but Ray places them", field="pin")
-    if settings.cluster_secret is not None and len(settings.cluster_secret) < 32:
-        raise RequestError(
-            "cluster_secret is short enough to guess; at least 32 characters were expected", field="cluster_secret"
-        )
+    if secret is not None and len(secret) < 32:
+        name = "cluster_secret" if settings.cluster_secret_file is None else "cluster_secret_file"
+        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
     if settings.slot_save_path is not None and has_replicas(settings):
         raise RequestError(
             "slot_save_path keeps what one process computed, and there are several; cache_disk does that for all of"

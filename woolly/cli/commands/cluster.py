@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,25 +26,39 @@ _LISTEN = "127.0.0.1:7070"
     Option("--model -m", "For check: the model.", complete=complete_model),
     Option("--replicas", "For check: processes on this machine.", int, shown="as `woolly serve` has it"),
     Option("--join", "For check: replicas on other machines, HOST:PORT, separated by commas."),
+    Option("--cluster-secret-file", "File with the secret that replicas on other machines share.", Path),
     Option("--listen", "For replica: where it waits for a front, HOST:PORT.", default=_LISTEN),
     AS_JSON,
 )
-def cluster(action: str, model: str | None, replicas: int | None, join: str | None, listen: str, as_json: bool) -> None:
+def cluster(
+    action: str,
+    model: str | None,
+    replicas: int | None,
+    join: str | None,
+    cluster_secret_file: Path | None,
+    listen: str,
+    as_json: bool,
+) -> None:
     """Check a cluster before clients come, or hold a replica for a front on another machine.
 
     `check` starts or asks every replica, and says what differs: identities, versions, clocks, memory, the port. Its
-    exit code is 1 if something would stop the cluster. `replica` waits for `woolly serve --join`. Both need the text
-    WOOLLY_CLUSTER_SECRET for replicas on other machines. Settings of `woolly serve` come from woolly.toml and from the
-    environment.
+    exit code is 1 if something would stop the cluster. `replica` waits for `woolly serve --join`. Both need a secret
+    for replicas on other machines: --cluster-secret-file, or the text WOOLLY_CLUSTER_SECRET. Settings of `woolly serve`
+    come from woolly.toml and from the environment.
     """
     if action not in _ACTIONS:
         raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
     from woolly.serving.configuration import read_settings
 
-    given: dict[str, Any] = {"model": model, "replicas": replicas, "join": None if join is None else [join]}
+    given: dict[str, Any] = {
+        "model": model,
+        "replicas": replicas,
+        "join": None if join is None else [join],
+        "cluster_secret_file": cluster_secret_file,
+    }
     settings = read_settings({name: value for name, value in given.items() if value is not None})
     if action == "replica":
-        _replica(settings.cluster_secret, listen)
+        _replica(settings.secret, listen)
         return
     from woolly.cluster.check import check_cluster
 
@@ -66,8 +81,8 @@ def cluster(action: str, model: str | None, replicas: int | None, join: str | No
 def _replica(secret: str | None, listen: str) -> None:
     if secret is None:
         raise RequestError(
-            "a replica that listens needs a text of at least 32 characters in WOOLLY_CLUSTER_SECRET, the same as its"
-            " front; without it anyone in the network could use it"
+            "a replica that listens needs a text of at least 32 characters in --cluster-secret-file or"
+            " WOOLLY_CLUSTER_SECRET, the same as its front; without it anyone in the network could use it"
         )
     from woolly.cluster.listening import Listening
     from woolly.serving.logs import set_up_logs

@@ -76,13 +76,19 @@ def serve(flags: Mapping[str, Any]) -> None:
     from woolly.serving.logs import log
     from woolly.serving.settings_checks import has_replicas
 
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
     settings = read_settings(flags)
+    if "cluster_secret" in flags:
+        warnings.warn(
+            "other users of this machine see --cluster-secret in a list of processes; --cluster-secret-file or"
+            " WOOLLY_CLUSTER_SECRET keeps it from them",
+            stacklevel=1,
+        )
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
         from woolly.serving.lifecycle import run
 
-    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
     raise click.exceptions.Exit(run(settings, end=os._exit))
 
 

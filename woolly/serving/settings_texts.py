@@ -1,0 +1,95 @@
+"""Texts of settings that mean something else: sizes such as 16MiB, and files with keys, templates or a secret."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from pathlib import Path
+
+from woolly.errors import RequestError
+
+__all__ = ["Texts"]
+
+
+class Texts:
+    """The part of Settings that reads texts and files."""
+
+    max_files: str
+    max_body: str
+    max_bodies: str
+    max_session_size: str
+    api_key: tuple[str, ...]
+    admin_key: tuple[str, ...]
+    api_key_file: Path | None
+    chat_template: str | None
+    chat_template_file: Path | None
+    cluster_secret: str | None
+    cluster_secret_file: Path | None
+
+    @property
+    def max_files_bytes(self) -> int:
+        """Returns the most bytes of one client's files."""
+        return _bytes("max_files", self.max_files)
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Returns the largest body in bytes."""
+        return _bytes("max_body", self.max_body)
+
+    @property
+    def max_bodies_bytes(self) -> int:
+        """Returns the most bytes of all bodies together."""
+        return _bytes("max_bodies", self.max_bodies)
+
+    @property
+    def max_session_bytes(self) -> int:
+        """Returns the most bytes of one session's messages."""
+        return _bytes("max_session_size", self.max_session_size)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Returns the keys of --api-key, of --admin-key and of the file, which each call reads again."""
+        given = (*self.api_key, *self.admin_key)
+        if self.api_key_file is None:
+            return given
+        lines = _text_of("api_key_file", self.api_key_file).splitlines()
+        return (*given, *(line.strip() for line in lines if line.strip() and not line.startswith("#")))
+
+    @property
+    def template_source(self) -> str | None:
+        """Returns the template that --chat-template gives as text or by name."""
+        from woolly.templates import named_template
+
+        return None if self.chat_template is None else named_template(self.chat_template) or self.chat_template
+
+    @property
+    def given_template(self) -> str | None:
+        """Returns the template that replaces the model's own; reads --chat-template-file."""
+        file = self.chat_template_file
+        return self.template_source if file is None else _text_of("chat_template_file", file)
+
+    @property
+    def secret(self) -> str | None:
+        """Returns the secret that replicas on other machines share; reads --cluster-secret-file."""
+        file = self.cluster_secret_file
+        if file is None:
+            return self.cluster_secret
+        text = _text_of("cluster_secret_file", file).strip()
+        if os.name == "posix" and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            warnings.warn(f"others can read the secret in {file}; chmod 600 would prevent it", stacklevel=2)
+        return text
+
+
+def _bytes(name: str, value: str) -> int:
+    from woolly.runtime import parse_size  # imported late: --help does without NumPy
+
+    return parse_size(name, value) or 0
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise RequestError(f"{name} is {path}, which cannot be read: {reason}") from None
