@@ -6,6 +6,7 @@ from woolly.runtime.choose import BACKENDS, choose
 from woolly.runtime.devices import backend_for, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
+from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks
 from woolly.runtime.stages import Stages, read_token
 from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
@@ -13,6 +14,7 @@ __all__ = [
     "ARITHMETIC",
     "BACKENDS",
     "KV_TYPES",
+    "MOST_RANKED",
     "PAGE_SIZE",
     "About",
     "Backend",
@@ -23,6 +25,8 @@ __all__ = [
     "Options",
     "PortableState",
     "Program",
+    "Ranking",
+    "Ranks",
     "Stages",
     "State",
     "WeightStats",

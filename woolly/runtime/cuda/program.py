@@ -7,13 +7,15 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, PlanError, RequestError
 from woolly.gguf import Tensor
-from woolly.plan import Plan
+from woolly.plan import Plan, Value
 from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
@@ -23,10 +25,12 @@ from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.cuda.rank import Ranker
 from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
+from woolly.runtime.ranking import Ranking
 from woolly.runtime.state import State
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
@@ -34,6 +38,7 @@ from woolly.runtime.views import Views
 __all__ = ["CudaBackend", "CudaDraft", "CudaProgram"]
 
 Float32 = npt.NDArray[np.float32]
+Result = TypeVar("Result")
 
 assert ops  # importing it enters the emitters
 
@@ -76,9 +81,37 @@ class _Core:
         self._needs = [max((numbers[key] for key in keys), default=0) for keys in self._emitter.uses]
         self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
+        self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
+        self._n_runs = 0
 
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> Float32:
-        """Steps of the plan and its draft; `plan` is that of the state."""
+        """The value of the last of some steps of the plan and its draft; `plan` is that of the state."""
+        return self._run(batch, state, plan, first, last, lambda: self._download(batch, last))
+
+    def rank(self, batch: Batch, state: State, plan: Plan, first: int, last: int, n: int) -> Ranking:
+        """The largest logits of each row, if the last of the steps gives logits."""
+        logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+        if last not in self._rankers:
+            address = self._emitter.value(logits.id)
+            self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
+        heads = self._run(batch, state, plan, first, last, lambda: self._rankers[last].queue(n, len(batch.output_rows)))
+        rows = partial(self._rows, logits, self._n_runs)
+        return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows)
+
+    def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
+        """Rows of what a run left behind."""
+        with self._lock:
+            if run != self._n_runs:
+                raise PlanError("another run has overwritten the logits")
+            out = self._result(last - first, value.width)
+            self.device.download(self._emitter.value(value.id) + 4 * first * value.width, out)
+            self.device.wait()
+            return out
+
+    def _run(
+        self, batch: Batch, state: State, plan: Plan, first: int, last: int, download: Callable[[], Result]
+    ) -> Result:
+        """What `download` gives, which queues the copy of what is wanted behind the steps."""
         if not isinstance(state, CudaState):
             raise PlanError("the state is not one of this program; new_state makes one")
         with self._lock:
@@ -87,18 +120,23 @@ class _Core:
             self.loader.wait(max(self._needs[first:last]))
             self._slot.fill(batch, state, plan)
             try:
+                self._n_runs += 1
                 self._queue(batch, first, last)
-                value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
-                rows = len(batch.output_rows) if value.rows == "output" else batch.n_rows
-                out = self._result(rows, value.width)
-                if rows:
-                    self.device.download(self._emitter.value(value.id), out)
+                out = download()
             finally:
                 self.device.wait()
             self._hits += sum(map(len, self._emitter.uses[first:last]))
             if self._is_cancelled:
                 raise CancelledRun("the computation was cancelled")
             return out
+
+    def _download(self, batch: Batch, last: int) -> Float32:
+        value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+        rows = len(batch.output_rows) if value.rows == "output" else batch.n_rows
+        out = self._result(rows, value.width)
+        if rows:
+            self.device.download(self._emitter.value(value.id), out)
+        return out
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
         n_rows, n_output = batch.n_rows, len(batch.output_rows)
@@ -224,6 +262,11 @@ class CudaProgram:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self._core.run(batch, state, self.plan, first, last)
 
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+        """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""
+        first, last = checked_range(first, None, len(self.running_plan.steps))
+        return self._core.rank(batch, state, self.plan, first, last, n)
+
     def cancel(self) -> None:
         """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
         self._core.cancel()
@@ -257,6 +300,12 @@ class CudaDraft:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.run(batch, state, self._plan, n_before + first, n_before + last)
+
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+        """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""
+        first, last = checked_range(first, None, len(self.running_plan.steps))
+        n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
+        return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n)
 
 
 class CudaBackend:

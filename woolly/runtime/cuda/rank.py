@@ -1,0 +1,71 @@
+"""The Ranker: the kernels that find the largest logits of each row, and what they leave."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.runtime.cuda.device import Address, Device
+from woolly.runtime.ranking import MOST_RANKED
+
+__all__ = ["Head", "Ranker"]
+
+# Sizes of native/cuda/rank.cu.
+_PART, _PART_THREADS, _ROW_THREADS = 4096, 512, 1024
+_PART_BYTES = 16
+_KEY_BYTES = 8
+# Most rows that are ranked at once: what lies between the two kernels stays small.
+_ROWS = 128
+# How many are ranked: one kernel sorts as long for 2 as for all of these.
+_SIZES = (1, 64, MOST_RANKED)
+
+
+def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
+    """A row of the result: struct Head, then ids and logits."""
+    return np.dtype(
+        [
+            ("sum", np.float64),
+            ("is_sound", np.int32),
+            ("pad", np.int32),
+            ("ids", np.int32, n),
+            ("logits", np.float32, n),
+        ]
+    )
+
+
+class Ranker:
+    """Ranks one value, of `width` columns, of the rows of output."""
+
+    def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
+        self._device = device
+        self._batch = batch
+        self._logits = logits
+        self._width = width
+        self._n_parts = -(-width // _PART)
+        n_most = min(MOST_RANKED, width)
+        rows = min(max_rows, _ROWS)
+        self._parts = device.allocate(rows * self._n_parts * _PART_BYTES)
+        self._keys = device.allocate(rows * self._n_parts * n_most * _KEY_BYTES)
+        self._out = device.allocate(max_rows * Head(n_most).itemsize)
+        self._host = device.pinned(1 << 16)
+
+    def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
+        """Ranks what the launches before leave; the result is there after `Device.wait`, until the next call."""
+        n = min(next(size for size in _SIZES if size >= n), self._width)
+        n_keys = self._n_parts * n
+        # Keys of as many threads as are kept, as the kernel says.
+        most = n * -(-n_keys // _ROW_THREADS)
+        shared = _KEY_BYTES * max(1 << (most - 1).bit_length(), self._n_parts)
+        for first in range(0, n_output, _ROWS):
+            rows = min(n_output - first, _ROWS)
+            tail = (self._width, first, n)
+            args = (self._batch, self._logits, self._keys, self._parts)
+            self._device.launch("rank_parts", (rows, self._n_parts), _PART_THREADS, 0, (*args, *tail))
+            self._device.launch("rank_rows", (rows,), _ROW_THREADS, shared, (*args, self._out, *tail, self._n_parts))
+        n_bytes = n_output * Head(n).itemsize
+        if n_bytes > len(self._host):
+            self._host = self._device.pinned(2 * n_bytes)
+        heads = self._host[:n_bytes]
+        if n_output:
+            self._device.download(self._out, heads)
+        return heads.view(Head(n))
