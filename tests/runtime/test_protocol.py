@@ -1,5 +1,6 @@
 """Every backend keeps the protocol of runtime/program.py, one that is added by a single line of the table included."""
 
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -13,9 +14,12 @@ from woolly import LLM, SamplingParams
 from woolly.errors import PlanError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
+from woolly.plan.passes import possible_cuts
 from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, choose, pages_for
+from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.reference import ReferenceBackend
+from woolly.runtime.split import Segment, SplitProgram
 
 IDS = np.random.RandomState(4).randint(0, 264, 36).tolist()
 BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 33, 35])
@@ -32,9 +36,26 @@ class SecondBackend(ReferenceBackend):
         return program
 
 
+class HalvesBackend(CpuBackend):
+    """Two parts of a plan, as a GPU and the CPU would share it, and the head for the first of them."""
+
+    name = "halves"
+
+    def compile(self, plan, tensors, options):
+        def half(own):
+            return CpuBackend().compile(own, tensors, options)
+
+        edges = [0, *list(possible_cuts(plan).values())[1:], len(plan.steps) - 3, len(plan.steps)]
+        segments = [Segment(i % 2, *edge) for i, edge in enumerate(itertools.pairwise(edges))]
+        program = SplitProgram(plan, segments, [half, half])
+        program.about = replace(program.about, backend=self.name)
+        return program
+
+
 @pytest.fixture(autouse=True)
 def second(monkeypatch):
     monkeypatch.setitem(BACKENDS, "second", SecondBackend)  # the one line
+    monkeypatch.setitem(BACKENDS, "halves", HalvesBackend)
     monkeypatch.setitem(
         BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice, lambda: f"sm_{EmulatedDevice.architecture}")
     )
@@ -47,7 +68,7 @@ def file(tmp_path_factory):
         yield opened
 
 
-@pytest.fixture(params=[*{**BACKENDS, "cuda": None, "second": None}])
+@pytest.fixture(params=[*{**BACKENDS, "cuda": None, "second": None, "halves": None}])
 def backend(request, second):
     return choose(request.param)
 
@@ -149,5 +170,5 @@ def test_an_llm_runs_on_a_backend_by_its_name(file):
     with LLM(file.path, backend="second", ctx=64) as second, LLM(file.path, backend="reference", ctx=64) as reference:
         assert second.engine.program.about.backend == "second"
         assert second.generate("sheep", params).token_ids == reference.generate("sheep", params).token_ids
-        with pytest.raises(RequestError, match="choose auto or one of: cpu, cuda, reference, second"):
+        with pytest.raises(RequestError, match="choose auto or one of: cpu, cuda, halves, reference, second"):
             choose("third")

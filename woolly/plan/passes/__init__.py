@@ -1,7 +1,7 @@
 """Speed applied from outside: each pass turns a plan into another that computes the same."""
 
 from woolly.plan.passes.append import append
-from woolly.plan.passes.cut import cut, join, possible_cuts, shares
+from woolly.plan.passes.cut import cut, cut_points, join, part, possible_cuts, shares
 from woolly.plan.passes.fuse_attention import fuse_attention
 from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
@@ -16,6 +16,7 @@ __all__ = [
     "append",
     "barriers",
     "cut",
+    "cut_points",
     "fuse",
     "fuse_attention",
     "fuse_glu",
@@ -23,6 +24,7 @@ __all__ = [
     "fuse_residual",
     "join",
     "merge_linears",
+    "part",
     "place",
     "possible_cuts",
     "shares",

@@ -9,7 +9,30 @@ from woolly.errors import RequestError, UnsupportedError
 from woolly.plan.plan import Plan, Step, Weight
 from woolly.plan.state import Paged, Slot
 
-__all__ = ["cut", "join", "layer_bytes", "possible_cuts", "shares"]
+__all__ = ["cut", "cut_points", "join", "layer_bytes", "part", "possible_cuts", "shares"]
+
+
+def cut_points(plan: Plan) -> list[int]:
+    """Indices of the steps before which a plan may be cut: exactly one value, of all rows, is then needed from before.
+
+    0 is one of them: a part may begin with the plan. The op that takes the value needs a norm that is as wide.
+    """
+    made: dict[int, int] = {}
+    last_use: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        last_use |= dict.fromkeys(step.inputs, index)
+        made |= dict.fromkeys(step.outputs, index)
+    alive: list[list[int]] = [[] for _ in plan.steps]
+    for value, index in made.items():
+        for at in range(index + 1, last_use.get(value, index) + 1):
+            alive[at].append(value)
+    last_norm = {w.shape[0]: at for at, step in enumerate(plan.steps) for w in step.weights if len(w.shape) == 1}
+
+    def is_possible(at: int) -> bool:
+        values = [plan.values[value] for value in alive[at]]
+        return [value.rows for value in values] == ["batch"] and last_norm.get(values[0].width, -1) >= at
+
+    return [0, *(at for at in range(1, len(plan.steps)) if is_possible(at))]
 
 
 def possible_cuts(plan: Plan) -> dict[int, int]:
@@ -17,23 +40,14 @@ def possible_cuts(plan: Plan) -> dict[int, int]:
 
     Exactly one value of all rows is then needed from before, and no entry of the state is used on both sides.
     """
-    made: dict[int, int] = {}
-    last_use: dict[int, int] = {}
-    for index, step in enumerate(plan.steps):
-        last_use |= dict.fromkeys(step.inputs, index)
-        made |= dict.fromkeys(step.outputs, index)
-    entries: dict[object, list[int]] = {}
-    for index, step in enumerate(plan.steps):
-        if "entry" in dict(step.attributes):
-            entries.setdefault(step.integer("entry"), []).append(index)
+    uses = [index for index, step in enumerate(plan.steps) if "entry" in dict(step.attributes)]
     layers = plan.layers
     out: dict[int, int] = {}
-    for at in range(1, len(plan.steps)):
+    for at in cut_points(plan)[1:]:
         if not layers[at] or layers[at] == layers[at - 1] or layers[at] in layers[:at]:
             continue
-        alive = [value for value, index in made.items() if index < at <= last_use.get(value, -1)]
-        is_split = any(uses[0] < at <= uses[-1] for uses in entries.values())
-        if len(alive) == 1 and plan.values[alive[0]].rows == "batch" and not is_split:
+        before, after = ({plan.steps[i].integer("entry") for i in uses if (i < at) is side} for side in (True, False))
+        if not before & after:
             out[_number(layers[at])] = at
     return out
 
@@ -89,13 +103,22 @@ def cut(plan: Plan, first: int, last: int) -> Plan:
     possible = possible_cuts(plan) | {0: 0, n_layers: len(plan.steps)}
     if not 0 <= first <= last < n_layers or first not in possible or last + 1 not in possible:
         raise RequestError(f"layers {first} to {last} of {n_layers} are no part of a {plan.architecture} model")
-    begin, end = possible[first], possible[last + 1]
-    steps = plan.steps[begin:end]
-    if begin:
-        steps = (_entrance(plan, begin), *steps)
+    return part(plan, [(possible[first], possible[last + 1])])
+
+
+def part(plan: Plan, ranges: Sequence[tuple[int, int]]) -> Plan:
+    """The steps of some ranges, first and last (exclusive), each of which begins at one of `cut_points`.
+
+    A range that does not begin with the plan begins with the rows that the batch brings (`hidden`): one step more.
+    Values keep their numbers and the state its entries; those of other parts take no memory.
+    """
+    steps: list[Step] = []
+    for begin, end in ranges:
+        steps += [_entrance(plan, begin)] if begin else []
+        steps += plan.steps[begin:end]
     own = {step.integer("entry") for step in steps if "entry" in dict(step.attributes)}
     state = tuple(entry if i in own else _emptied(entry) for i, entry in enumerate(plan.state))
-    return replace(plan, steps=steps, state=state, draft=None)
+    return replace(plan, steps=tuple(steps), state=state, draft=None)
 
 
 def join(plan: Plan, parts: Sequence[Sequence[Step]]) -> Plan:

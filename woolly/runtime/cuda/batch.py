@@ -206,8 +206,11 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int) -> None:
     used = np.arange(batch.pages.shape[1]) < needed[:, None]
     if (page := _outside(batch.pages[used], state.n_pages)) is not None:
         raise ValueError(f"page {page} is outside the cache")
-    if (token := _outside(batch.tokens, n_tokens := plan.n_tokens)) is not None:
-        raise ValueError(f"token {token} is outside the vocabulary of {n_tokens}")
+    table = next(
+        (step.weights[0] for step in plan.steps if step.op == "embed"), None
+    )  # a later part of a plan has none
+    if table is not None and (token := _outside(batch.tokens, table.shape[0])) is not None:
+        raise ValueError(f"token {token} is outside the vocabulary of {table.shape[0]}")
     _check_windows(batch, plan, state, first, last)
     if plan.slots:
         batch.check_slots(state.n_slots)

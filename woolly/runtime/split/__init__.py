@@ -1,0 +1,5 @@
+"""A program whose steps are split between devices of one machine: GPUs, and the CPU for what they have no room for."""
+
+from woolly.runtime.split.program import Segment, SplitProgram, SplitState
+
+__all__ = ["Segment", "SplitProgram", "SplitState"]

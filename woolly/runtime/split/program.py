@@ -1,0 +1,212 @@
+"""The SplitProgram: ranges of the steps of a plan, each run by the program of a part, in one process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import PlanError, UnsupportedError
+from woolly.machine.memory import available_memory
+from woolly.plan import Plan, Step
+from woolly.plan.passes import cut_points, part
+from woolly.runtime.batch import Batch
+from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
+from woolly.runtime.split.state import SplitState
+from woolly.runtime.state import State
+
+__all__ = ["Segment", "SplitProgram", "SplitState", "check_segments"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps of a plan that one part runs without the others."""
+
+    part: int
+    first: int  # of the plan's steps
+    last: int  # exclusive
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A segment as its program counts its steps."""
+
+    part: int
+    first: int  # of the program's running plan: the entrance, if there is one
+    last: int
+    has_entrance: bool  # a step more, which takes the rows that come from another part
+
+    @property
+    def n_steps(self) -> int:
+        return self.last - self.first - self.has_entrance
+
+
+class SplitProgram:
+    """Parts of a plan, each compiled by a backend of its own. Rows are handed from one to the next as f32.
+
+    A part may have several segments: experts that stay on the CPU leave holes in what a GPU runs.
+    """
+
+    def __init__(self, plan: Plan, segments: Sequence[Segment], compilers: Sequence[Callable[[Plan], Program]]) -> None:
+        """`compilers` compile the steps of each part."""
+        check_segments(plan, segments)
+        self.plan = plan
+        self._parts: list[Program] = []
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+        self._carried: Float32 | None = None  # what the last run left, if it ended between two segments
+        try:
+            for index, compile in enumerate(compilers):
+                own = part(plan, [(one.first, one.last) for one in segments if one.part == index])
+                # A draft reads the rows that the head reads, which are where the head is.
+                own = replace(own, draft=plan.draft) if index == segments[-1].part else own
+                self._parts.append(compile(own))
+        except BaseException:
+            self.close()
+            raise
+        self._runs = _runs(segments, [program.running_plan.steps for program in self._parts])
+        steps = [
+            step
+            for run in self._runs
+            for step in self._parts[run.part].running_plan.steps[run.first + run.has_entrance : run.last]
+        ]
+        self.running_plan = replace(plan, steps=tuple(steps))
+        ends = list(itertools.accumulate(run.n_steps for run in self._runs))
+        self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by run
+        self.max_rows = min(program.max_rows for program in self._parts)
+        self.about = _about([program.about for program in self._parts], [program.plan for program in self._parts])
+        self.draft: DraftProgram | None = self._parts[segments[-1].part].draft
+
+    def load_weights(self) -> None:
+        """Starts to load the weights of all parts in the background."""
+        for program in self._parts:
+            program.load_weights()
+
+    def close(self) -> None:
+        """Ends the work in the background."""
+        for program in self._parts:
+            program.close()
+
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> SplitState:
+        """An empty cache, of which each part keeps its own entries."""
+        states = [program.new_state(n_pages, n_slots, window_pages) for program in self._parts]
+        return SplitState(states, n_pages, n_slots)
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
+        """Runs steps in the parts that have them and returns a view of the last value, valid until the next run."""
+        if not isinstance(state, SplitState) or len(state.parts) != len(self._parts):
+            raise PlanError("the state is not one of this program; new_state makes one")
+        first, last = checked_range(first, last, len(self.running_plan.steps))
+        with self._lock:
+            self._is_cancelled = False
+            value, self._carried = self._carried, None
+            for run, (begin, end) in zip(self._runs, self._ranges, strict=True):
+                at, until = max(first, begin), min(last, end)
+                if at < until:
+                    value = self._run(run, batch, state, value, at - begin, until - begin)
+            assert value is not None
+            if any(last == end for _, end in self._ranges[:-1]):
+                self._carried = value
+            return value
+
+    def _run(self, run: _Run, batch: Batch, state: SplitState, value: Float32 | None, at: int, until: int) -> Float32:
+        """Runs steps `at` to `until` of a segment; at its beginning with the rows that the segment before it left."""
+        first = run.first + run.has_entrance + at
+        if run.has_entrance and at == 0:
+            if value is None:
+                raise PlanError("a run begins with steps whose rows no earlier run left; begin further ahead")
+            batch, first = replace(batch, hidden=value, is_hidden_normed=True), run.first
+        if self._is_cancelled:
+            raise CancelledRun("the computation was cancelled")
+        last = run.first + run.has_entrance + until
+        out = self._parts[run.part].run(batch, state.parts[run.part], first, last)
+        if self._is_cancelled:
+            raise CancelledRun("the computation was cancelled")
+        return out
+
+    def cancel(self) -> None:
+        """Stops a run that is under way, as the part does that runs; may be called from any thread."""
+        self._is_cancelled = True
+        for program in self._parts:
+            program.cancel()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Times every run in the block; at its end the list has nanoseconds of each step, without the handing over."""
+        times: list[int] = []
+        each: list[list[int]] = []
+        try:
+            with ExitStack() as blocks:
+                each = [blocks.enter_context(program.timed()) for program in self._parts]
+                yield times
+        finally:
+            for run in self._runs:
+                times += each[run.part][run.first + run.has_entrance : run.last]
+
+    def weight_stats(self) -> WeightStats:
+        """What the stores of prepared weights of all parts did so far."""
+        stats = [program.weight_stats() for program in self._parts]
+        return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
+
+
+def check_segments(plan: Plan, segments: Sequence[Segment]) -> None:
+    """UnsupportedError unless the plan can be cut there, and no two parts use one entry of the state."""
+    edges = [(one.first, one.last) for one in segments]
+    if [0, *(last for _, last in edges)] != [*(first for first, _ in edges), len(plan.steps)]:
+        raise PlanError("the segments are not the steps of the plan")
+    possible = cut_points(plan)
+    owners: dict[int, int] = {}
+    for one in segments:
+        if one.first not in possible:
+            raise UnsupportedError(
+                f"this {plan.architecture} model cannot be split there: {plan.steps[one.first].source} needs more than"
+                " one value from before"
+            )
+        for step in plan.steps[one.first : one.last]:
+            if "entry" in dict(step.attributes) and owners.setdefault(step.integer("entry"), one.part) != one.part:
+                raise UnsupportedError(
+                    f"this {plan.architecture} model cannot be split there: {step.source} reads the cache of a layer"
+                    " in another part"
+                )
+
+
+def _runs(segments: Sequence[Segment], steps: Sequence[Sequence[Step]]) -> list[_Run]:
+    """The segments as programs run them: each but the plan's first begins with an entrance."""
+    edges: list[list[int]] = []
+    for index, own in enumerate(steps):
+        starts = [i for i, step in enumerate(own) if step.op == "hidden"]
+        begins = any(one.first == 0 and one.part == index for one in segments)
+        edges.append([*([0] if begins else []), *starts, len(own)])
+    out: list[_Run] = []
+    taken = [0] * len(steps)
+    for one in segments:
+        first, last = edges[one.part][taken[one.part] : taken[one.part] + 2]
+        taken[one.part] += 1
+        out.append(_Run(one.part, first, last, one.first > 0))
+    return out
+
+
+def _about(abouts: Sequence[About], plans: Sequence[Plan]) -> About:
+    """What the parts run on: levels of all, and the memory for a cache until the first of them is full."""
+    all_bytes = sum(plan.bytes_per_token(1) for plan in plans)
+    rooms: list[float] = []
+    for about, plan in zip(abouts, plans, strict=True):
+        own = plan.bytes_per_token(1)
+        if own and any(one.memory is not None for one in abouts):
+            weights = sum(weight.n_bytes for weight in plan.weights.values())
+            left = max(0, available_memory() - weights) if about.memory is None else about.memory
+            rooms.append(left * all_bytes / own)
+    return replace(
+        abouts[0],
+        level="+".join(dict.fromkeys(about.level for about in abouts if about.level is not None)) or None,
+        threads=max(about.threads for about in abouts),
+        arena_bytes=sum(about.arena_bytes for about in abouts),
+        memory=int(min(rooms)) if rooms else None,
+    )

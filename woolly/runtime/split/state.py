@@ -1,0 +1,73 @@
+"""The SplitState: the states of the parts of a program as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.runtime.state import PortableState, State
+
+__all__ = ["SplitState"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class SplitState:
+    """Pages and slots of all parts, under the same numbers. A part has those of its own entries of the plan's state."""
+
+    def __init__(self, parts: Sequence[State], n_pages: int, n_slots: int) -> None:
+        self.parts = tuple(parts)
+        self.n_pages = n_pages
+        self.n_slots = n_slots
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of one page, over all parts."""
+        return sum(part.page_bytes for part in self.parts)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot, over all parts."""
+        return sum(part.slot_bytes for part in self.parts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all pages and slots, used or not."""
+        return sum(part.n_bytes for part in self.parts)
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether the pages and slots of all parts can be copied."""
+        return all(isinstance(part, PortableState) and part.is_portable for part in self.parts)
+
+    def read_page(self, page: int) -> Bytes:
+        """A copy of a page: that of each part in turn."""
+        return np.concatenate([part.read_page(page) for part in self._portable()])
+
+    def write_page(self, page: int, data: Bytes) -> None:
+        """Overwrites a page with a copy."""
+        for part, own in zip(self._portable(), _pieces(data, [p.page_bytes for p in self.parts]), strict=True):
+            part.write_page(page, own)
+
+    def read_slot(self, slot: int) -> Bytes:
+        """A copy of a slot: that of each part in turn."""
+        return np.concatenate([part.read_slot(slot) for part in self._portable()])
+
+    def write_slot(self, slot: int, data: Bytes) -> None:
+        """Overwrites a slot with a copy."""
+        for part, own in zip(self._portable(), _pieces(data, [p.slot_bytes for p in self.parts]), strict=True):
+            part.write_slot(slot, own)
+
+    def _portable(self) -> list[PortableState]:
+        return [cast(PortableState, part) for part in self.parts]
+
+
+def _pieces(data: Bytes, sizes: Sequence[int]) -> list[Bytes]:
+    """The bytes of each part. ValueError, before anything is written, if they are not as many as all parts keep."""
+    if len(data) != sum(sizes):
+        raise ValueError("the bytes are not as many as the cache keeps there")
+    return [data[end - size : end] for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
