@@ -26,6 +26,7 @@ class FakeLibrary:
         self.calls = Counter()
         self.results = {}
         self.kept = {}
+        self.pinned = set()
         self.launched = []
         self.missing = set()
 
@@ -82,14 +83,23 @@ class FakeLibrary:
         self.kept[out._obj.value] = memory
         return 0
 
-    def _cuMemHostAlloc(self, out, n_bytes, flags):
-        self._cuMemAlloc(out, n_bytes)
+    def _cuMemHostRegister(self, place, n_bytes, flags):
+        assert place % 4096 == 0 and n_bytes % 4096 == 0 and place not in self.pinned
+        self.pinned.add(place)
+
+    def _cuMemHostUnregister(self, place):
+        self.pinned.remove(place)
+
+    def _cuDevicePrimaryCtxReset(self, device):
+        """All that the process had there is gone."""
+        self.kept.clear()
+        self.pinned.clear()
+
+    def _cuDeviceTotalMem(self, out, device):
+        out._obj.value = 2 * self.n_bytes
 
     def _cuMemFree(self, place):
         del self.kept[place]
-
-    def _cuMemFreeHost(self, place):
-        del self.kept[place.value]
 
     def _cuMemcpyHtoDAsync(self, to, source, n_bytes, stream):
         ctypes.memmove(to, source, n_bytes)

@@ -175,13 +175,53 @@ def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):
     device.close()
     del second
     gc.collect()
-    assert len(library.kept) == 1
+    assert not library.kept and len(library.pinned) == 1
     with pytest.raises(DeviceError, match="closed"):
         device.allocate(1)
     del seen
     gc.collect()
-    assert not library.kept
+    assert not library.pinned
     assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
+    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 0
+
+
+def test_after_a_fault_a_new_device_has_a_new_context(device, library):
+    def open_fake():
+        return open_device(0, Driver(library), limit_s=0.05)
+
+    neighbour = open_fake()
+    seen = device.pinned(10)
+    seen[:] = 7
+    device.allocate(10)
+    neighbour.allocate(10)
+    library.results["cuEventQuery"] = 700
+    with pytest.raises(DeviceError, match="illegal"):
+        device.wait()
+    library.results.clear()
+    device.close()
+    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 1 and not library.kept
+    with pytest.raises(DeviceError, match="illegal"):  # it had its memory in the same context
+        neighbour.allocate(10)
+    neighbour.close()
+    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 1
+    again = open_fake()
+    other = again.pinned(10)
+    address = again.allocate(4)
+    assert (seen == 7).all()
+    del seen  # the driver is not told: what it knew of this memory went with the context
+    gc.collect()
+    assert len(library.pinned) == 1
+    again.free(address)
+    again.close()
+    del other
+    gc.collect()
+    assert not library.pinned and not library.kept
+    assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
+
+
+def test_memory_that_cannot_be_pinned_is_plain_memory(device, library):
+    library.results["cuMemHostRegister_v2"] = 801
+    assert device.pinned(10).nbytes == 10 and not library.pinned
 
 
 def test_the_best_image_for_a_generation_is_taken(tmp_path):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,25 +13,19 @@ import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 
 __all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
 
-# The oldest generation with the tensor-core instructions of the kernels.
-OLDEST = 80
-
 # The first generation whose kernels may begin before the one before them ends.
 _EARLY = 90
 
 # Numbers of the driver's enumerations.
-_MAJOR, _MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
-_DYNAMIC_SHARED_BYTES = 8
 _NON_BLOCKING = 1
 _NO_TIMING = 2
 _RELAXED = 2
-# Beyond this a kernel has to be asked first.
-_PLAIN_SHARED = 48 << 10
 
 # Copies go through two buffers of this size: while one is on its way, the other is filled.
 _STAGE = 16 << 20
@@ -42,91 +34,10 @@ _SPIN_S = 0.005
 _SLEEP_S = 0.0001
 
 
-# The context that each thread used last.
-_current = threading.local()
-
-
-class _Shared:
-    """What the queues of one device share."""
-
-    def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
-        self.driver = driver
-        n_devices = driver.n_devices()
-        if not 0 <= index < n_devices:
-            raise RequestError(
-                f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
-                field="device",
-            )
-        number = ctypes.c_int()
-        driver.call("cuDeviceGet", ctypes.byref(number), index)
-        self.number = number.value
-        name = ctypes.create_string_buffer(256)
-        driver.call("cuDeviceGetName", name, 256, self.number)
-        self.name = name.value.decode(errors="replace")
-        self.architecture = 10 * driver.attribute(_MAJOR, self.number) + driver.attribute(_MINOR, self.number)
-        if self.architecture < OLDEST:
-            raise DeviceError(
-                f"{self.name} is of generation sm_{self.architecture}, and sm_{OLDEST} or later was expected;"
-                " use backend='cpu'",
-                code="old_device",
-            )
-        self.n_processors = driver.attribute(_PROCESSORS, self.number)
-        self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
-        target = archive.target(self.architecture, driver.version)
-        self.images = archive.images(target)
-        self.kernels_for = int(target.partition("_")[2].rstrip("a"))
-        self.context = ctypes.c_void_p()
-        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
-        self.lock = threading.Lock()
-        self.functions: dict[str, ctypes.c_void_p] = {}
-        self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
-        self.modules: dict[int, ctypes.c_void_p] = {}
-        self.allocated: dict[int, int] = {}  # bytes at each address
-        self.lost: DeviceError | None = None  # why the device cannot be used again
-
-    def enter(self) -> Driver:
-        """Makes the context that of the calling thread."""
-        if self.lost is not None:
-            raise self.lost
-        if getattr(_current, "context", None) != self.context.value:
-            self.driver.call("cuCtxSetCurrent", self.context)
-            _current.context = self.context.value
-        return self.driver
-
-    def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
-        """Remembers a fault after which the context is of no use."""
-        if isinstance(error, DeviceError) and error.code == "lost":
-            self.lost = DeviceError(f"{error}; load the model again", code="lost")
-            return self.lost
-        return error
-
-    def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
-        """The kernel of that name, with leave to use that much dynamic shared memory."""
-        with self.lock:
-            found = self.functions.get(kernel) or self._load(kernel)
-            if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
-                self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, shared)
-                self.dynamic[kernel] = shared
-            return found
-
-    def _load(self, kernel: str) -> ctypes.c_void_p:
-        number = next((i for i, image in enumerate(self.images) if kernel in image.kernels), None)
-        if number is None:
-            raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
-        if number not in self.modules:
-            module = ctypes.c_void_p()
-            self.driver.call("cuModuleLoadData", ctypes.byref(module), self.images[number].data())
-            self.modules[number] = module
-        function = ctypes.c_void_p()
-        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
-        self.functions[kernel] = function
-        return function
-
-
 class CudaDevice:
     """One GPU and a stream of work on it."""
 
-    def __init__(self, shared: _Shared, limit_s: float, is_first: bool = True) -> None:
+    def __init__(self, shared: Context, limit_s: float, is_first: bool = True) -> None:
         self._shared = shared
         self._limit_s = limit_s
         self._is_first = is_first
@@ -197,14 +108,7 @@ class CudaDevice:
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
         """Memory of the host that copies to and from the device need no detour for. It may outlive the device."""
-        shared, place, context = self._shared, ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuMemHostAlloc", ctypes.byref(place), max(n_bytes, 1), 0)
-        # The memory goes with the context, which therefore stays as long as someone looks at the memory.
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), shared.number)
-        assert place.value is not None
-        buffer = (ctypes.c_uint8 * max(n_bytes, 1)).from_address(place.value)
-        weakref.finalize(buffer, _unpin, shared.driver, shared.context, shared.number, place).atexit = False
-        return np.ctypeslib.as_array(buffer)
+        return self._shared.pinned(n_bytes)
 
     def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
         """Queues a copy of an array, piece by piece through pinned buffers."""
@@ -341,16 +245,9 @@ class CudaDevice:
                 driver.result("cuGraphExecDestroy", graph)
             for event in (self._done, *(event for _, event in self._stages), *self._marks.values()):
                 driver.result("cuEventDestroy_v2", event)
-            self._stages = []
-            if self._is_first:
-                for address in shared.allocated:
-                    driver.result("cuMemFree_v2", address)
-                for module in shared.modules.values():
-                    driver.result("cuModuleUnload", module)
+        self._stages = []
         if self._is_first:
-            shared.allocated.clear()
-            shared.lost = shared.lost or DeviceError("the program was closed", code="lost")
-            shared.driver.result("cuDevicePrimaryCtxRelease_v2", shared.number)
+            shared.close()
 
     def _event(self, flags: int) -> ctypes.c_void_p:
         event = ctypes.c_void_p()
@@ -364,20 +261,12 @@ class CudaDevice:
             raise self._shared.failed(driver.error(name, code))
 
 
-def _unpin(driver: Driver, context: ctypes.c_void_p, number: int, place: ctypes.c_void_p) -> None:
-    """Gives pinned memory back, in whichever thread its last user ended. There is no one left to report a fault to."""
-    driver.result("cuCtxSetCurrent", context)
-    _current.context = context.value
-    driver.result("cuMemFreeHost", place)
-    driver.result("cuDevicePrimaryCtxRelease_v2", number)
-
-
 def find_level(index: int = 0) -> str:
     """The level of a GPU, such as sm_90, without opening it. DeviceError if there is none that can be used."""
     driver = open_driver()
     if index >= driver.n_devices():
         raise DeviceError("no NVIDIA GPU was found; use backend='cpu'", code="no_driver")
-    architecture = 10 * driver.attribute(_MAJOR, index) + driver.attribute(_MINOR, index)
+    architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
     if architecture < OLDEST:
         raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")
     Archive().target(architecture, driver.version)
@@ -389,4 +278,4 @@ def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 1
 
     Work that is not done after `limit_s` seconds counts as hanging.
     """
-    return CudaDevice(_Shared(driver or open_driver(), index, Archive()), limit_s)
+    return CudaDevice(Context(driver or open_driver(), index, Archive()), limit_s)

@@ -55,12 +55,14 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (_OUT, _INT, _INT),
     "cuDevicePrimaryCtxRetain": (_OUT, _INT),
     "cuDevicePrimaryCtxRelease_v2": (_INT,),
+    "cuDevicePrimaryCtxReset_v2": (_INT,),
+    "cuDeviceTotalMem_v2": (_OUT, _INT),
     "cuCtxSetCurrent": (_HANDLE,),
     "cuMemGetInfo_v2": (_OUT, _OUT),
     "cuMemAlloc_v2": (_OUT, _SIZE),
     "cuMemFree_v2": (_PLACE,),
-    "cuMemHostAlloc": (_OUT, _SIZE, _UINT),
-    "cuMemFreeHost": (_HANDLE,),
+    "cuMemHostRegister_v2": (_HANDLE, _SIZE, _UINT),
+    "cuMemHostUnregister": (_HANDLE,),
     "cuMemcpyHtoDAsync_v2": (_PLACE, _HANDLE, _SIZE, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (_HANDLE, _PLACE, _SIZE, _HANDLE),
     "cuMemsetD8Async": (_PLACE, ctypes.c_ubyte, _SIZE, _HANDLE),
@@ -144,6 +146,18 @@ class Driver:
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
         return value.value
+
+    def device_name(self, device: int) -> str:
+        """The name that the maker gives a device."""
+        name = ctypes.create_string_buffer(256)
+        self.call("cuDeviceGetName", name, 256, device)
+        return name.value.decode(errors="replace")
+
+    def total_memory(self, device: int) -> int:
+        """Bytes of a device's memory."""
+        n_bytes = ctypes.c_size_t()
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(n_bytes), device)
+        return n_bytes.value
 
     def n_devices(self) -> int:
         """GPUs that the process may use."""

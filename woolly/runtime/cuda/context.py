@@ -1,0 +1,167 @@
+"""The Context: what the queues of one GPU share, from the kernels that are loaded to the fault that ended it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import weakref
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.libcuda import Driver
+
+__all__ = ["MAJOR", "MINOR", "OLDEST", "Context"]
+
+# The oldest generation with the tensor-core instructions of the kernels.
+OLDEST = 80
+
+# Numbers of the driver's enumerations.
+MAJOR, MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
+_DYNAMIC_SHARED_BYTES = 8
+# Beyond this a kernel has to be asked first.
+_PLAIN_SHARED = 48 << 10
+_PAGE = 4096
+
+# The number of the context that each thread used last.
+_current = threading.local()
+_numbers = itertools.count(1)
+
+
+class _Life:
+    """Whether what a context had is gone, though something of this process still refers to it."""
+
+    is_over = False
+
+
+class Context:
+    """A GPU as this process uses it. Those of one GPU share its memory, and a fault of one ends them all."""
+
+    _all: ClassVar[weakref.WeakSet[Context]] = weakref.WeakSet()
+
+    def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
+        self.driver = driver
+        n_devices = driver.n_devices()
+        if not 0 <= index < n_devices:
+            raise RequestError(
+                f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
+                field="device",
+            )
+        number = ctypes.c_int()
+        driver.call("cuDeviceGet", ctypes.byref(number), index)
+        self.number = number.value
+        self.name = driver.device_name(self.number)
+        self.architecture = 10 * driver.attribute(MAJOR, self.number) + driver.attribute(MINOR, self.number)
+        if self.architecture < OLDEST:
+            raise DeviceError(
+                f"{self.name} is of generation sm_{self.architecture}, and sm_{OLDEST} or later was expected;"
+                " use backend='cpu'",
+                code="old_device",
+            )
+        self.n_processors = driver.attribute(_PROCESSORS, self.number)
+        self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
+        target = archive.target(self.architecture, driver.version)
+        self.images = archive.images(target)
+        self.kernels_for = int(target.partition("_")[2].rstrip("a"))
+        self.context = ctypes.c_void_p()
+        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
+        self.lock = threading.Lock()
+        self.functions: dict[str, ctypes.c_void_p] = {}
+        self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
+        self.modules: dict[int, ctypes.c_void_p] = {}
+        self.allocated: dict[int, int] = {}  # bytes at each address
+        self.lost: DeviceError | None = None  # why the device cannot be used again
+        self._life = _Life()
+        self._serial = next(_numbers)
+        self._all.add(self)
+
+    def enter(self) -> Driver:
+        """Makes the context that of the calling thread."""
+        if self.lost is not None:
+            # Without the traces of those who got it before: they would keep what they computed with.
+            raise self.lost.with_traceback(None)
+        # Not compared by its address: the context after a fault may have that of the one before.
+        if getattr(_current, "serial", None) != self._serial:
+            self.driver.call("cuCtxSetCurrent", self.context)
+            _current.serial = self._serial
+        return self.driver
+
+    def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
+        """Remembers a fault after which the context is of no use."""
+        if isinstance(error, DeviceError) and error.code == "lost":
+            self.lost = DeviceError(f"{error}; load the model again", code="lost")
+            return self.lost
+        return error
+
+    def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
+        """The kernel of that name, with leave to use that much dynamic shared memory."""
+        with self.lock:
+            found = self.functions.get(kernel) or self._load(kernel)
+            if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
+                self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, shared)
+                self.dynamic[kernel] = shared
+            return found
+
+    def _load(self, kernel: str) -> ctypes.c_void_p:
+        number = next((i for i, image in enumerate(self.images) if kernel in image.kernels), None)
+        if number is None:
+            raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
+        if number not in self.modules:
+            module = ctypes.c_void_p()
+            self.driver.call("cuModuleLoadData", ctypes.byref(module), self.images[number].data())
+            self.modules[number] = module
+        function = ctypes.c_void_p()
+        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
+        self.functions[kernel] = function
+        return function
+
+    def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Memory of the host that copies to and from the device need no detour for. It may outlive the device.
+
+        It is memory of this process that the driver is told of, so that a reader never loses it with the device.
+        """
+        size = _PAGE * -(-max(n_bytes, 1) // _PAGE)
+        memory = np.empty(size + _PAGE, np.uint8)
+        start = -memory.ctypes.data % _PAGE
+        pages = memory[start : start + size]
+        driver = self.enter()
+        if driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0) == 0:
+            # The driver can only be told that the memory goes while there is a context.
+            driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
+            end = weakref.finalize(memory, _unpin, self._life, driver, self.context, self.number, pages.ctypes.data)
+            end.atexit = False
+        return pages[:n_bytes]
+
+    def close(self) -> None:
+        """Gives back all memory; after a fault also what others of this process have on the GPU, which is lost."""
+        driver, is_faulty = self.driver, self.lost is not None
+        if not is_faulty:
+            self.enter()
+            # Results do not matter here: there is nothing left to save.
+            for address in self.allocated:
+                driver.result("cuMemFree_v2", address)
+            for module in self.modules.values():
+                driver.result("cuModuleUnload", module)
+        self.allocated.clear()
+        self.lost = self.lost or DeviceError("the program was closed", code="lost")
+        if is_faulty and not self._life.is_over:
+            for other in [other for other in list(self._all) if other.number == self.number]:
+                other.lost, other._life.is_over = other.lost or self.lost, True
+            # A fault stays with a context: without this the next program would get the same one, and fail at once.
+            driver.result("cuDevicePrimaryCtxReset_v2", self.number)
+        self._all.discard(self)
+        driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
+
+
+def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, place: int) -> None:
+    """Tells the driver that pinned memory goes, in whichever thread its last user ended. No one is left to tell of a
+    fault."""
+    if not life.is_over:
+        driver.result("cuCtxSetCurrent", context)
+        _current.serial = None
+        driver.result("cuMemHostUnregister", place)
+    driver.result("cuDevicePrimaryCtxRelease_v2", number)
