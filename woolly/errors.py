@@ -146,4 +146,9 @@ class DeviceError(WoollyError):
     """A GPU or its driver that failed.
 
     `code` is "no_driver" if there is none, "old_driver" if it is too old, "lost" if the program cannot run again.
+    `fault` is the sentence without what its reader may do.
     """
+
+    def __init__(self, message: str, *, code: str | None = None, remedy: str = "") -> None:
+        super().__init__(f"{message}; {remedy}" if remedy else message, code=code)
+        self.fault = message

@@ -12,7 +12,8 @@ from woolly import LLM, SamplingParams
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.replica import Replica
 from woolly.cluster.wire import Link
-from woolly.errors import ModelError, RequestError
+from woolly.errors import DeviceError, ModelError, RequestError
+from woolly.runtime.cpu import CpuProgram
 from woolly.sampling import Sampler
 from woolly.serving.loading.options import ModelOptions
 
@@ -96,6 +97,24 @@ def test_a_request_that_ends_every_replica_ends_itself(fleet, alone):
     with pytest.raises(RuntimeError, match="3 replicas ended while they computed this request"):
         llm.generate(PROMPT, LONG)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)  # as soon as one is there again
+
+
+def test_a_replica_whose_gpu_fails_is_replaced_unnoticed(fleet, alone, monkeypatch):
+    seats = ThreadSeat("a"), ThreadSeat("b")
+    llm = fleet(*seats)
+    plain, lost = CpuProgram.run, []
+
+    def run(program, batch, *given):
+        # The first program that is at its third token of an answer, and no other.
+        if program in lost or (not lost and len(batch.tokens) == 1 and batch.positions[0] > 10):
+            lost[:] = [program]
+            raise DeviceError("the GPU failed", code="lost")
+        return plain(program, batch, *given)
+
+    monkeypatch.setattr(CpuProgram, "run", run)
+    assert str(llm.generate(PROMPT, LONG)) == str(alone.generate(PROMPT, LONG))
+    assert lost and llm.fleet.counts["lost"] == 1
+    until(lambda: llm.fleet.n_ready == 2)
 
 
 def test_a_silent_replica_is_given_up(fleet, alone):

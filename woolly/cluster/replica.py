@@ -39,7 +39,7 @@ from woolly.cluster.wire import (
 from woolly.engine import Chunk, Request
 from woolly.engine.meaning import Reading
 from woolly.engine.meaning.source import find_rows
-from woolly.errors import RequestError, WoollyError
+from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
 
 __all__ = ["Replica", "main"]
@@ -182,6 +182,8 @@ class Replica:
 
     def _step(self, id: int, sent: _Sent, request: Request, chunk: Chunk) -> None:
         """Called by the engine's thread after each step of a request."""
+        if self._is_lost(chunk.error):
+            return
         step: dict[str, Any] = {"op": "step", "id": id, "computed": request.n_computed}
         if tokens := request.output[sent.n_tokens :]:
             step["tokens"] = tokens
@@ -196,6 +198,13 @@ class Replica:
         if chunk.finish_reason is not None:
             step["end"] = self._ended(id, request, chunk)
         self._link.send(step)
+
+    def _is_lost(self, error: BaseException | None) -> bool:
+        """Whether the GPU failed. Then this process ends: the front moves its requests, and starts another one."""
+        is_lost = isinstance(error, DeviceError) and error.code == "lost"
+        if is_lost:
+            self._link.close()
+        return is_lost
 
     def _ended(self, id: int, request: Request, chunk: Chunk) -> dict[str, Any]:
         with self._lock:
@@ -237,6 +246,8 @@ class Replica:
 
     def _read(self, id: int, reading: Reading) -> None:
         self._readings.pop(id, None)
+        if self._is_lost(reading.error):
+            return
         try:
             rows = reading.result()
             tables = {index: write_array(table) for index, table in reading.tables.items()}

@@ -12,7 +12,7 @@ from woolly.engine.engine import Engine
 from woolly.engine.meaning import Reading
 from woolly.engine.request import Request
 from woolly.engine.worker import Worker
-from woolly.errors import RequestError
+from woolly.errors import DeviceError, RequestError
 from woolly.runtime import CancelledRun
 
 __all__ = ["Driver", "Listener"]
@@ -36,6 +36,8 @@ class Driver:
         self._engine: Engine | None = engine  # only the engine thread sets it to None
         self._worker = Worker(self._turn)
         self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
+        self.fault: DeviceError | None = None  # why no request can succeed any more: its device is lost
+        self.on_fault: Callable[[], None] | None = None  # called once, by the engine thread
 
     @property
     def engine(self) -> Engine:
@@ -134,7 +136,12 @@ class Driver:
 
     def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
         """Queues a reading. The engine's thread calls `on_end` once, when it is over."""
-        reading.on_end = on_end
+
+        def end() -> None:
+            self._notice(reading.error)
+            on_end()
+
+        reading.on_end = end
 
         def job(engine: Engine | None) -> None:
             if engine is None or reading.is_unwanted:
@@ -180,6 +187,7 @@ class Driver:
                             raise
                         # A late cancel() aimed at the previous run: retry.
             except BaseException as error:
+                self._notice(error)
                 answer.put((None, error))
 
         if not self._post(job):
@@ -274,7 +282,15 @@ class Driver:
             engine.reader.end_all(shown)
         if engine is not None and not engine.is_idle:
             self._give_up()
+        self._notice(shown)
         self._deliver(tuple(self._listeners))
+
+    def _notice(self, error: BaseException | None) -> None:
+        """Tells once that the device is lost, before those whose requests fail for it learn of that."""
+        if isinstance(error, DeviceError) and error.code == "lost" and self.fault is None:
+            self.fault = error
+            if self.on_fault is not None:
+                self.on_fault()
 
     def _give_up(self) -> None:
         """Accepts no more requests: the engine cannot release those it has."""
@@ -290,6 +306,7 @@ class Driver:
             if chunk.finish_reason is not None:
                 del self._listeners[request]
             has_more = chunk.finish_reason is not None or chunk.n_computed is not None
+            self._notice(chunk.error)
             if chunk.text or chunk.logprobs or has_more:
                 try:
                     listener(request, chunk)

@@ -91,6 +91,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app.state.streams = KeptStreams()
     app.state.batches = BatchWorker(app, BatchStore(settings.batches_path, settings.max_files_bytes))
     app.state.health = Health()
+    app.state.health.find_fault = app.state.models.faults.first
     app.state.dialects = Dialects(dialects)
     app.state.rates = RateLimiter(settings.rate_limit)
     app.state.guesses = Guesses()

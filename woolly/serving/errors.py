@@ -18,6 +18,7 @@ from woolly.errors import (
 __all__ = [
     "ApiError",
     "answer_cancelled",
+    "device_failed",
     "error_body",
     "model_changed",
     "of_exception",
@@ -110,6 +111,11 @@ def model_changed() -> ApiError:
     return ApiError(503, "model_changed", message, param="model", retry_after=1.0)
 
 
+def device_failed(message: str) -> ApiError:
+    """Returns the error of a request whose GPU failed."""
+    return ApiError(503, "device_failed", message, retry_after=_TAKEOVER)
+
+
 def server_stopping() -> ApiError:
     """Returns the error of a request that comes while the server drains."""
     return ApiError(503, "server_stopping", "the server is about to stop", retry_after=_TAKEOVER)
@@ -154,7 +160,7 @@ def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
     if isinstance(error, StageError):
         return ApiError(503, "stage_lost", str(error), retry_after=_TAKEOVER)
     if isinstance(error, DeviceError):
-        return ApiError(503, "device_failed", str(error))
+        return device_failed(f"{error.fault}; ask again: the server loads the model anew")
     return ApiError(
         500, "internal_error", "the server failed at this request; the log has the reason under its request id"
     )

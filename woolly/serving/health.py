@@ -36,6 +36,16 @@ class Health:
         """Whether the server takes requests."""
         return self.state == "ready"
 
+    @property
+    def fault(self) -> str | None:
+        """Why the server cannot serve now; None if it can."""
+        return self.find_fault() if self.is_ready else self.reason
+
+    @property
+    def shown(self) -> str:
+        """The state for clients: failed also if what computes has failed."""
+        return "failed" if self.is_ready and self.fault is not None else self.state
+
 
 def _head(status: str) -> dict[str, Any]:
     stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -45,13 +55,20 @@ def _head(status: str) -> dict[str, Any]:
 async def health(request: Request, response: Response) -> dict[str, Any]:
     """200 if the server takes requests, 503 otherwise."""
     state: Health = request.app.state.health
-    fault = state.find_fault() if state.is_ready else state.reason
+    fault = state.fault
     details = state.details() if request.app.state.authority.is_open else {}
     if fault is None:
         return {**_head("ok"), **_identities(request), **details}
     response.status_code = 503
-    error = {"code": 503, "message": fault, "type": "unavailable_error"}
-    return {**_head("failed" if state.is_ready else state.state), "error": error, **details}
+    error = {"code": 503, "message": _told(request, fault), "type": "unavailable_error"}
+    return {**_head(state.shown), "error": error, **details}
+
+
+def _told(request: Request, fault: str) -> str:
+    """Returns why the server cannot serve, without the name of a model if the server has keys."""
+    state: Health = request.app.state.health
+    is_shown = request.app.state.authority.is_open or not state.is_ready
+    return fault if is_shown else "what computes the answers has failed; the log has the reason"
 
 
 def _identities(request: Request) -> dict[str, Any]:
@@ -67,7 +84,7 @@ def _identities(request: Request) -> dict[str, Any]:
 async def status(request: Request) -> dict[str, Any]:
     """Always 200; the status says ok, loading, draining or failed."""
     state: Health = request.app.state.health
-    return _head("ok" if state.is_ready else state.state)
+    return _head("ok" if state.shown == "ready" else state.shown)
 
 
 async def ready(request: Request, response: Response) -> dict[str, Any]:
@@ -85,12 +102,16 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
     else:
         loaded = "loaded" if models else ""
         places = "there is room" if has_room else "all places are taken"
-    if not state.is_ready:
+    is_ready, fault = state.shown == "ready", state.fault
+    if not is_ready:
         response.status_code = 503
     return {
-        **_head("ready" if state.is_ready else "not_ready"),
+        **_head("ready" if is_ready else "not_ready"),
         "checks": {
-            "server": {"status": "ok" if state.is_ready else "error", "message": state.reason or "serving"},
+            "server": {
+                "status": "ok" if is_ready else "error",
+                "message": _told(request, fault) if fault else "serving",
+            },
             "models": {"status": "ok", "message": loaded or "none is loaded; one is at the first request"},
             "queue": {
                 "status": "ok" if has_room else "error",

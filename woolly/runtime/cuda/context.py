@@ -93,7 +93,7 @@ class Context:
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
         """Remembers a fault after which the context is of no use."""
         if isinstance(error, DeviceError) and error.code == "lost":
-            self.lost = DeviceError(f"{error}; load the model again", code="lost")
+            self.lost = DeviceError(str(error), code="lost", remedy="load the model again")
             return self.lost
         return error
 

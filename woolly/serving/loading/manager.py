@@ -11,27 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from woolly.errors import RequestError, WoollyError
+from woolly.errors import WoollyError
 from woolly.llm import LLM
 from woolly.serving.answers.threads import start_task
-from woolly.serving.configuration import checked_value
 from woolly.serving.errors import ApiError, server_stopping
+from woolly.serving.loading.faults import Faults
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate
-from woolly.serving.loading.opening import examine, open_model, options_for
+from woolly.serving.loading.opening import configured, examine, open_model, options_for
 from woolly.serving.loading.options import ModelOptions
 from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.logs import ignore, log
 from woolly.serving.settings import Settings
 
 __all__ = ["ModelInfo", "ModelManager"]
-
-# Settings that a client may choose for a model. Not its template, which would speak for all other clients.
-_OF_A_MODEL = (
-    "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v", "kv_tokens",
-    "weight_memory",
-)  # fmt: skip
 
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
@@ -48,6 +42,7 @@ class ModelManager:
         self._settings = settings
         self._library = Library(settings.folder, settings.model, settings.alias, settings.request_ctx, settings.tags)
         self._loaded: dict[str, Loaded] = {}
+        self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -98,7 +93,7 @@ class ModelManager:
         info = await self._find(name) if path is None else await asyncio.to_thread(self._library.at, path)
         if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
-        settings = self._configured(config or {})
+        settings = configured(self._settings, config or {})
         slot = self._loaded.get(info.name)
         if slot is not None and not same_file(slot.info.path, info.path):
             raise name_taken(info.name)
@@ -117,6 +112,7 @@ class ModelManager:
                 await asyncio.shield(slot.task)
         if slot is not None:
             await self._unload(slot)
+        self.faults.forget(info.name)
         return self._with_state(info)
 
     @asynccontextmanager
@@ -124,11 +120,12 @@ class ModelManager:
         """Loads the model if need be, and keeps it loaded while the block runs.
 
         A request calls this once, or it can deadlock (see Generator). ApiError 503 with Retry-After if loading takes
-        longer than --load-wait.
+        longer than --load-wait, and at once if the model's device has failed.
         """
         slot = self._loaded.get(name) if name is not None else None
         if slot is None or slot.state != "ready":
             info = await self._answering(name)
+            self.faults.check(info.name)
             if not self._settings.models_autoload and info.name not in self._loaded:
                 raise ApiError(
                     400,
@@ -151,6 +148,30 @@ class ModelManager:
         if slot.state == "ready":
             slot.state = "unloading"
             slot.task = start_task(self._free(slot))
+
+    def lose(self, slot: Loaded) -> None:
+        """Gives up a model whose device has failed, and loads it again once, in the background."""
+        if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
+            self.faults.note(slot.info.name, slot.llm.driver.fault)
+            settings = slot.settings
+            self.discard(slot)
+            start_task(self._load_again(slot, settings))
+
+    async def _load_again(self, lost: Loaded, settings: Settings) -> None:
+        name = lost.info.name
+        assert lost.task is not None
+        await lost.task
+        if self._closed:
+            return
+        slot = self._loaded.get(name)
+        if slot is None:
+            slot = self._loaded[name] = Loaded(lost.info, settings)
+            slot.task = start_task(self._load(slot))
+        try:
+            assert slot.task is not None
+            await asyncio.shield(slot.task)
+        except ApiError as error:
+            self.faults.stay(name, error.message)
 
     def keep(self, name: str, seconds: float) -> None:
         """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""
@@ -250,21 +271,6 @@ class ModelManager:
             ignore(f"model ({name[:60]} is not here; {served.name} answers)")
             return served
 
-    def _configured(self, config: Mapping[str, Any]) -> Settings:
-        unknown = sorted(set(config) - set(_OF_A_MODEL))
-        if unknown:
-            raise ApiError(
-                400,
-                "invalid_request",
-                f"config has {', '.join(unknown)}; a model takes {', '.join(_OF_A_MODEL)}",
-                param="config",
-            )
-        try:
-            values = {name: checked_value(f"config.{name}", name, value) for name, value in config.items()}
-            return replace(self._settings, **values)
-        except RequestError as error:
-            raise ApiError(400, "invalid_request", str(error), param="config") from None
-
     async def _ready(self, info: ModelInfo, settings: Settings) -> Loaded:
         """Returns the model when it is loaded; the first caller starts the task that loads it, others wait for it."""
         end = time.monotonic() + self._settings.load_wait
@@ -302,6 +308,8 @@ class ModelManager:
                     await asyncio.to_thread(slot.llm.identity)
             slot.state = "ready"
             slot.last_used = time.monotonic()
+            self.faults.forget(name)
+            self._watch(slot, slot.llm)
             log.info("model loaded", extra={"model": name, "seconds": time.monotonic() - started})
         except BaseException as error:
             self._loaded.pop(name, None)
@@ -315,6 +323,18 @@ class ModelManager:
             raise ApiError(500, "internal_error", f"{name} could not be loaded; the log has the reason") from error
         finally:
             self._notify()
+
+    def _watch(self, slot: Loaded, llm: LLM) -> None:
+        """Has the engine's thread tell this one if the device fails."""
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop has ended, and the server with it
+                loop.call_soon_threadsafe(self.lose, slot)
+
+        llm.driver.on_fault = tell
+        if llm.driver.fault is not None:
+            tell()
 
     async def _check_exchange(self, slot: Loaded, settings: Settings) -> None:
         """ApiError if the model could not be loaded with other settings; then it stays loaded."""
@@ -338,7 +358,8 @@ class ModelManager:
     async def _free(self, slot: Loaded) -> None:
         end = time.monotonic() + self._settings.grace
         with suppress(asyncio.TimeoutError):
-            while slot.users and not self._closed:
+            # After a fault of the device every request has its error: there is nothing to wait for.
+            while slot.users and not self._closed and not self.faults.has(slot.info.name):
                 await self._wait(max(0.0, end - time.monotonic()))
         assert slot.llm is not None
         llm, slot.llm = slot.llm, None

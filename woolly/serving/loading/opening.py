@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.runtime import Options, parse_size
+from woolly.serving.configuration import checked_value
+from woolly.serving.errors import ApiError
 from woolly.serving.loading.memory import Estimate, estimate
 from woolly.serving.loading.options import ModelOptions
 from woolly.serving.settings import Settings
 from woolly.store import find_preset, resolve
 from woolly.templates import ChatTemplate
 
-__all__ = ["examine", "open_model", "options_for"]
+__all__ = ["configured", "examine", "open_model", "options_for"]
+
+# Settings that a client may choose for a model. Not its template, which would speak for all other clients.
+_OF_A_MODEL = (
+    "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v", "kv_tokens",
+    "weight_memory",
+)  # fmt: skip
 
 
 def options_for(path: Path, settings: Settings) -> ModelOptions:
@@ -26,6 +37,23 @@ def options_for(path: Path, settings: Settings) -> ModelOptions:
         )  # they are for that model alone
     preset = find_preset(path)
     return options if preset is None or options.ctx is not None else replace(options, ctx=preset.ctx)
+
+
+def configured(settings: Settings, config: Mapping[str, Any]) -> Settings:
+    """Returns the settings with those that a client chose for a model; ApiError 400 for others."""
+    unknown = sorted(set(config) - set(_OF_A_MODEL))
+    if unknown:
+        raise ApiError(
+            400,
+            "invalid_request",
+            f"config has {', '.join(unknown)}; a model takes {', '.join(_OF_A_MODEL)}",
+            param="config",
+        )
+    try:
+        values = {name: checked_value(f"config.{name}", name, value) for name, value in config.items()}
+        return replace(settings, **values)
+    except RequestError as error:
+        raise ApiError(400, "invalid_request", str(error), param="config") from None
 
 
 def examine(path: Path, options: ModelOptions) -> Estimate:
