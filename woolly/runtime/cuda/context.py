@@ -122,7 +122,7 @@ class Context:
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
         """Memory of the host that copies to and from the device need no detour for. It may outlive the device.
 
-        It is memory of this process that the driver is told of, so that a reader never loses it with the device.
+        The process owns it and registers it with the driver, so that a reader never loses it with the device.
         """
         size = _PAGE * -(-max(n_bytes, 1) // _PAGE)
         memory = np.empty(size + _PAGE, np.uint8)
@@ -130,7 +130,7 @@ class Context:
         pages = memory[start : start + size]
         driver = self.enter()
         if driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0) == 0:
-            # The driver can only be told that the memory goes while there is a context.
+            # The memory can only be unregistered while there is a context.
             driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
             end = weakref.finalize(memory, _unpin, self._life, driver, self.context, self.number, pages.ctypes.data)
             end.atexit = False
