@@ -62,7 +62,7 @@ def test_one_page_has_one_snapshot_and_a_slot_is_one_snapshot(pools):
     assert not pages.index.save(DIGESTS[3], slot)
     assert not pages.index.save(b"unknown", other)
     slots.give_back(other)
-    assert (slots.n_idle, slots.n_free) == (1, 4)
+    assert (len(slots._idle), slots.n_free) == (1, 4)
 
 
 def test_an_evicted_page_frees_its_snapshot_now_or_when_its_last_user_is_gone(pools):
@@ -71,9 +71,9 @@ def test_an_evicted_page_frees_its_snapshot_now_or_when_its_last_user_is_gone(po
     used = snapshot(pools, 6)
     slots.share(used)
     pages.take(2)  # the last pages of the chain go first
-    assert (slots.n_idle, slots.n_free) == (0, 3)
+    assert (len(slots._idle), slots.n_free) == (0, 3)
     slots.give_back(used)
-    assert (slots.n_idle, slots.n_free) == (0, 4)
+    assert (len(slots._idle), slots.n_free) == (0, 4)
 
 
 def test_a_snapshot_is_discarded_unless_it_is_used(pools):
@@ -82,9 +82,9 @@ def test_a_snapshot_is_discarded_unless_it_is_used(pools):
     slots.share(slot)
     slots.discard(slot)
     slots.give_back(slot)
-    assert slots.n_idle == 1
+    assert len(slots._idle) == 1
     slots.discard(slot)
-    assert (slots.n_idle, slots.n_free) == (0, 4)
+    assert (len(slots._idle), slots.n_free) == (0, 4)
 
 
 def test_reports_name_the_state_that_is_missing(pools):

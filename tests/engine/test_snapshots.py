@@ -38,7 +38,7 @@ def engine_of(parts):
 def assert_whole(engine):
     pages, slots = engine.scheduler.pages, engine.scheduler.slots
     assert (pages.n_free, slots.n_free) == (pages.n_pages, slots.n_slots)
-    assert engine.prefix_stats().snapshots == slots.n_idle
+    assert engine.prefix_stats().snapshots == len(slots._idle)
     assert engine.scheduler.snapshots._n_keeping == 0
 
 
@@ -135,7 +135,7 @@ def test_snapshots_give_way_when_slots_are_needed_and_the_report_says_so(engine_
         ask(engine, ids(100, seed))
     again = ask(engine, first)
     assert (again.prefix.hit_tokens, again.prefix.reason) == (0, "evicted")
-    assert engine.scheduler.slots.n_idle <= engine.scheduler.slots.n_slots == 7
+    assert len(engine.scheduler.slots._idle) <= engine.scheduler.slots.n_slots == 7
 
 
 def test_a_page_that_is_evicted_takes_its_state_along(engine_of):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.batches import MAX_ROWS, N_PAGES, TWO, each_bad_batch, ints
 from tests.cases.ops import CaseTracer
 from tests.cases.tiny import N_VOCAB, TINY, write_tiny
 from tests.cases.weights import random_weight
@@ -16,13 +17,10 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
 
-TOKENS = [5, 9, 2, 40, 8, 1]
-BATCH = Batch.of([(TOKENS[:4], 0, [2]), (TOKENS[4:], 0, [1])])
-
 
 def compiled(tiny, folder, **options):
     file = open_gguf(write_tiny(tiny, folder / "tiny.gguf"))
-    return CpuBackend().compile(trace(file), file.tensors, Options(**{"threads": 2, "max_rows": 8} | options))
+    return CpuBackend().compile(trace(file), file.tensors, Options(**{"threads": 2, "max_rows": MAX_ROWS} | options))
 
 
 @pytest.fixture(scope="module")
@@ -30,49 +28,13 @@ def program(tmp_path_factory):
     return compiled(TINY["llama"], tmp_path_factory.mktemp("llama"))
 
 
-def ints(*values):
-    return np.array(values, np.int32)
-
-
-def with_value(array, index, value):
-    array = array.copy()
-    array[index] = value
-    return array
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokens": with_value(BATCH.tokens, 3, -1)}, "token -1 is outside the vocabulary of 320"),
-        ({"tokens": with_value(BATCH.tokens, 0, N_VOCAB)}, "token 320 is outside the vocabulary of 320"),
-        ({"offsets": ints(1, 4, 6)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, 4, 5)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, 4, 7)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, 2**31 - 1, 6)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, -5, 6)}, "a sequence without rows"),
-        ({"offsets": ints(0, 0, 6)}, "a sequence without rows"),
-        ({"offsets": ints(0, 6, 6)}, "not consecutive"),
-        ({"positions": ints(0, 1, 3, 4, 0, 1)}, "not consecutive"),
-        ({"positions": ints(0, 1, 2, 3, 2**31 - 1, -(2**31))}, "not consecutive"),
-        ({"positions": ints(0, 1, 2, 3, -1, 0)}, "position 0 is outside the context"),
-        ({"positions": ints(0, 1, 2, 3, 2**20 - 1, 2**20)}, "position 1048576 is outside the context of 1048576"),
-        ({"positions": ints(0, 1, 2, 3, 31, 32)}, "too few pages"),
-        ({"pages": ints([2], [4])}, "page 4 is outside the cache"),
-        ({"pages": ints([-1], [1])}, "page -1 is outside the cache"),
-        ({"output_rows": ints(3, 6)}, "a row outside the batch"),
-        ({"output_rows": ints(-1)}, "a row outside the batch"),
-        ({"output_rows": ints(*[0] * 9)}, "more logits wanted than rows fit"),
-        ({"positions": ints(0, 1, 2)}, "do not fit together"),
-        ({"pages": ints([2])}, "do not fit together"),
-        ({"offsets": ints(0)}, "do not fit together"),
-    ],
-)
+@each_bad_batch
 def test_a_batch_that_does_not_fit_is_refused_and_the_next_one_works(program, changes, message):
-    state = program.new_state(4)
-    before = program.run(BATCH, state).copy()
+    state = program.new_state(N_PAGES)
+    before = program.run(TWO, state).copy()
     with pytest.raises(ValueError, match=message):
-        program.run(replace(BATCH, **changes), state)
-    np.testing.assert_array_equal(program.run(BATCH, state), before)
+        program.run(replace(TWO, **changes), state)
+    np.testing.assert_array_equal(program.run(TWO, state), before)
 
 
 def test_a_batch_of_too_many_rows_or_none_is_refused(program):
@@ -80,7 +42,7 @@ def test_a_batch_of_too_many_rows_or_none_is_refused(program):
     with pytest.raises(ValueError, match="a batch of 9 rows, where 1 to 8 fit"):
         program.run(Batch.of([([1] * 9, 0, [0])]), state)
     with pytest.raises(ValueError, match="zero-size"):
-        program.run(replace(BATCH, tokens=ints(), positions=ints()), state)
+        program.run(replace(TWO, tokens=ints(), positions=ints()), state)
     assert program.run(Batch.of([([1] * 8, 0, [0])]), state).shape == (1, N_VOCAB)
 
 
@@ -89,22 +51,22 @@ def test_a_cache_of_another_plan_is_refused(program, tmp_path):
     for tiny in others:
         state = compiled(tiny, tmp_path).new_state(4)
         with pytest.raises(ValueError, match="the cache was made for another plan"):
-            program.run(BATCH, state)
-    program.run(BATCH, program.new_state(4))
+            program.run(TWO, state)
+    program.run(TWO, program.new_state(4))
 
 
 def test_steps_outside_the_plan_are_refused(program):
     n = len(program.running_plan.steps)
     for first, last in ((-1, 2), (2, 2), (3, 2), (0, n + 1), (n, n + 1)):
         with pytest.raises(PlanError, match="not a part of a plan"):
-            program.run(BATCH, program.new_state(4), first, last)
+            program.run(TWO, program.new_state(4), first, last)
         with pytest.raises(ValueError, match="steps outside the plan"):
             native_run(program._native, program.new_state(4).native, first, last)
 
 
 def native_run(native, cache, first, last):
     table = np.zeros((256, 8), np.float32)
-    b = BATCH
+    b = TWO
     native.run(cache, b.tokens, b.positions, b.offsets, b.pages, b.output_rows, table, table, first, last)
 
 
@@ -256,4 +218,4 @@ def test_a_window_without_end_is_the_whole_context(tmp_path):
     program = compiled(replace(TINY["llama"], extra={"attention.sliding_window": 2**63 - 1}), tmp_path)
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "none.gguf")) as file:
         whole = CpuBackend().compile(trace(file), file.tensors, Options(threads=2, max_rows=8))
-        assert np.array_equal(program.run(BATCH, program.new_state(3)), whole.run(BATCH, whole.new_state(3)))
+        assert np.array_equal(program.run(TWO, program.new_state(3)), whole.run(TWO, whole.new_state(3)))

@@ -31,11 +31,6 @@ class SlotPool:
         """Slots without users, snapshots or not."""
         return len(self._blank) + len(self._idle)
 
-    @property
-    def n_idle(self) -> int:
-        """Snapshots that no request runs from."""
-        return len(self._idle)
-
     def n_users(self, slot: int) -> int:
         """The number of requests that use a slot."""
         return self._users[slot]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.batches import MAX_ROWS, N_PAGES, TWO, each_bad_batch
 from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -13,8 +14,6 @@ from woolly.runtime.cuda.batch import BATCH, BatchSlot, check_batch
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
-
-TWO = Batch.of([([5, 9, 2, 40], 0, [2]), ([8, 1], 0, [1])])
 
 
 class Memory:
@@ -45,7 +44,7 @@ class Memory:
 
 
 class Pages:
-    n_pages, n_slots = 4, 3
+    n_pages, n_slots = N_PAGES, 3
     window_pages = ()
 
     def entries(self, tables):
@@ -98,40 +97,16 @@ def test_tables_of_turns_grow_with_the_positions(plan_and_views):
     assert len(memory.pieces) == n_pieces  # the smaller tables are given back
 
 
-def ints(*values):
-    return np.array(values, np.int32)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokens": ints(5, 9, 2, -1, 8, 1)}, "token -1 is outside the vocabulary of 320"),
-        ({"tokens": ints(320, 9, 2, 4, 8, 1)}, "token 320 is outside the vocabulary of 320"),
-        ({"offsets": ints(1, 4, 6)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, 4, 7)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, 2**31 - 1, 6)}, "offsets do not cover the rows"),
-        ({"offsets": ints(0, -5, 6)}, "a sequence without rows"),
-        ({"offsets": ints(0, 0, 6)}, "a sequence without rows"),
-        ({"offsets": ints(0, 5, 6)}, "not consecutive"),
-        ({"positions": ints(0, 1, 3, 4, 0, 1)}, "not consecutive"),
-        ({"positions": ints(0, 1, 2, 3, 2**31 - 1, -(2**31))}, "not consecutive"),
-        ({"positions": ints(0, 1, 2, 3, -1, 0)}, "position 0 is outside the context"),
-        ({"positions": ints(0, 1, 2, 3, 2**20 - 1, 2**20)}, "position 1048576 is outside the context of 1048576"),
-        ({"positions": ints(0, 1, 2, 3, 31, 32)}, "too few pages"),
-        ({"pages": ints([2], [4])}, "page 4 is outside the cache"),
-        ({"pages": ints([-1], [1])}, "page -1 is outside the cache"),
-        ({"output_rows": ints(3, 6)}, "a row outside the batch"),
-        ({"output_rows": ints(-1)}, "a row outside the batch"),
-        ({"output_rows": ints(*[0] * 9)}, "more logits wanted than rows fit"),
-        ({"positions": ints(0, 1, 2)}, "do not fit together"),
-        ({"pages": ints([2])}, "do not fit together"),
-        ({"offsets": ints(0)}, "do not fit together"),
-        ({"adapters": np.ones((1, 2), np.float32)}, "scales of adapters"),
-        ({"hidden": np.ones((1, 2), np.float32)}, "hidden states"),
-        ({"tokens": ints(*[0] * 9), "positions": ints(*range(9))}, "a batch of 9 rows, where 1 to 8 fit"),
-    ],
-)
+@each_bad_batch
 def test_a_batch_that_does_not_fit_is_refused(changes, message, plan_and_views):
-    check_batch(TWO, plan_and_views[0], Pages(), 8)
+    check_batch(TWO, plan_and_views[0], Pages(), MAX_ROWS)
     with pytest.raises(ValueError, match=message):
-        check_batch(replace(TWO, **changes), plan_and_views[0], Pages(), 8)
+        check_batch(replace(TWO, **changes), plan_and_views[0], Pages(), MAX_ROWS)
+
+
+def test_a_batch_without_the_hidden_states_of_a_draft_is_refused(plan_and_views):
+    states = np.ones((6, 5), np.float32)
+    check_batch(replace(TWO, hidden=states), plan_and_views[0], Pages(), MAX_ROWS, hidden_width=5)
+    for hidden in (None, states[:, :4]):
+        with pytest.raises(ValueError, match="the batch has no hidden states of 5 columns"):
+            check_batch(replace(TWO, hidden=hidden), plan_and_views[0], Pages(), MAX_ROWS, hidden_width=5)

@@ -2,15 +2,19 @@
 
 import gc
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.cases.mtp import MTP
 from tests.cases.ops import expected, run
 from tests.cases.scans import ALL
+from tests.cases.tiny import write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.errors import DeviceError, RequestError
-from woolly.gguf import Tensor
+from woolly.gguf import Tensor, open_gguf
+from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options
 from woolly.runtime.cuda import loader, program
 from woolly.runtime.cuda.program import CudaBackend
@@ -52,6 +56,18 @@ class Opened:
 
     def logits(self):
         return run(self.case, self.program)
+
+
+def test_a_draft_without_hidden_states_is_refused(tmp_path):
+    with open_gguf(write_tiny(MTP["glm4moe"], tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+        plan = replace(plan, draft=trace_draft(file, plan))
+        whole = CudaBackend(EmulatedDevice).compile(plan, file.tensors, Options(max_rows=8))
+        batch = Batch.of([([1, 2], 0, [0])])
+        width = plan.values[plan.steps[0].output].width
+        with pytest.raises(ValueError, match=f"no hidden states of {width} columns"):
+            whole.draft.run(batch, whole.draft.new_state(1))
+        whole.close()
 
 
 @pytest.fixture

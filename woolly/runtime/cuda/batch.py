@@ -175,8 +175,11 @@ class _Blob:
             out[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int) -> None:
-    """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program."""
+def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_width: int | None = None) -> None:
+    """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program.
+
+    `hidden_width` are the columns of the hidden states that the steps read, None if they read none.
+    """
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
         raise ValueError("the arrays of the batch do not fit together")
@@ -218,6 +221,8 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int) -> None:
         raise ValueError("the scales of adapters do not fit the batch")
     if batch.hidden is not None and len(batch.hidden) != n_rows:
         raise ValueError("the hidden states do not fit the batch")
+    if hidden_width is not None and (batch.hidden is None or batch.hidden.shape[1] != hidden_width):
+        raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
 
 
 def _check_windows(

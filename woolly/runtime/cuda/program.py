@@ -67,6 +67,8 @@ class _Core:
         self._is_lost = False
         self._times: list[int] | None = None
         self._hits = 0
+        steps = enumerate(self.plan.steps)
+        self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
         weakref.finalize(self, device.close)
         placement = place(self.plan, self.max_rows, _ALIGNMENT)
         self.arena_bytes = placement.n_bytes
@@ -117,7 +119,8 @@ class _Core:
             raise PlanError("the state is not one of this program; new_state makes one")
         with self._lock, self._noticing():
             self._is_cancelled = False
-            check_batch(batch, plan, state, self.max_rows)
+            hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
+            check_batch(batch, plan, state, self.max_rows, hidden_width)
             self.loader.wait(max(self._needs[first:last]))
             self._slot.fill(batch, state, plan)
             try:
