@@ -8,12 +8,11 @@ import pytest
 
 from woolly.cluster.wire import (
     Link,
-    prove_front,
-    prove_replica,
     read_array,
     read_error,
     read_logprobs,
     read_params,
+    shake_hands,
     write_array,
     write_error,
     write_logprobs,
@@ -103,14 +102,14 @@ def test_both_sides_need_the_secret(pair, theirs, is_let_in):
 
     def replica():
         try:
-            prove_replica(pair[1], theirs)
+            shake_hands(pair[1], theirs, is_front=False)
         except RequestError as error:
             refused.append(error)
 
     thread = threading.Thread(target=replica)
     thread.start()
     try:
-        prove_front(pair[0], SECRET)
+        shake_hands(pair[0], SECRET, is_front=True)
     except RequestError as error:
         refused.append(error)
     thread.join()
@@ -122,11 +121,11 @@ def test_a_proof_cannot_be_sent_back(pair):
     """A stranger that returns what it gets, as a mirror does, has no secret."""
 
     def mirror():
-        for _ in range(2):
-            pair[1].sendall(pair[1].recv(32))
+        while data := pair[1].recv(4096):
+            pair[1].sendall(data)
 
     thread = threading.Thread(target=mirror)
     thread.start()
-    with pytest.raises(RequestError, match="another secret"):
-        prove_front(pair[0], SECRET)
+    with pytest.raises(RequestError, match="did not show that it has the secret"):
+        shake_hands(pair[0], SECRET, is_front=True)
     thread.join()

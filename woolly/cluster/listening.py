@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 
 from woolly.cluster.replica import Replica
-from woolly.cluster.wire import Link, prove_replica
+from woolly.cluster.wire import Link, shake_hands
 from woolly.errors import RequestError
 from woolly.wire import accepted
 
@@ -76,12 +76,9 @@ class Listening:
 
     def _serve(self, connection: socket.socket, client: str) -> None:
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            prove_replica(connection, self._secret)
-        except (OSError, RequestError) as error:
+            shake_hands(connection, self._secret, is_front=False)
+        except RequestError as error:
             log.warning("front refused", extra={"client": client, "reason": str(error)})
-            connection.close()
             return
         log.info("front", extra={"client": client})
         with self._lock:

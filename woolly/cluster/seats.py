@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
-from woolly.cluster.wire import Link, prove_front
+from woolly.cluster.wire import Link, shake_hands
 from woolly.errors import RequestError
 
 __all__ = ["AddressSeat", "ProcessSeat", "Seat", "Started", "local_seats"]
@@ -111,13 +111,7 @@ class AddressSeat(Seat):
     def start(self) -> Started:
         """Connects, and shows that this front has the secret."""
         connection = socket.create_connection(self._address, timeout=_CONNECT_SECONDS)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            prove_front(connection, self._secret)
-        except BaseException:
-            connection.close()
-            raise
+        shake_hands(connection, self._secret, is_front=True)
         return _Connection(Link(connection))
 
 

@@ -6,11 +6,8 @@ A front sends `open`, `add`, `cancel`, `read`, `stop_reading`, `ping` and `close
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import json
 import queue
-import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +22,16 @@ from woolly import errors
 from woolly.errors import RequestError, WoollyError
 from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
+from woolly.wire import Connection
 
 __all__ = [
     "PROTOCOL",
     "Link",
-    "prove_front",
-    "prove_replica",
     "read_array",
     "read_error",
     "read_logprobs",
     "read_params",
+    "shake_hands",
     "write_array",
     "write_error",
     "write_logprobs",
@@ -44,7 +41,6 @@ __all__ = [
 PROTOCOL = 1  # raised when a message changes its meaning; a replica with another one is refused
 
 _MOST_LINE = 1 << 30  # bytes; vectors of many texts are long
-_PROOF_SECONDS = 10.0
 _DEFAULTS = SamplingParams()
 _PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON's keys are not
 
@@ -118,43 +114,16 @@ class Link:
                 return
 
 
-def prove_front(connection: socket.socket, secret: str) -> None:
-    """Shows a replica that this side has the secret, and checks that the replica has it. RequestError if not."""
-    _prove(connection, secret, own=b"front", other=b"replica")
+def shake_hands(connection: socket.socket, secret: str, *, is_front: bool) -> None:
+    """Shows the other side that this one has the secret, and asks the same of it. RequestError if it has not.
 
-
-def prove_replica(connection: socket.socket, secret: str) -> None:
-    """The replica's half of `prove_front`."""
-    _prove(connection, secret, own=b"replica", other=b"front")
-
-
-def _prove(connection: socket.socket, secret: str, own: bytes, other: bytes) -> None:
-    """Both sides send a number of their own at once, then a digest of the other's number that needs the secret."""
-    connection.settimeout(_PROOF_SECONDS)
+    It is the handshake of every connection between processes; what follows are a link's lines, not its frames.
+    """
     try:
-        mine = secrets.token_bytes(32)
-        connection.sendall(mine)
-        theirs = _exactly(connection, 32)
-        connection.sendall(_proof(secret, own, theirs, mine))
-        if not hmac.compare_digest(_exactly(connection, 32), _proof(secret, other, mine, theirs)):
-            raise RequestError("the other side has another secret; give both the same one")
-    except OSError as error:
+        Connection(connection, secret.encode(), is_client=is_front)
+    except ConnectionError as error:
         raise RequestError(f"the other side did not show that it has the secret ({error})") from None
     connection.settimeout(None)
-
-
-def _proof(secret: str, side: bytes, asked: bytes, own: bytes) -> bytes:
-    return hmac.new(secret.encode(), b"woolly cluster " + side + asked + own, hashlib.sha256).digest()
-
-
-def _exactly(connection: socket.socket, n: int) -> bytes:
-    data = b""
-    while len(data) < n:
-        piece = connection.recv(n - len(data))
-        if not piece:
-            raise ConnectionError("it closed the connection")
-        data += piece
-    return data
 
 
 def write_params(params: SamplingParams, seed: int) -> dict[str, Any]:
