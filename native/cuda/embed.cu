@@ -3,14 +3,14 @@
 
 // Blocks of (rows, chunks of columns).
 template <class Element>
-__device__ inline float element_of(const u8* table, const signed char* points, int row, int column, int width) {
+__device__ inline float element_of(const u8* table, const u8* points, int row, int column, int width) {
     const u8* const start = table + (long long)row * (width / Element::columns) * Element::bytes;
     return Element::value(start + (column / Element::columns) * Element::bytes, column % Element::columns, points);
 }
 
 // y = the row of the token.
 template <class Element>
-__device__ inline void embed(const Batch* b, const u8* table, const signed char* points, float* y, int width) {
+__device__ inline void embed(const Batch* b, const u8* table, const u8* points, float* y, int width) {
     const int row = blockIdx.x;
     if (row >= b->n_rows) return;
     const int token = b->tokens[row];
@@ -20,8 +20,8 @@ __device__ inline void embed(const Batch* b, const u8* table, const signed char*
 
 // y = x + the row of the position.
 template <class Element>
-__device__ inline void embed_position(const Batch* b, const u8* table, const signed char* points, const float* x,
-                                      float* y, int width, int kind) {
+__device__ inline void embed_position(const Batch* b, const u8* table, const u8* points, const float* x, float* y,
+                                      int width, int kind) {
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
     const int position = b->positions[kind ? b->output_rows[row] : row];
@@ -31,13 +31,13 @@ __device__ inline void embed_position(const Batch* b, const u8* table, const sig
     }
 }
 
-#define TABLES(name)                                                                                          \
-    KERNEL(embed_##name)(const Batch* b, const u8* table, const signed char* points, float* y, int width) {   \
-        embed<elements::name>(b, table, points, y, width);                                                    \
-    }                                                                                                         \
-    KERNEL(embed_position_##name)(const Batch* b, const u8* table, const signed char* points, const float* x, \
-                                  float* y, int width, int kind) {                                            \
-        embed_position<elements::name>(b, table, points, x, y, width, kind);                                  \
+#define TABLES(name)                                                                                           \
+    KERNEL(embed_##name)(const Batch* b, const u8* table, const u8* points, float* y, int width) {             \
+        embed<elements::name>(b, table, points, y, width);                                                     \
+    }                                                                                                          \
+    KERNEL(embed_position_##name)(const Batch* b, const u8* table, const u8* points, const float* x, float* y, \
+                                  int width, int kind) {                                                       \
+        embed_position<elements::name>(b, table, points, x, y, width, kind);                                   \
     }
 
 TABLES(F32)
