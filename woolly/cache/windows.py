@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from woolly.runtime import PAGE_SIZE, pages_for
+from woolly.runtime import PAGE_SIZE
+from woolly.runtime.state import pages_for_window
 
 __all__ = ["WindowPool"]
 
@@ -79,9 +80,7 @@ class WindowPool:
 
         All requests together hold the `chunk` rows of one step, and each up to `n_drafts` that are not decided.
         """
-        # A request sees up to two pages in part, besides those of its window and its drafts.
-        seen = (max_running + 1) * (pages_for(window) + 2 + pages_for(n_drafts)) + pages_for(chunk)
-        return min(n_mapped, seen + 2 * pages_for(window))
+        return pages_for_window(window, max_running, chunk, n_mapped, n_drafts)
 
     def batch_table(self, pages: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """The pages of this pool for a table of pages of the PagePool, which is padded with -1."""

@@ -2,11 +2,13 @@
 
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
-from woolly.runtime.choose import BACKENDS, choose
+from woolly.runtime.choose import BACKENDS, choose, plan_placement
 from woolly.runtime.devices import backend_for, parse_devices
-from woolly.runtime.options import KV_TYPES, Options, parse_size
+from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
 from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks
+from woolly.runtime.shares import Share
+from woolly.runtime.split import Placement
 from woolly.runtime.stages import Stages, read_token
 from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
@@ -23,10 +25,12 @@ __all__ = [
     "DraftProgram",
     "LostState",
     "Options",
+    "Placement",
     "PortableState",
     "Program",
     "Ranking",
     "Ranks",
+    "Share",
     "Stages",
     "State",
     "WeightStats",
@@ -34,6 +38,8 @@ __all__ = [
     "choose",
     "pages_for",
     "parse_devices",
+    "parse_layers",
     "parse_size",
+    "plan_placement",
     "read_token",
 ]

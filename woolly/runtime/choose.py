@@ -14,9 +14,10 @@ from woolly.runtime.options import Options
 from woolly.runtime.pipeline import PipelineBackend
 from woolly.runtime.program import Backend, Program
 from woolly.runtime.reference import ReferenceBackend
+from woolly.runtime.split import Placement, SplitBackend
 from woolly.runtime.stages import Stages
 
-__all__ = ["BACKENDS", "Fallback", "choose"]
+__all__ = ["BACKENDS", "Fallback", "choose", "plan_placement"]
 
 log = logging.getLogger("woolly.runtime")
 
@@ -46,10 +47,14 @@ class Fallback:
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
         """The program of the first backend that does not refuse; the last one's refusal counts."""
+        named = options.device is not None and options.device.strip().lower() != "auto"
+        insists = named or (isinstance(options.gpu_layers, int) and options.gpu_layers > 0)
         for backend in self._backends[:-1]:
             try:
                 return backend.compile(plan, tensors, options)
             except (UnsupportedError, DeviceError, RequestError) as error:
+                if insists:
+                    raise
                 log.warning("%s is not used: %s", backend.name, error)
         return self._backends[-1].compile(plan, tensors, options)
 
@@ -60,7 +65,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         # Stages have machines of their own: what this one has says nothing about them.
         return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
     if name == "auto":
-        available = [backend for make in BACKENDS.values() if (backend := make()).is_available()]
+        available = [backend for one in BACKENDS if (backend := _make(one, insists=False)).is_available()]
         # A backend that is always there takes every plan: those after it are for those who ask for them.
         last = next((i for i, backend in enumerate(available) if backend.name != CudaBackend.name), len(available) - 1)
         return available[0] if last == 0 else Fallback(available[: last + 1])
@@ -68,4 +73,21 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"
         )
-    return BACKENDS[name]()
+    return _make(name, insists=True)
+
+
+def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
+    """Which layers of a plan GPUs would get, and what that takes, with the memory that is free now.
+
+    `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
+    plan, RequestError if what is asked for does not fit.
+    """
+    backend = _make(CudaBackend.name, insists=False)
+    assert isinstance(backend, SplitBackend)
+    return backend.place(plan, tensors, options)
+
+
+def _make(name: str, insists: bool) -> Backend:
+    """The backend; that of GPUs leaves layers to the CPU, by itself unless it `insists`."""
+    backend = BACKENDS[name]()
+    return SplitBackend(backend, insists) if isinstance(backend, CudaBackend) else backend

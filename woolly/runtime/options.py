@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
 
-__all__ = ["KV_TYPES", "USUAL_ROWS", "Options", "parse_size"]
+__all__ = ["KV_TYPES", "USUAL_ROWS", "Options", "parse_layers", "parse_size"]
 
 KV_TYPES = ("f16", "f32", "q8_0")
 
@@ -29,6 +29,13 @@ class Options:
     level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
     max_rows: int | None = None  # most rows of a batch; None: the backend decides
     device: str | None = None  # as `parse_devices` reads it; None: the backend's first
+    gpu_layers: int | str | None = (
+        None  # layers on GPUs; "auto": those that fit; None: all, or with backend auto "auto"
+    )
+    # The cache that is asked for later, as far as it is known: layers on GPUs leave room for it.
+    cache_tokens: int | None = None
+    cache_slots: int = 0
+    max_running: int = 16  # requests at once, each of which keeps its windows
 
     def __post_init__(self) -> None:
         most = 4 * (os.cpu_count() or 1)
@@ -45,10 +52,30 @@ class Options:
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
         parse_devices(self.device)
+        if self.gpu_layers not in (None, "auto") and not _whole(self.gpu_layers, 0):
+            raise RequestError(
+                f"gpu_layers is {self.gpu_layers!r}; auto or a whole number of at least 0 was expected",
+                field="gpu_layers",
+            )
+
+    def refuse_gpu_layers(self, backend: str) -> None:
+        """RequestError if layers are to be on GPUs, for backends that have none."""
+        if isinstance(self.gpu_layers, int) and self.gpu_layers > 0:
+            raise RequestError(
+                f"gpu_layers is {self.gpu_layers}, but backend {backend} has no GPU; leave it out, or use"
+                " backend='cuda'",
+                field="gpu_layers",
+            )
 
     def rows(self, usual: int = USUAL_ROWS) -> int:
         """Most rows of a batch; `usual`, if nobody said."""
         return usual if self.max_rows is None else self.max_rows
+
+
+def parse_layers(layers: int | str | None) -> int | str | None:
+    """`gpu_layers` from a number or from text: digits are a number, all else stays for `Options` to judge."""
+    digits = layers.strip() if isinstance(layers, str) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else layers
 
 
 def _whole(value: object, low: int) -> bool:

@@ -15,6 +15,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
+from woolly.runtime.shares import Share
 from woolly.runtime.state import State
 
 __all__ = ["About", "Backend", "CancelledRun", "DraftProgram", "LostState", "Program", "WeightStats", "checked_range"]
@@ -41,6 +42,7 @@ class About:
     arena_bytes: int  # allocated once for the values between steps; 0: a step allocates its own
     kv_type: str = "f32"  # of keys and values in the cache
     memory: int | None = None  # bytes that are left for a cache; None: what the system has
+    shares: tuple[Share, ...] = ()  # of each device, if there are several
 
 
 @dataclass(frozen=True)

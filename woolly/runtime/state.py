@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from woolly import _native
 
-__all__ = ["PAGE_SIZE", "PortableState", "State", "pages_for"]
+__all__ = ["PAGE_SIZE", "PortableState", "State", "pages_for", "pages_for_window"]
 
 # Tokens per page: small, because half a page is lost at the end of a sequence; large enough to be read as a stream.
 PAGE_SIZE: int = _native.PAGE_SIZE
@@ -18,6 +18,17 @@ PAGE_SIZE: int = _native.PAGE_SIZE
 def pages_for(n_tokens: int) -> int:
     """The number of pages that hold n tokens."""
     return -(-n_tokens // PAGE_SIZE)
+
+
+def pages_for_window(window: int, max_running: int, n_rows: int, n_pages: int, n_drafts: int = 1) -> int:
+    """Pages for what `max_running` requests and `logits` see at once, and for two boundaries to continue at.
+
+    All requests together hold the `n_rows` of one step, and each up to `n_drafts` that are not decided. There are
+    never more than `n_pages`, those of entries without a window.
+    """
+    # A request sees up to two pages in part, besides those of its window and its drafts.
+    seen = (max_running + 1) * (pages_for(window) + 2 + pages_for(n_drafts)) + pages_for(n_rows)
+    return min(n_pages, seen + 2 * pages_for(window))
 
 
 class State(Protocol):

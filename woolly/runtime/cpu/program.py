@@ -191,4 +191,5 @@ class CpuBackend:
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:
         """Nothing is packed yet: weights are, panel by panel, when a step first needs them."""
+        options.refuse_gpu_layers(self.name)
         return CpuProgram(plan, tensors, options)

@@ -25,6 +25,7 @@ from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.cuda.measure import ALIGNMENT, RESERVE, USUAL_ROWS
 from woolly.runtime.cuda.rank import Ranker
 from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
@@ -42,13 +43,8 @@ Result = TypeVar("Result")
 
 assert ops  # importing it enters the emitters
 
-_ALIGNMENT = 256
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MOST_GRAPHED = 64
-# Bytes for what is allocated later: staging of weights, tables of angles, graphs.
-_RESERVE = 512 << 20
-# A prompt's chunk: weights are read once for all of its rows, which 2,048 make up for.
-_USUAL_ROWS = 2048
 # A graph of a model of 40 layers takes about a megabyte.
 _MAX_GRAPHS = 32
 
@@ -59,7 +55,7 @@ class _Core:
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
         self.device = device
         self.plan = plan if draft is None else append(plan, draft)
-        self.max_rows = options.rows(_USUAL_ROWS)
+        self.max_rows = options.rows(USUAL_ROWS)
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         self._lock = threading.Lock()
@@ -70,7 +66,7 @@ class _Core:
         steps = enumerate(self.plan.steps)
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
         weakref.finalize(self, device.close)
-        placement = place(self.plan, self.max_rows, _ALIGNMENT)
+        placement = place(self.plan, self.max_rows, ALIGNMENT)
         self.arena_bytes = placement.n_bytes
         turns = Turns(self.plan, views)
         arena = device.allocate(placement.n_bytes)
@@ -239,7 +235,7 @@ class CudaProgram:
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
         self.running_plan = fuse(plan)
-        self.max_rows = options.rows(_USUAL_ROWS)
+        self.max_rows = options.rows(USUAL_ROWS)
         level = f"sm_{device.architecture}"
         if options.level not in (None, level):
             raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {level}")
@@ -256,7 +252,7 @@ class CudaProgram:
                 " which keeps all or none; leave it out, or use backend='cpu'",
                 field="weight_memory",
             )
-        left = max(0, device.memory()[0] - _RESERVE)
+        left = max(0, device.memory()[0] - RESERVE)
         self.about = About("cuda", level, options.threads or 1, self._core.arena_bytes, self._core.kv_type, left)
         self.draft = None if plan.draft is None or draft is None else CudaDraft(self._core, plan.draft, draft)
 
@@ -348,15 +344,22 @@ class CudaBackend:
         """Whether there are a driver, a GPU that is new enough, and kernels for it."""
         return bool(self.levels)
 
+    def open(self, number: int | None = None) -> Device:
+        """The GPU of that number; None: the first."""
+        return self._open() if number is None else self._open(number)
+
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
         """Memory of all weights is set aside; they are uploaded by `load_weights` or by the first run.
 
-        `options.device` names the GPU; without it `open` takes the first.
+        `options.device` names the GPU; without it the first is taken.
         """
-        devices = () if options.device is None else parse_devices(options.device)
-        if options.device is not None and len(devices) != 1:
+        numbers = (None,) if options.device is None else parse_devices(options.device)
+        if len(numbers) != 1:
             raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
-        device = self._open(*devices)
+        return self.compile_on(self.open(*numbers), plan, tensors, options)
+
+    def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
+        """The program on an open device, which is the program's from here on."""
         try:
             return CudaProgram(device, plan, tensors, options)
         except BaseException:

@@ -19,7 +19,7 @@ from woolly.plan import Paged, Plan
 from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["ENTRY", "CudaState", "check_heads", "head_bytes", "room"]
+__all__ = ["ENTRY", "CudaState", "check_heads", "head_bytes", "page_bytes", "room"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -79,7 +79,7 @@ class CudaState:
             self._windows[i] = 1 + plan.windows.index(entry.window) if entry.window else 0
             if entry.window and window_pages and (n_own := window_pages[self._windows[i] - 1]) < n_pages:
                 self.is_portable = False
-            sizes[i] = n_own, *_page_bytes(entry, kv_type)
+            sizes[i] = n_own, *page_bytes(entry, kv_type)
         self.page_bytes = sum(k + v for _, k, v in sizes.values())
         self.n_bytes = sum(n * (k + v) for n, k, v in sizes.values()) + n_slots * self.slot_bytes
         taken: list[Address] = []
@@ -164,7 +164,7 @@ def check_heads(plan: Plan) -> None:
             )
 
 
-def _page_bytes(entry: Paged, kv_type: str) -> tuple[int, int]:
+def page_bytes(entry: Paged, kv_type: str) -> tuple[int, int]:
     """Bytes of a page of K, and of V."""
     v = 0 if entry.v_in_k else entry.heads * head_bytes(entry.v_dim, kv_type)
     return entry.heads * head_bytes(entry.k_dim, kv_type), v

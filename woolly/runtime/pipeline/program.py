@@ -361,6 +361,8 @@ class PipelineBackend:
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:
         """Connects to all stages. `tensors` are not read: each stage has a file of its own."""
+        if options.gpu_layers is not None:
+            raise RequestError("stages place layers on GPUs by themselves; leave gpu_layers out", field="gpu_layers")
         if plan.result != "logits":
             raise RequestError(f"stages hold models that write, but this one makes {plan.result}", field="stages")
         if plan.draft is not None:

@@ -128,4 +128,5 @@ class ReferenceBackend:
             if not can_dequantize(weight.type):
                 raise UnsupportedError(f"tensor {weight.name!r} is {weight.type.name}, which is not supported yet")
         store = WeightStore(Views(tensors), options.weight_memory)
+        options.refuse_gpu_layers(self.name)
         return ReferenceProgram(plan, store, options.threads, options.rows())

@@ -1,0 +1,218 @@
+"""What goes on GPUs whose memory is small, what it takes, and what is said if it does not fit."""
+
+import gc
+import logging
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.cuda.emulated import EmulatedDevice
+from woolly.errors import RequestError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import BACKENDS, Batch, Options, choose, plan_placement
+from woolly.runtime.cuda import CudaBackend, CudaProgram
+from woolly.runtime.split import SplitProgram
+from woolly.runtime.split.costs import Costs, atoms_of
+
+TOKENS = np.random.RandomState(7).randint(0, 264, 11)
+LLAMA = replace(TINY["llama"], n_layers=4)
+MIXTURE = replace(FAMILIES["qwen3moe"], n_layers=3)
+OPTIONS = Options(threads=1, max_rows=64, cache_tokens=256)
+
+
+class Small(EmulatedDevice):
+    """A GPU with little memory, which refuses more as a real one does."""
+
+    def __init__(self, n_bytes):
+        super().__init__()
+        self.n_bytes = n_bytes
+
+    def memory(self):
+        return self.n_bytes - sum(self._sizes.values()), self.n_bytes
+
+    def allocate(self, n_bytes):
+        if n_bytes > self.memory()[0]:
+            raise RequestError("the GPU has too little free memory", code="device_memory")
+        return super().allocate(n_bytes)
+
+
+class Machine:
+    """A model, and GPUs that have room for some of it."""
+
+    def __init__(self, file, monkeypatch):
+        self.file, self.plan = file, trace(file)
+        self.atoms, self.layers = atoms_of(self.plan)
+        self.costs = Costs(EmulatedDevice(), self.plan, self.atoms, file.tensors, OPTIONS)
+        self.sizes, self.opened = [], []
+        monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(self.open, lambda: "sm_80"))
+
+    def open(self, number=0):
+        if number >= len(self.sizes):
+            raise RequestError(f"device is 'cuda:{number}', and this machine has {len(self.sizes)} NVIDIA GPUs")
+        self.opened.append(Small(self.sizes[number]))
+        return self.opened[-1]
+
+    def room_for(self, wanted):
+        """Bytes for the atoms of which `wanted` is true."""
+        return self.costs.total([atom for atom in self.atoms if wanted(atom)])
+
+    def compile(self, backend="auto", **options):
+        return choose(backend).compile(self.plan, self.file.tensors, replace(OPTIONS, **options))
+
+    def place(self, **options):
+        return plan_placement(self.plan, self.file.tensors, replace(OPTIONS, **options))
+
+    def is_closed(self):
+        """Whether all GPUs were given back."""
+        gc.collect()
+        return not any(device._sizes for device in self.opened)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    files = []
+
+    def get(tiny):
+        files.append(open_gguf(write_tiny(tiny, tmp_path / f"{len(files)}.gguf")))
+        return Machine(files[-1], monkeypatch)
+
+    yield get
+    for file in files:
+        file.close()
+
+
+def logits(program):
+    state = program.new_state(8, 2)
+    parts = [program.run(Batch.of([(TOKENS[:9], 0, [1])], range(9), slots=[(-1, 0)]), state).copy()]
+    parts.append(program.run(Batch.of([(TOKENS[9:], 9, [1])], range(2), slots=[(0, 1)]), state))
+    return np.concatenate(parts)
+
+
+def near(got, machine):
+    exact = logits(choose("reference").compile(machine.plan, machine.file.tensors, Options()))
+    return np.linalg.norm(got - exact) < 0.02 * np.linalg.norm(exact)
+
+
+def test_as_many_layers_as_fit_are_on_the_gpu_with_the_cache_that_is_asked_for(machine, caplog):
+    one = machine(LLAMA)
+    for n in range(5):
+        one.sizes = [one.room_for(lambda atom, n=n: atom.unit < n)] if n else [1000]
+        placement = one.place()
+        assert sum(s.n_layers for s in placement.shares if s.device != "cpu") == n and not placement.is_whole
+        assert sum(share.n_layers for share in placement.shares) == placement.n_layers == 4
+        assert placement.bound == f"free memory, {one.sizes[0] / 1e9:,.1f} GB of cuda:0"
+        assert placement.shares[-1].has_output and placement.cpu_bytes > 0
+        if n:
+            one.sizes[0] -= 1
+            assert one.place().shares[0].n_layers == (n - 1 if n > 1 else 4)
+    one.sizes = [one.room_for(lambda atom: atom.unit < 2)]
+    program = one.compile()
+    assert isinstance(program, SplitProgram) and near(logits(program), one)
+    assert [share.device for share in program.about.shares] == ["cuda:0", "cpu"]
+    program.new_state(8)  # there is room for it
+    assert re.search(
+        r"2 of 4 layers are on cuda:0 \(0\.\d of 0\.\d GB free\); 2 layers and the output are on", caplog.text
+    )
+    assert "the CPU, which reads 0.0 GB for each token" in caplog.text
+    one.sizes = [one.room_for(lambda atom: True)]
+    assert isinstance(one.compile(), CudaProgram) and one.place().is_whole
+    del program
+    assert one.is_closed()
+
+
+def test_experts_are_the_first_to_stay_on_the_cpu(machine):
+    one = machine(MIXTURE)
+    one.sizes = [one.room_for(lambda atom: not atom.is_experts or atom.unit < 1)]
+    gpu, cpu = one.place().shares
+    assert (gpu.n_layers, gpu.n_without_experts, gpu.has_output) == (1, 2, True)
+    assert (cpu.n_layers, cpu.has_output, cpu.cache) == (0, False, 0)
+    assert "1 of 3 layers are on cuda:0 " in str(one.place()) and "; experts are on the CPU" in str(one.place())
+    program = one.compile()
+    assert near(logits(program), one)
+    one.sizes[0] = one.room_for(lambda atom: not atom.is_experts and atom.unit < 2)
+    gpu, cpu = one.place().shares
+    assert (gpu.n_layers, gpu.n_without_experts, gpu.has_output, cpu.n_layers) == (0, 2, False, 1)
+
+
+def test_two_gpus_share_the_layers_by_their_memory_and_give_the_bits_of_one(machine):
+    one = machine(LLAMA)
+    whole = one.room_for(lambda atom: True)
+    one.sizes = [whole, whole]
+    want = logits(one.compile())
+    program = one.compile(device="cuda:0,1")
+    assert [(share.device, share.n_layers) for share in program.about.shares] == [("cuda:0", 2), ("cuda:1", 2)]
+    np.testing.assert_array_equal(logits(program).view(np.uint32), want.view(np.uint32))
+    one.sizes = [2 * whole, whole]
+    assert [share.n_layers for share in one.place(device="cuda:0,1").shares] == [3, 1]
+    # Where shares by memory do not fit, one is filled after the other; a GPU that is named twice has its memory once.
+    one.sizes = [one.room_for(lambda atom: atom.unit < 1), one.room_for(lambda atom: atom.unit >= 1)]
+    assert [share.n_layers for share in one.place(device="cuda:0,1").shares] == [1, 3]
+    one.sizes = [2 * whole]
+    twice = one.compile(device="cuda:0,0")
+    assert [share.device for share in twice.about.shares] == ["cuda:0", "cuda:0"]
+    np.testing.assert_array_equal(logits(twice), want)
+    with pytest.raises(RequestError, match="device is 'cuda:1', and this machine has 1"):
+        one.compile(device="cuda:0,1")
+
+
+def test_a_number_of_layers_is_kept_and_what_does_not_fit_is_said_with_what_would(machine):
+    one = machine(LLAMA)
+    one.sizes = [one.room_for(lambda atom: atom.unit < 3)]
+    for n in (1, 3):
+        assert [share.n_layers for share in one.compile(gpu_layers=n).about.shares] == [n, 4 - n]
+    assert one.compile(gpu_layers=0).about.backend == "cpu"
+    assert isinstance(one.compile("cuda", gpu_layers="auto"), SplitProgram)
+    for asked in ({"gpu_layers": 9}, {"backend": "cuda"}):
+        with pytest.raises(RequestError, match="gpu_layers 3 would fit") as caught:
+            one.compile(**asked)
+        text = str(caught.value)
+        assert re.match(r"emulated has 0\.\d GB free of 0\.\d GB, and 0\.\d GB are needed: 0\.0 GB of weights,", text)
+        assert "of a cache of 256 tokens" in text and caught.value.code == "device_memory"
+        assert "--gpu-layers 3 would fit" in caught.value.worded({"gpu_layers": "--gpu-layers"})
+    cached = [replace(OPTIONS, cache_tokens=n) for n in (256, 512)]
+    small, large = (Costs(EmulatedDevice(), one.plan, one.atoms, one.file.tensors, o).total(one.atoms) for o in cached)
+    one.sizes = [(small + large) // 2]
+    with pytest.raises(RequestError, match=r"gpu_layers \d would fit, or ctx 256"):
+        one.compile("cuda", cache_tokens=512)
+    assert one.is_closed()
+
+
+def test_weight_memory_bounds_the_gpu_and_the_cpu_has_the_rest(machine):
+    one = machine(LLAMA)
+    one.sizes = [one.room_for(lambda atom: True)]
+    budget = one.costs.weights([atom for atom in one.atoms if atom.unit < 2]) + 10_000
+    program = one.compile(weight_memory=budget)
+    assert [share.n_layers for share in program.about.shares] == [2, 2]
+    assert program.weight_stats().n_bytes <= budget
+    assert one.place(weight_memory=budget).bound.endswith("and weight_memory, 0.0 GB")
+    with pytest.raises(RequestError, match="gpu_layers 2") as caught:
+        one.compile("cuda", weight_memory=budget)
+    assert caught.value.field == "weight_memory"
+
+
+def test_a_model_that_cannot_be_cut_is_refused_by_name_and_left_to_the_cpu(machine, caplog):
+    one = machine(FAMILIES["gemma3n"])
+    one.sizes = [one.room_for(lambda atom: True)]
+    with pytest.raises(RequestError, match="this gemma3n model can be cut only after 0, 22 layers"):
+        one.compile(gpu_layers=5)
+    one.sizes = [one.sizes[0] // 2]
+    with caplog.at_level(logging.WARNING):
+        assert one.compile().about.backend == "cpu"
+    assert "none of 22 layers are on a GPU, bounded by free memory" in caplog.text
+
+
+def test_backends_without_a_gpu_refuse_layers_on_one(machine):
+    one = machine(LLAMA)
+    for backend in ("cpu", "reference"):
+        with pytest.raises(RequestError, match=f"gpu_layers is 3, but backend {backend} has no GPU"):
+            one.compile(backend, gpu_layers=3)
+        for layers in (0, "auto"):
+            one.compile(backend, gpu_layers=layers)
+    for layers in (-1, 1.5, "many", True):
+        with pytest.raises(RequestError, match="auto or a whole number of at least 0 was expected"):
+            Options(gpu_layers=layers)

@@ -1,0 +1,169 @@
+"""The SplitBackend: a model on GPUs as far as it fits there, and on the CPU for the rest."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from woolly.errors import RequestError
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.runtime.cpu import CpuBackend
+from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.cuda.measure import RESERVE, USUAL_ROWS
+from woolly.runtime.devices import parse_devices
+from woolly.runtime.options import Options
+from woolly.runtime.program import Program
+from woolly.runtime.split.costs import cache_bytes, kv_type_of
+from woolly.runtime.split.placement import Card, Placement, place_layers
+from woolly.runtime.split.program import SplitProgram
+
+__all__ = ["SplitBackend"]
+
+log = logging.getLogger("woolly.runtime")
+
+_ALL = 1 << 30  # more layers than any model has
+# Values of a batch take less, whatever the model.
+_VALUES = 4 << 30
+_PADDING = 1 << 16  # of a weight, at most
+
+
+class SplitBackend:
+    """The CUDA backend for one GPU or several, with the CPU for layers that do not fit."""
+
+    def __init__(self, cuda: CudaBackend, insists: bool) -> None:
+        """`insists`: a model must fit as a whole, unless `Options.gpu_layers` says otherwise."""
+        self._cuda = cuda
+        self._insists = insists
+        self.name = cuda.name
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """Those of the GPU."""
+        return self._cuda.levels
+
+    def is_available(self) -> bool:
+        """Whether there is a GPU that can be used."""
+        return self._cuda.is_available()
+
+    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
+        """The program of one GPU, of several, or of GPUs and the CPU."""
+        if options.gpu_layers == 0:
+            return CpuBackend().compile(plan, tensors, _for_part(options, "cpu", True))
+        cards = self._open(options)
+        try:
+            if len(cards) == 1 and self._wanted(options) in (None, _ALL) and _surely_fits(plan, options, cards[0]):
+                return self._cuda.compile_on(cards[0].device, plan, tensors, _for_part(options, "cuda", True))
+            placement, options = self._place(plan, tensors, options, cards)
+            return self._compiled(plan, tensors, options, cards, placement)
+        except BaseException:
+            _close(cards)
+            raise
+
+    def place(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
+        """What `compile` would put where, with the memory that is free now."""
+        cards = self._open(options)
+        try:
+            return self._place(plan, tensors, options, cards)[0]
+        finally:
+            _close(cards)
+
+    def _wanted(self, options: Options) -> int | None:
+        """Layers that GPUs must have; None: as many as fit."""
+        if isinstance(options.gpu_layers, int):
+            return options.gpu_layers
+        return _ALL if self._insists and options.gpu_layers is None else None
+
+    def _open(self, options: Options) -> list[Card]:
+        numbers = parse_devices(options.device)
+        if not numbers:
+            raise RequestError(f"device is {options.device!r}, but a GPU was expected here", field="device")
+        cards: list[Card] = []
+        try:
+            for number in numbers:
+                device = self._cuda.open(None if options.device is None else number)
+                cards.append(Card(number, device, *device.memory()))
+        except BaseException:
+            _close(cards)
+            raise
+        # A GPU that is named twice has its memory once.
+        times = Counter(numbers)
+        return [replace(card, free=card.free // times[card.number]) for card in cards]
+
+    def _place(
+        self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, cards: Sequence[Card]
+    ) -> tuple[Placement, Options]:
+        """The placement, and the options with the rows that it was made for."""
+        wanted = self._wanted(options)
+        if options.max_rows is None:
+            # Large batches are worth less than layers on the GPU.
+            try:
+                large = replace(options, max_rows=USUAL_ROWS)
+                placement = place_layers(plan, tensors, large, cards, wanted)
+                if placement.is_whole:
+                    return placement, large
+            except RequestError:
+                pass
+            options = replace(options, max_rows=options.rows())
+        return place_layers(plan, tensors, options, cards, wanted), options
+
+    def _compiled(
+        self,
+        plan: Plan,
+        tensors: Mapping[str, Tensor],
+        options: Options,
+        cards: Sequence[Card],
+        placement: Placement,
+    ) -> Program:
+        options = replace(options, kv_type=kv_type_of(plan, options))
+        used = [cards[i] for i in placement.cards]
+        _close([card for i, card in enumerate(cards) if i not in placement.cards])
+        if not placement.is_whole:
+            log.warning("%s", placement)
+        if options.weight_memory is not None:
+            taken = sum(share.weights for share in placement.shares if share.device != "cpu")
+            options = replace(options, weight_memory=max(0, options.weight_memory - taken))
+        is_alone = len(placement.shares) == 1
+        on_gpu, on_cpu = (_for_part(options, backend, is_alone) for backend in ("cuda", "cpu"))
+
+        def on(card: Card) -> Callable[[Plan], Program]:
+            return lambda own: self._cuda.compile_on(card.device, own, tensors, on_gpu)
+
+        compilers = [on(card) for card in used]
+        if not placement.is_whole:
+            compilers.append(lambda own: CpuBackend().compile(own, tensors, on_cpu))
+        if is_alone:
+            return compilers[0](plan)
+        program = SplitProgram(plan, placement.segments, compilers)
+        program.about = replace(program.about, shares=placement.shares)
+        return program
+
+
+def _for_part(options: Options, backend: str, is_alone: bool = False) -> Options:
+    """The options of a part. A level may name those of all parts, as `About.level` does."""
+    level = options.level
+    if level is not None and not is_alone:
+        level = next((one for one in level.split("+") if one.startswith("sm_") is (backend == "cuda")), None)
+    # The weights that a GPU gets were counted when they were placed.
+    budget = None if backend == "cuda" else options.weight_memory
+    return replace(options, device=None, gpu_layers=None, weight_memory=budget, level=level)
+
+
+def _surely_fits(plan: Plan, options: Options, card: Card) -> bool:
+    """Whether a plan fits by an estimate from above; if not, it is counted."""
+    if options.weight_memory is not None:
+        return False
+    plans = [one for one in (plan, plan.draft) if one is not None]
+    weights = {weight.name: weight for one in plans for weight in one.weights.values()}
+    # A table of tokens may be a matrix, too. No kind of tile takes more than four bytes for a number.
+    most = sum(w.n_bytes + 4 * math.prod(w.shape) + _PADDING for w in weights.values())
+    cache = sum(cache_bytes(one, range(len(one.state)), options) for one in plans)
+    return most + cache + RESERVE + _VALUES <= card.free
+
+
+def _close(cards: Sequence[Card]) -> None:
+    for card in cards:
+        card.device.close()

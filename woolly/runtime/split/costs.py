@@ -1,0 +1,100 @@
+"""Atoms: the smallest ranges of a plan's steps that are placed, and what each takes of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.plan.passes import cut_points, part, possible_cuts
+from woolly.runtime.cuda.device import Device
+from woolly.runtime.cuda.measure import RESERVE, USUAL_ROWS, measure
+from woolly.runtime.cuda.state import page_bytes
+from woolly.runtime.options import Options
+from woolly.runtime.state import pages_for, pages_for_window
+
+__all__ = ["Atom", "Costs", "atoms_of", "cache_bytes", "kv_type_of"]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Steps that stay together. Atoms of one unit do so, too, but for experts."""
+
+    first: int
+    last: int  # exclusive
+    unit: int  # a layer; several, if the plan cannot be cut between them; or what comes after the last
+    is_experts: bool
+
+
+def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
+    """The atoms of a plan, and how many layers each unit has: 0 for what comes after the last layer."""
+    points, layers = cut_points(plan), plan.layers
+    last_layered = max((i for i, layer in enumerate(layers) if layer), default=-1)
+    head = [at for at in points if at > last_layered][:1]
+    starts = sorted({0, *sorted(possible_cuts(plan).values())[1:], *head})
+    units = list(pairwise([*starts, len(plan.steps)]))
+    atoms: list[Atom] = []
+    for unit, (first, last) in enumerate(units):
+        edges, inside = [first], [at for at in points if first < at < last]
+        held: set[int] = set()  # where experts begin
+        for i, step in enumerate(plan.steps[first:last], first):
+            if step.part == "experts":
+                begin = max([at for at in inside if at <= i], default=first)
+                edges += [begin, min([at for at in inside if at > i], default=last)]
+                held.add(begin)
+        atoms += (Atom(a, b, unit, a in held) for a, b in pairwise(sorted({*edges, last})))
+    return atoms, [len(set(layers[first:last]) - {""}) for first, last in units]
+
+
+def kv_type_of(plan: Plan, options: Options) -> str:
+    """The type of the cache, as all backends choose it."""
+    return options.kv_type or ("f16" if plan.is_causal else "f32")
+
+
+def cache_bytes(plan: Plan, entries: Collection[int], options: Options, n_tokens: int | None = None) -> int:
+    """Bytes on a GPU of some entries of the state, for the cache of the options or of `n_tokens`."""
+    n_pages = pages_for(n_tokens if n_tokens is not None else options.cache_tokens or 0)
+    kv_type, n_rows, out = kv_type_of(plan, options), options.rows(USUAL_ROWS), 0
+    for i, entry in plan.paged.items():
+        if i in entries:
+            window = pages_for_window(entry.window, options.max_running, n_rows, n_pages) if entry.window else n_pages
+            out += window * sum(page_bytes(entry, kv_type))
+    return out + sum(4 * slot.numbers * options.cache_slots for i, slot in plan.slots.items() if i in entries)
+
+
+class Costs:
+    """What sets of atoms take of one GPU."""
+
+    def __init__(
+        self, device: Device, plan: Plan, atoms: list[Atom], tensors: Mapping[str, Tensor], options: Options
+    ) -> None:
+        """UnsupportedError if the GPU has no kernels for the plan."""
+        ranges = [(atom.first, atom.last) for atom in atoms]
+        cut = replace(part(plan, ranges), draft=plan.draft)
+        needs = measure(device, cut, tensors, kv_type_of(plan, options), options.rows(USUAL_ROWS))
+        self._plan, self._options, self._needs = plan, options, needs
+        self._names = dict(zip(atoms, needs.ranges, strict=True))
+        self._entries = {
+            atom: {s.integer("entry") for s in plan.steps[atom.first : atom.last] if "entry" in dict(s.attributes)}
+            for atom in atoms
+        }
+        self._last = atoms[-1]
+        self.values = needs.values + RESERVE
+
+    def weights(self, atoms: Iterable[Atom]) -> int:
+        """Bytes of the weights, each counted once."""
+        names = frozenset[str]().union(*(self._names[atom] for atom in atoms))
+        return sum(self._needs.weights[name] for name in names)
+
+    def cache(self, atoms: Collection[Atom], n_tokens: int | None = None) -> int:
+        """Bytes of the cache that is asked for, or of one of `n_tokens`."""
+        entries = {entry for atom in atoms for entry in self._entries[atom]}
+        draft = self._plan.draft if self._last in atoms else None
+        own = 0 if draft is None else cache_bytes(draft, range(len(draft.state)), self._options, n_tokens)
+        return own + cache_bytes(self._plan, entries, self._options, n_tokens)
+
+    def total(self, atoms: Collection[Atom]) -> int:
+        """Bytes of weights, cache, values and a reserve."""
+        return self.weights(atoms) + self.cache(atoms) + self.values if atoms else 0
