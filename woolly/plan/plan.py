@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from woolly.plan.ops.table import OPS, Cost, Load, Op
@@ -165,7 +166,7 @@ class Plan:
 
         return show(self, fold=True)
 
-    @property
+    @cached_property
     def n_tokens(self) -> int:
         """Ids that the model knows: rows of the table that tokens are looked up in."""
         return next(step.weights[0].shape[0] for step in self.steps if step.op == "embed")
@@ -203,17 +204,17 @@ class Plan:
         """Every weight that a step reads, in order of first use."""
         return {weight.name: weight for step in self.steps for weight in step.weights}
 
-    @property
+    @cached_property
     def paged(self) -> Mapping[int, Paged]:
         """Entries of the state that are kept in pages, by index."""
         return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Paged)}
 
-    @property
+    @cached_property
     def slots(self) -> Mapping[int, Slot]:
         """Entries of the state that a sequence has one of, by index."""
         return {i: entry for i, entry in enumerate(self.state) if isinstance(entry, Slot)}
 
-    @property
+    @cached_property
     def windows(self) -> tuple[int, ...]:
         """Windows of the paged entries, each once; an entry that sees all tokens has none."""
         return tuple(sorted({entry.window for entry in self.paged.values()} - {0}))

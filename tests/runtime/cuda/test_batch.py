@@ -85,6 +85,19 @@ def test_every_array_is_where_the_struct_says(plan_and_views, max_pages):
         assert np.array_equal(memory.read(struct["cosines"], turns.cosines), turns.cosines)
 
 
+def test_batches_that_are_alike_follow_one_another(plan_and_views):
+    plan, views = plan_and_views
+    memory, state = Memory(), Pages()
+    slot = BatchSlot(memory, Turns(plan, views))
+    for token, position, page in ((5, 7, 1), (9, 8, 2)):
+        slot.fill(Batch.of([([token], position, [page])]), state, plan)
+        struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
+        assert struct["n_longest"] == position + 1
+        for name, value in (("tokens", token), ("positions", position), ("sequences", 0), ("output_rows", 0)):
+            assert memory.read(struct[name], np.zeros(1, np.int32)).tolist() == [value], name
+        assert memory.read(state.tables[0], np.zeros(1, np.int32)).tolist() == [page]
+
+
 def test_tables_of_turns_grow_with_the_positions(plan_and_views):
     plan, views = plan_and_views
     memory, turns = Memory(), Turns(plan, views)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +37,7 @@ BATCH = np.dtype(
 )
 
 _ALIGNMENT = 16
+_TABLE = "pages of"  # all tokens (None), or a window
 # Room for the arrays of most batches; longer page tables get memory of their own.
 _BODY = 1 << 18
 
@@ -73,60 +76,60 @@ class BatchSlot:
         self._large_bytes = 0
         self._tables: tuple[Address, Address] | None = None
         self._n_positions = 0
-        self._entries: tuple[weakref.ref[Places], tuple[Address, ...], npt.NDArray[Any]] | None = None
+        self._layout: _Layout | None = None  # of the last batch
 
     def fill(self, batch: Batch, state: Places, plan: Plan) -> None:
         """Queues the upload of a batch for a plan over a state."""
         longest = int(batch.positions.max()) + 1
-        cosines, sines = self._turn_tables(longest)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "tokens": batch.tokens,
-            "positions": batch.positions,
-            "sequences": np.repeat(np.arange(batch.n_sequences, dtype=np.int32), np.diff(batch.offsets)),
-            "offsets": batch.offsets,
-            "output_rows": batch.output_rows,
-            "slots_in": batch.slots_in,
-            "slots_out": batch.slots_out,
-            "keeps": batch.keeps,
-            "slots": state.slots(),
-        }
-        if batch.adapters is not None:
-            arrays["adapters"] = np.asarray(batch.adapters, np.float32)
-        if batch.hidden is not None:
-            arrays["hidden"] = np.asarray(batch.hidden, np.float32)
-        tables = [batch.table(window) for window in (None, *range(len(plan.windows)))]
-        blob = _Blob()
-        at = {name: blob.add(array) for name, array in arrays.items() if array.size}
-        at_tables = [blob.add(table) for table in tables]
-        at["entries"] = blob.reserve(len(plan.state) * 32)
-        base = self._room(blob.n_bytes)
-        entries = self._entry_rows(state, tuple(base + place for place in at_tables))
-        struct = np.zeros(1, BATCH)
+        turns = self._turn_tables(longest)
+        arrays = _arrays(batch, plan)
+        key = (turns, batch.is_hidden_normed, *((name, array.shape) for name, array in arrays.items()))
+        kept = self._layout
+        # Steps of a generation are alike: only what the arrays hold changes.
+        if kept is None or kept.key != key or kept.state() is not state:
+            kept = self._layout = self._lay_out(key, batch, arrays, state, plan)
+        for name, array in arrays.items():
+            kept.views[name][:] = array
+        kept.struct["n_longest"] = longest
+        self._device.upload(self.address, kept.head)
+        if kept.base != self._body:
+            self._device.upload(kept.base, kept.body)
+
+    def _lay_out(
+        self, key: tuple[Any, ...], batch: Batch, arrays: dict[str, npt.NDArray[Any]], state: Places, plan: Plan
+    ) -> _Layout:
+        """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
+        slots, n_entries = state.slots(), len(plan.state) * 32
+        at, n_bytes = {}, 0
+        sizes = {name: array.nbytes for name, array in arrays.items()}
+        for name, size in (sizes | {"slots": slots.nbytes, "entries": n_entries}).items():
+            at[name] = n_bytes
+            n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        base = self._room(n_bytes)
+        start = int(self._body) - int(self.address)
+        is_small = base == self._body
+        head = np.zeros(start + (n_bytes if is_small else 0), np.uint8)
+        body = head[start:] if is_small else np.zeros(n_bytes, np.uint8)
+
+        def view(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return body[at[name] : at[name] + array.nbytes].view(array.dtype).reshape(array.shape)
+
+        tables = [base + place for name, place in at.items() if name.startswith(_TABLE)]
+        entries = state.entries(tables).reshape(-1).view(np.uint8)
+        view("slots", slots)[:] = slots
+        view("entries", entries)[:] = entries
+        struct = head[: BATCH.itemsize].view(BATCH)
         struct["n_rows"], struct["n_sequences"] = batch.n_rows, batch.n_sequences
         struct["n_output"], struct["max_pages"] = len(batch.output_rows), batch.pages.shape[1]
-        struct["n_keeps"], struct["n_longest"] = len(batch.keeps), longest
+        struct["n_keeps"] = len(batch.keeps)
         struct["n_adapters"] = 0 if batch.adapters is None else batch.adapters.shape[1]
         struct["is_hidden_normed"] = batch.is_hidden_normed
-        struct["cosines"], struct["sines"], struct["n_turns"] = cosines, sines, self._turns.cosines.shape[1]
+        (struct["cosines"], struct["sines"]), struct["n_turns"] = key[0], self._turns.cosines.shape[1]
         for name, place in at.items():
-            struct[name] = base + place
-        head = int(self._body) - int(self.address)
-        is_small = base == self._body
-        data = np.zeros(head + (blob.n_bytes if is_small else 0), np.uint8)
-        data[: BATCH.itemsize] = struct.view(np.uint8)
-        body = data[head:] if is_small else np.zeros(blob.n_bytes, np.uint8)
-        blob.write(body)
-        body[at["entries"] : at["entries"] + entries.nbytes] = entries.view(np.uint8)
-        self._device.upload(self.address, data)
-        if not is_small:
-            self._device.upload(base, body)
-
-    def _entry_rows(self, state: Places, tables: tuple[Address, ...]) -> npt.NDArray[Any]:
-        """The state's rows; those of the last run if nothing moved, as in most steps of a generation."""
-        kept = self._entries
-        if kept is None or kept[0]() is not state or kept[1] != tables:
-            kept = self._entries = (weakref.ref(state), tables, state.entries(tables))
-        return kept[2]
+            if name in _POINTERS and (name not in arrays or arrays[name].size):
+                struct[name] = base + place
+        views = {name: view(name, array) for name, array in arrays.items()}
+        return _Layout(key, weakref.ref(state), base, head, body, struct[0], views)
 
     def _room(self, n_bytes: int) -> Address:
         if n_bytes <= _BODY:
@@ -150,29 +153,40 @@ class BatchSlot:
         return self._tables
 
 
-class _Blob:
-    """Arrays one after another."""
+@dataclass(frozen=True)
+class _Layout:
+    """The host's copy of a batch, and where it has what."""
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[int, npt.NDArray[Any]]] = []
-        self.n_bytes = 0
+    key: tuple[Any, ...]  # what batches of the same layout have in common
+    state: weakref.ref[Places]
+    base: Address  # of the arrays
+    head: npt.NDArray[np.uint8]  # the struct, and the arrays if there is room behind it
+    body: npt.NDArray[np.uint8]  # the arrays
+    struct: Any
+    views: dict[str, npt.NDArray[Any]]
 
-    def add(self, array: npt.NDArray[Any]) -> int:
-        """The place of the array."""
-        at = self.reserve(array.nbytes)
-        self._parts.append((at, array))
-        return at
 
-    def reserve(self, n_bytes: int) -> int:
-        """The place of that many bytes."""
-        at = self.n_bytes
-        self.n_bytes += -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
-        return at
-
-    def write(self, out: npt.NDArray[np.uint8]) -> None:
-        """Writes all arrays."""
-        for at, array in self._parts:
-            out[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _arrays(batch: Batch, plan: Plan) -> dict[str, npt.NDArray[Any]]:
+    """What kernels read of a batch, by the names of the struct; page tables of all tokens, then of each window."""
+    n = batch.n_sequences
+    numbers = np.arange(n, dtype=np.int32)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "tokens": batch.tokens,
+        "positions": batch.positions,
+        "sequences": numbers if n == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets)),
+        "offsets": batch.offsets,
+        "output_rows": batch.output_rows,
+        "slots_in": batch.slots_in,
+        "slots_out": batch.slots_out,
+        "keeps": batch.keeps,
+    }
+    if batch.adapters is not None:
+        arrays["adapters"] = np.asarray(batch.adapters, np.float32)
+    if batch.hidden is not None:
+        arrays["hidden"] = np.asarray(batch.hidden, np.float32)
+    for window in (None, *range(len(plan.windows))):
+        arrays[f"{_TABLE} {window}"] = batch.table(window)
+    return arrays
 
 
 def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_width: int | None = None) -> None:
@@ -187,33 +201,35 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError(f"a batch of {n_rows} rows, where 1 to {max_rows} fit")
     if len(batch.output_rows) > max_rows:
         raise ValueError("more logits wanted than rows fit")
-    offsets = batch.offsets
-    if offsets[0] != 0 or offsets[-1] != n_rows or offsets.max() > n_rows:
+    # Lists: most batches are short, and each call of NumPy takes as long as a hundred numbers of a list.
+    offsets, positions, tokens = batch.offsets.tolist(), batch.positions.tolist(), batch.tokens.tolist()
+    if offsets[0] != 0 or offsets[-1] != n_rows or max(offsets) > n_rows:
         raise ValueError("sequence offsets do not cover the rows")
     if _outside(batch.output_rows, n_rows) is not None:
         raise ValueError("logits wanted of a row outside the batch")
-    if (offsets[1:] <= offsets[:-1]).any():
+    if any(after <= before for before, after in pairwise(offsets)):
         raise ValueError("a sequence without rows")
-    inner = np.ones(n_rows, bool)
-    inner[offsets[:-1]] = False
-    steps = batch.positions.astype(np.int64)
-    if (np.diff(steps, prepend=steps[0] - 1)[inner] != 1).any():
-        raise ValueError("positions of a sequence are not consecutive")
-    first, last = steps[offsets[:-1]], steps[offsets[1:] - 1]
-    if first.min() < 0 or last.max() >= MAX_CONTEXT:
-        bad = int(last[(first < 0) | (last >= MAX_CONTEXT)][0])
+    first, last = [positions[row] for row in offsets[:-1]], [positions[row - 1] for row in offsets[1:]]
+    for start, end in pairwise(offsets):
+        if positions[start:end] != list(range(positions[start], positions[start] + end - start)):
+            raise ValueError("positions of a sequence are not consecutive")
+    if min(first) < 0 or max(last) >= MAX_CONTEXT:
+        bad = next(end for start, end in zip(first, last, strict=True) if start < 0 or end >= MAX_CONTEXT)
         raise ValueError(f"position {bad} is outside the context of {MAX_CONTEXT}")
-    needed = last // PAGE_SIZE + 1
-    if needed.max() > batch.pages.shape[1]:
+    if max(last) // PAGE_SIZE >= batch.pages.shape[1]:
         raise ValueError("a sequence has too few pages")
-    used = np.arange(batch.pages.shape[1]) < needed[:, None]
-    if (page := _outside(batch.pages[used], state.n_pages)) is not None:
+    if n_sequences == 1:
+        used = batch.pages[0, : last[0] // PAGE_SIZE + 1]
+    else:
+        used = batch.pages[np.arange(batch.pages.shape[1]) <= (np.array(last) // PAGE_SIZE)[:, None]]
+    if (page := _outside(used, state.n_pages)) is not None:
         raise ValueError(f"page {page} is outside the cache")
-    table = next(
-        (step.weights[0] for step in plan.steps if step.op == "embed"), None
-    )  # a later part of a plan has none
-    if table is not None and (token := _outside(batch.tokens, table.shape[0])) is not None:
-        raise ValueError(f"token {token} is outside the vocabulary of {table.shape[0]}")
+    # A later part of a plan has none.
+    table = next((step.weights[0] for step in plan.steps if step.op == "embed"), None)
+    if table is not None and not 0 <= min(tokens) <= max(tokens) < table.shape[0]:
+        n_tokens = table.shape[0]
+        token = next(token for token in tokens if not 0 <= token < n_tokens)
+        raise ValueError(f"token {token} is outside the vocabulary of {n_tokens}")
     _check_windows(batch, plan, state, first, last)
     if plan.slots:
         batch.check_slots(state.n_slots)
@@ -225,9 +241,7 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
 
 
-def _check_windows(
-    batch: Batch, plan: Plan, state: Places, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
-) -> None:
+def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int], lasts: Sequence[int]) -> None:
     """Raises ValueError unless the pages that rows write or see through a window are there."""
     if batch.window_pages is None:
         if any(n < state.n_pages for n in state.window_pages):
@@ -235,6 +249,7 @@ def _check_windows(
         return
     if batch.window_pages.shape[1:] != batch.pages.shape or len(batch.window_pages) != len(plan.windows):
         raise ValueError("the page tables of windows do not fit the batch")
+    first, last = np.array(firsts), np.array(lasts)
     for window, table, n_pages in zip(plan.windows, batch.window_pages, state.window_pages, strict=True):
         numbers = np.arange(table.shape[1])
         oldest = np.maximum(first - window + 1, 0) // PAGE_SIZE

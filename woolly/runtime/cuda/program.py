@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -77,7 +78,12 @@ class _Core:
         self._emitter.emit()
         self.loader = Loader(device, views, list(self._emitter.weights.values()))
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
-        self._needs = [max((numbers[key] for key in keys), default=0) for keys in self._emitter.uses]
+        uses = self._emitter.uses
+        # Of the steps before each one: weights that must be loaded, and weights that they read.
+        self._needs = list(
+            accumulate((max((numbers[key] for key in keys), default=0) for keys in uses), max, initial=0)
+        )
+        self._reads = list(accumulate(map(len, uses), initial=0))
         self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
         self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
@@ -117,7 +123,7 @@ class _Core:
             self._is_cancelled = False
             hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
             check_batch(batch, plan, state, self.max_rows, hidden_width)
-            self.loader.wait(max(self._needs[first:last]))
+            self.loader.wait(self._needs[last])
             self._slot.fill(batch, state, plan)
             try:
                 self._n_runs += 1
@@ -125,7 +131,7 @@ class _Core:
                 out = download()
             finally:
                 self.device.wait()
-            self._hits += sum(map(len, self._emitter.uses[first:last]))
+            self._hits += self._reads[last] - self._reads[first]
             if self._is_cancelled:
                 raise CancelledRun("the computation was cancelled")
             return out
