@@ -149,6 +149,10 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 n_bytes,
         "l"(from), "r"(n_bytes), "r"(barrier), "l"(policy)
         : "memory");
 }
+// Asks the second-level cache for memory that will be read soon; whole 16 bytes.
+__device__ __forceinline__ void bulk_prefetch(const void* from, u32 n_bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
+}
 __device__ __forceinline__ u64 read_once() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

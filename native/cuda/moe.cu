@@ -31,6 +31,7 @@ KERNEL(moe_rows)
 (const Batch* b, int kind, const float* x, const float* norm, float eps, int n, int n_padded, float* normed, u8* halves,
  float* backs) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     const int row = blockIdx.x;
     if (row >= b->rows(kind)) return;
     x += u64(row) * n;
@@ -59,6 +60,7 @@ __device__ __forceinline__ float4 four_of(const float* row, int k, int n) {
 KERNEL(moe_logits)
 (const Batch* b, int kind, const float* x, int n, const float* w, const float* bias, float* y, int n_out) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     const int lane = threadIdx.x % 32, out = blockIdx.x * 8 + threadIdx.x / 32, first = blockIdx.y * 8;
     const int n_rows = min(8, b->rows(kind) - first);
     if (out >= n_out || n_rows <= 0) return;
@@ -113,6 +115,7 @@ KERNEL(moe_choose)
 (const Batch* b, int kind, const float* logits, const float* select, int n_experts, int n_used, int scoring,
  int normalize, float weights_scale, int n_groups, int groups_used, int group_top, int* experts, float* shares) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x % 32, row = blockIdx.x * 4 + threadIdx.x / 32;
     if (row >= b->rows(kind)) return;
@@ -197,6 +200,7 @@ KERNEL(moe_choose)
 KERNEL(moe_group)(const Batch* b, int kind, const int* experts, int n_experts, int n_used, int* members,
                   Bundle* items) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     DYNAMIC_SHARED(shared);
     int *counts = reinterpret_cast<int*>(shared), *next = counts + n_experts;
     const int n = b->rows(kind) * n_used, lane = threadIdx.x % 32;
@@ -244,6 +248,7 @@ KERNEL(moe_hidden)
  const float* gate_bias, const float* gate_scale, const float* up, const float* up_bias, const float* up_scale,
  int is_paired, int stride, int act, float limit, int n, int n_padded, float* hidden, u8* halves, float* backs) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     const int entry = blockIdx.x;
     if (entry >= b->rows(kind) * n_used) return;
     const int expert = experts[entry];
@@ -268,6 +273,7 @@ KERNEL(moe_sum)
 (const Batch* b, int kind, int n_used, const int* experts, const float* shares, int weigh_input, const float* down,
  const float* bias, const float* scale, int stride, int n, float factor, const float* residual, float* y) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     const int row = blockIdx.x, column = blockIdx.y * blockDim.x + threadIdx.x;
     if (row >= b->rows(kind) || column >= n) return;
     const Given given = {down, bias, scale};
@@ -286,6 +292,7 @@ KERNEL(moe_f32)
 (const Batch* b, int kind, int n_used, const int* experts, const float* x, int per, int n, const float* w, float* y,
  int n_out, int stride) {
     wait_for_kernel_before();
+    let_next_kernel_begin();
     const int lane = threadIdx.x % 32, out = blockIdx.y * 8 + threadIdx.x / 32, entry = blockIdx.x;
     if (entry >= b->rows(kind) * n_used || out >= n_out) return;
     w += (u64(experts[entry]) * n_out + out) * n;

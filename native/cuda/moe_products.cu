@@ -19,14 +19,22 @@ constexpr int FEW_WARPS = 8, FEW_STRIPS = 2;
 
 template <class T>
 __device__ __forceinline__ void moe_few(const Batch* batch, int kind, int n_used, const int* experts, const u8* halves,
-                                        const float* backs, int per, const Stack& stack, float* y) {
+                                        const float* backs, int per, const Stack& stack, float* y, int is_known) {
     typedef Tile<T> Opener;
     __shared__ float sums[FEW_STRIPS][N_SLICES][16];
     const int entry = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    wait_for_kernel_before();
-    if (entry >= batch->rows(kind) * n_used) return;
     const int n_tiles = stack.n_tiles, n_slices = min(n_tiles, N_SLICES), row = entry / per;
     const int first = int(blockIdx.y) * FEW_STRIPS, n_strips = min(FEW_STRIPS, stack.n_strips - first);
+    const bool is_one = entry < batch->rows(kind) * n_used;
+#if WOOLLY_BULK
+    // The experts were chosen before the kernel that this one waits for: their tiles come meanwhile.
+    if (is_known && is_one && threadIdx.x == 0)
+        bulk_prefetch(stack.of(experts[entry]) + u64(first) * n_tiles * Opener::bytes,
+                      n_strips * n_tiles * Opener::bytes);
+#endif
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    if (!is_one) return;
     const u8* tiles = stack.of(experts[entry]);
     const u8* b = halves + u64(row) * n_tiles * 512 + t * 16;
     for (int unit = warp; unit < n_strips * n_slices; unit += FEW_WARPS) {
@@ -66,6 +74,7 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
     const int lane = threadIdx.x & 31, strip = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
     const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles;
     wait_for_kernel_before();
+    let_next_kernel_begin();
     if (int(blockIdx.x) >= items[0].expert || strip >= stack.n_strips) return;
     const Bundle item = items[1 + blockIdx.x];
     const u8* tiles = stack.of(item.expert);
@@ -124,8 +133,9 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
 #define MOE(name, Type)                                                                                           \
     KERNEL(moe_few__##name)                                                                                       \
     (const Batch* batch, int kind, int n_used, const int* experts, const u8* halves, const float* backs, int per, \
-     const u8* tiles, int step, int n_strips, int n_tiles, float* y) {                                            \
-        moe_few<Type>(batch, kind, n_used, experts, halves, backs, per, {tiles, step, n_strips, n_tiles}, y);     \
+     const u8* tiles, int step, int n_strips, int n_tiles, float* y, int is_known) {                              \
+        moe_few<Type>(batch, kind, n_used, experts, halves, backs, per, {tiles, step, n_strips, n_tiles}, y,      \
+                      is_known);                                                                                  \
     }                                                                                                             \
     KERNEL(moe_many__##name)                                                                                      \
     (const Batch*, const int* members, const Bundle* items, const u8* halves, const float* backs, int per,        \

@@ -95,6 +95,7 @@ def _moe(e: Emitter, step: Step) -> None:
         *(down.stride, width, step.number("scale"), e.value(step.inputs[-1]) if has_residual else _NULL),
         e.value(step.output),
         kind=m.kind,
+        early=True,
     )
 
 
@@ -108,6 +109,7 @@ def _rows(e: Emitter, m: _Mixture) -> _Input:
         *("moe_rows", Rows(m.kind), 256, m.kind, x, _NULL if norm is None else e.vector(norm)),
         *(m.step.number("eps"), width, padded, numbers, halves, backs),
         kind=m.kind,
+        early=True,
     )
     return _Input(numbers, halves, backs, width, m.n_used)
 
@@ -122,6 +124,7 @@ def _choose(e: Emitter, m: _Mixture, x: _Input) -> None:
         *("moe_logits", (-(-m.n_experts // 8), Rows(m.kind, 8)), 256, m.kind, routed, width),
         *(e.vector(m.weights["router"]), _vector(e, m, "bias"), logits, m.n_experts),
         kind=m.kind,
+        early=True,
     )
     e.launch(
         *("moe_choose", Rows(m.kind, _CHOOSING), 32 * _CHOOSING),
@@ -130,12 +133,14 @@ def _choose(e: Emitter, m: _Mixture, x: _Input) -> None:
         *(step.integer("groups"), step.integer("groups_used"), step.integer("group_top"), m.experts, m.shares),
         shared=12 * _CHOOSING * m.n_experts,
         kind=m.kind,
+        early=True,
     )
     e.launch(
         *("moe_group", 1, 512, m.kind, m.experts, m.n_experts, m.n_used, m.members, m.items),
         shared=8 * m.n_experts,
         least=_FEW + 1,
         kind=m.kind,
+        early=True,
     )
 
 
@@ -162,6 +167,7 @@ def _hidden(e: Emitter, m: _Mixture, x: _Input) -> _Input:
         *(int(is_paired), second.stride, ACTIVATIONS.index(m.step.text("act")), m.step.number("limit"), n, padded),
         *(out.numbers, out.halves, out.backs),
         kind=m.kind,
+        early=True,
     )
     return out
 
@@ -178,22 +184,25 @@ def _given(e: Emitter, m: _Mixture, role: str, x: _Input, name: str, paired: str
             *("moe_f32", (m.entries(), -(-n_out // 8)), 256, m.kind, m.n_used, m.experts, x.numbers, x.per, x.width),
             *(e.raw(weight), y, n_out, stride),
             kind=m.kind,
+            early=True,
         )
         return _Given(y, bias, scale, stride)
     tiles = tiles_of(e, weight, None if paired is None else m.weights[paired])
     stride = tiles.n_strips * TILE_ROWS
     y = e.scratch(name, 4 * m.n_entries * stride)
-    _products(e, m, x, tiles, y)
+    # Between the choice of experts and their last matrices other kernels run: these need not wait to know them.
+    _products(e, m, x, tiles, y, is_known=role == "down")
     return _Given(y, bias, scale, stride)
 
 
-def _products(e: Emitter, m: _Mixture, x: _Input, tiles: Tiles, y: Address) -> None:
+def _products(e: Emitter, m: _Mixture, x: _Input, tiles: Tiles, y: Address, is_known: bool) -> None:
     last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, y)
     e.launch(
         *(f"moe_few__{tiles.kind}", (m.entries(), -(-tiles.n_strips // _FEW_STRIPS)), 256),
-        *(m.kind, m.n_used, m.experts, *last),
+        *(m.kind, m.n_used, m.experts, *last, int(is_known)),
         most=_FEW,
         kind=m.kind,
+        early=True,
     )
     least = _FEW + 1
     for most in _MANY:
@@ -206,6 +215,7 @@ def _products(e: Emitter, m: _Mixture, x: _Input, tiles: Tiles, y: Address) -> N
             least=least,
             most=most,
             kind=m.kind,
+            early=True,
         )
         least = most + 1
 
