@@ -79,7 +79,7 @@ class _Core:
         self.loader = Loader(device, views, list(self._emitter.weights.values()))
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         uses = self._emitter.uses
-        # Of the steps before each one: weights that must be loaded, and weights that they read.
+        # Up to each step: weights that must be loaded, and how many weights the steps read.
         self._needs = list(
             accumulate((max((numbers[key] for key in keys), default=0) for keys in uses), max, initial=0)
         )
