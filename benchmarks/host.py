@@ -3,7 +3,8 @@
     python -m benchmarks.host smollm2
 
 For 1, 8 and 64 sequences, microseconds of a step: of the samplers, of the rest of the engine, and of the chunks that
-are handed to readers.
+are handed to readers. With `--heads` the program ranks logits, as a GPU does, in place of handing over whole rows; the
+rows that samplers ask for then are counted.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.engine import Clock
 from woolly import LLM, SamplingParams
 from woolly.engine import Engine
 from woolly.engine.completion import Chunk
-from woolly.runtime import Batch, Program, State
+from woolly.runtime import Batch, Program, Ranking, State
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -34,6 +35,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
 N_ROWS = 64
 
 
+class Clock:
+    """Sums up the processor time that calls of a function take: other processes do not count."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        start = time.thread_time()
+        result = self._function(*arguments)
+        self.seconds += time.thread_time() - start
+        return result
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
 class Instant:
     """A program that computes nothing."""
 
@@ -41,13 +61,34 @@ class Instant:
         self._program = program
         n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
         # About as peaked as what models compute.
-        self._logits = np.random.RandomState(0).standard_normal((N_ROWS, n_vocab)).astype(np.float32) * 3
+        self._logits = np.random.RandomState(0).standard_exponential((N_ROWS, n_vocab)).astype(np.float32) * 2
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
         return self._logits[: len(batch.output_rows)]
+
+
+class InstantRanks(Instant):
+    """The same, with heads that were ranked before."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        logits = self._logits.astype(np.float64)
+        self._ids = np.argsort(-logits, axis=1, kind="stable")[:, :256].astype(np.int32)
+        self._tops = np.take_along_axis(self._logits, self._ids, 1)
+        self._sums = np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
+        self.n_rows = 0
+
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+        rows, n = slice(len(batch.output_rows)), next(size for size in (1, 64, 256) if size >= n)
+        is_sound = np.ones(len(batch.output_rows), np.bool_)
+        return Ranking(self._ids[rows, :n], self._tops[rows, :n], self._sums[rows], is_sound, self._rows)
+
+    def _rows(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        self.n_rows += last - first
+        return self._logits[first:last]
 
 
 def measured(llm: LLM, program: Any, n: int, n_tokens: int, params: dict[str, Any]) -> tuple[float, float, float]:
@@ -59,16 +100,16 @@ def measured(llm: LLM, program: Any, n: int, n_tokens: int, params: dict[str, An
         request = engine.new_request(prompt, SamplingParams(seed=i, max_tokens=n_tokens, **params))
         request.stop_ids = frozenset()
         samplers.append(Clock(request.sampler.next))
-        request.sampler.next = samplers[-1]  # type: ignore[method-assign]
+        request.sampler.next = samplers[-1]
         engine.add(request)
     rows = []
     while not engine.is_idle:
-        start = time.perf_counter()
+        start = time.thread_time()
         touched = engine.step()
-        middle = time.perf_counter()
+        middle = time.thread_time()
         for request in touched:
             Chunk.take(request)
-        end = time.perf_counter()
+        end = time.thread_time()
         sampling = sum(clock.take() for clock in samplers)
         if len(touched) == n:
             rows.append((sampling, middle - start - sampling, end - middle))
@@ -81,16 +122,19 @@ def main() -> None:
     parser.add_argument("model", help="a GGUF file or a model's name")
     parser.add_argument("--tokens", type=int, default=40, help="tokens of each sequence (40)")
     parser.add_argument("--only", default=",".join(SETTINGS), help="settings, with commas between them (all)")
+    parser.add_argument("--heads", action="store_true", help="the program ranks logits")
     arguments = parser.parse_args()
     with LLM(arguments.model, backend="cpu", threads=1) as llm:
-        program = Instant(llm.engine.program)
+        program = (InstantRanks if arguments.heads else Instant)(llm.engine.program)
         for name in arguments.only.split(","):
             for n in (1, 8, 64):
+                n_before = getattr(program, "n_rows", 0)
                 sampling, rest, chunks = measured(llm, program, n, arguments.tokens, SETTINGS[name])
                 total = sampling + rest + chunks
+                asked = f", {program.n_rows - n_before} rows asked for" if isinstance(program, InstantRanks) else ""
                 print(
                     f"{name:10} {n:3} sequences: {total:8,.0f} us a step, {total / n:6.1f} a row"
-                    f" (samplers {sampling / n:6.1f}, engine {rest / n:6.1f}, chunks {chunks / n:4.1f})",
+                    f" (samplers {sampling / n:6.1f}, engine {rest / n:6.1f}, chunks {chunks / n:4.1f}){asked}",
                     flush=True,
                 )
 

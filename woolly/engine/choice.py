@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from woolly.engine.request import FinishReason, Request
 from woolly.errors import RequestError
+from woolly.sampling.head import Row
 from woolly.sampling.logprobs import log_probabilities
 
 __all__ = ["Choice", "End", "choose", "score"]
@@ -33,7 +34,7 @@ class Choice:
     end: End | None  # None: the request goes on
 
 
-def choose(request: Request, rows: Float32, drafts: Sequence[int]) -> Choice:
+def choose(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> Choice:
     """Chooses a token from each row until one differs from its draft or ends the request."""
     if request.max_tokens == 0:
         return Choice(0, End("length"))

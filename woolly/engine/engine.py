@@ -26,12 +26,13 @@ from woolly.engine.held import HeldRows
 from woolly.engine.hooks import Hook
 from woolly.engine.meaning import Reader
 from woolly.engine.request import FinishReason, Request
-from woolly.engine.runner import Runner, read_values
+from woolly.engine.runner import Rows, Runner, read_values
 from woolly.engine.scheduler import Scheduler
 from woolly.engine.sight import Sight
 from woolly.engine.step_names import find_step
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, LostState, PortableState, Program, State, pages_for
+from woolly.sampling.head import Row
 from woolly.sampling.params import SamplingParams
 from woolly.tokens import Tokenizer
 
@@ -194,11 +195,11 @@ class Engine:
                 self._guesses.add_to(work, self.scheduler)
                 self.n_steps += 1
                 begin = time.perf_counter()
-                if (logits := self._run(work)) is not None:
+                if (rows := self._run(work)) is not None:
                     if tier is not None:
                         tier.saw(sum(item.n_rows for item in work), time.perf_counter() - begin)
                     self.scheduler.ran(work)
-                    touched += self._settle(work, logits)
+                    touched += self._settle(work, rows)
                     self._guesses.ran()
             elif tier is not None and tier.is_loading:
                 tier.wait(_LOADING)
@@ -281,8 +282,8 @@ class Engine:
             except LostState:
                 self.scheduler.lose_all()
 
-    def _run(self, work: list[Work]) -> Float32 | None:
-        """Logits of the rows that need them; None if the run was cancelled, or begins again because state was lost."""
+    def _run(self, work: list[Work]) -> Rows | None:
+        """The rows that are needed; None if the run was cancelled, or begins again because state was lost."""
         try:
             return self._runner.run(work, self.scheduler.batch(work))
         except LostState:
@@ -300,7 +301,7 @@ class Engine:
             self._finish(request, "cancelled")
         return late
 
-    def _settle(self, work: list[Work], logits: Float32) -> list[Request]:
+    def _settle(self, work: list[Work], computed: Rows) -> list[Request]:
         """Chooses tokens, turns them into text and finishes requests; returns those that changed."""
         touched = []
         end = 0
@@ -315,9 +316,9 @@ class Engine:
                 if request.error is not None:
                     raise request.error
                 if request.n_unscored:
-                    score(request, first, logits[begin:end])
+                    score(request, first, computed.whole(begin, end))
                 if complete:
-                    rows = logits[end - 1 - len(item.drafts) : end]
+                    rows = computed.take(end - 1 - len(item.drafts), end)
                     if is_held := self._held.must_wait(request):
                         self._held.hold(request, rows, item.drafts)
                     else:
@@ -358,7 +359,7 @@ class Engine:
             self.scheduler.advance(request, is_decided)
             self._shift_if_full(request)
 
-    def _accept(self, request: Request, rows: Float32, drafts: Sequence[int]) -> None:
+    def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Chooses tokens, and ends the request if one of them does."""
         n_before = len(request.context)
         is_replaying = request.is_replaying

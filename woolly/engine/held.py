@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from woolly.engine.request import Request
+from woolly.sampling.head import Row, kept
 
 __all__ = ["HeldRows"]
-
-Float32 = npt.NDArray[np.float32]
 
 # Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
 GRAMMAR_SECONDS = 0.1
@@ -21,7 +17,7 @@ class HeldRows:
     """Rows and drafts by request, first come, first served."""
 
     def __init__(self) -> None:
-        self._rows: dict[Request, tuple[Float32, Sequence[int]]] = {}
+        self._rows: dict[Request, tuple[list[Row], Sequence[int]]] = {}
         self._seconds = 0.0  # that grammars took in this step
 
     def begin_step(self) -> None:
@@ -39,15 +35,15 @@ class HeldRows:
             return False
         return request.is_unwanted or self._seconds > GRAMMAR_SECONDS
 
-    def hold(self, request: Request, rows: Float32, drafts: Sequence[int]) -> None:
+    def hold(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Keeps a copy of the rows for the next step."""
-        self._rows[request] = rows.copy(), drafts
+        self._rows[request] = [kept(row) for row in rows], drafts
 
     def forget(self, request: Request) -> None:
         """Drops the rows of a request that has ended."""
         self._rows.pop(request, None)
 
-    def take(self) -> Iterator[tuple[Request, Float32, Sequence[int]]]:
+    def take(self) -> Iterator[tuple[Request, Sequence[Row], Sequence[int]]]:
         """The rows that need not wait any longer; the caller chooses their tokens one by one."""
         for request in tuple(self._rows):
             if request.n_missing:

@@ -1,9 +1,14 @@
-"""The Runner: runs the work of a step on the program, halting for hooks, until it is cancelled for good."""
+"""The Runner: runs the work of a step on the program, halting for hooks, until it is cancelled for good.
+
+It gives Rows: whole rows of logits, or their heads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +19,64 @@ from woolly.engine.hooks import call_hook
 from woolly.engine.request import Request
 from woolly.engine.scheduler import Scheduler
 from woolly.errors import CallbackError
-from woolly.runtime import Batch, CancelledRun, Program, State, pages_for
+from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, pages_for
+from woolly.sampling.head import Head, Row
 
-__all__ = ["Runner", "read_values"]
+__all__ = ["RankedRows", "Rows", "Runner", "WholeRows", "read_values"]
 
 Float32 = npt.NDArray[np.float32]
+
+
+class Rows(Protocol):
+    """The rows of output of one step. They are overwritten by the next."""
+
+    def whole(self, first: int, last: int) -> Float32:
+        """Logits of some rows, [last - first, n_vocab]."""
+
+    def take(self, first: int, last: int) -> list[Row]:
+        """Some rows, as samplers take them."""
+
+
+class WholeRows:
+    """Logits of the whole vocabulary."""
+
+    def __init__(self, logits: Float32) -> None:
+        self._logits = logits
+
+    def whole(self, first: int, last: int) -> Float32:
+        """A view."""
+        return self._logits[first:last]
+
+    def take(self, first: int, last: int) -> list[Row]:
+        """Views."""
+        return list(self._logits[first:last])
+
+
+class RankedRows:
+    """The largest logits of each row. The others stay where they were computed until someone asks for them."""
+
+    def __init__(self, ranking: Ranking, n_vocab: int) -> None:
+        self._ranking = ranking
+        self._n_vocab = n_vocab
+        self._sums = ranking.sums.tolist()
+        self._is_sound = ranking.is_sound.tolist()
+
+    def whole(self, first: int, last: int) -> Float32:
+        """A copy of what the program has."""
+        return self._ranking.rows(first, last)
+
+    def take(self, first: int, last: int) -> list[Row]:
+        """Heads."""
+        return [self._head(i) for i in range(first, last)]
+
+    def _head(self, i: int) -> Head:
+        ranking = self._ranking
+        ids, logits = ranking.ids[i], ranking.logits[i]
+        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._row, i))
+
+    def _row(self, i: int) -> Float32:
+        row: Float32 = self._ranking.rows(i, i + 1)[0]
+        return row
 
 
 class Runner:
@@ -35,8 +93,8 @@ class Runner:
         self._computing: tuple[Request, ...] = ()  # in the run under way
         self._is_aborted = False
 
-    def run(self, work: Sequence[Work], batch: Batch) -> Float32 | None:
-        """Logits of the rows that need them; None if the run was cancelled for good."""
+    def run(self, work: Sequence[Work], batch: Batch) -> Rows | None:
+        """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good."""
         draft = self._draft
         halts = sorted({step for item in work for step in item.request.hooks} | ({draft.step} if draft else set()))
         self._computing = tuple(item.request for item in work)
@@ -50,21 +108,34 @@ class Runner:
                         if draft is not None and halts[0] == draft.step:
                             draft.keep(work, batch, value)
                         _call_hooks(work, batch, halts.pop(0), value)
-                    return self.compute(batch, first)
+                    return self._rows(work, batch, first)
                 except CancelledRun:
                     pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
             return None
         finally:
             self._computing = ()
 
+    def _rows(self, work: Sequence[Work], batch: Batch, first: int) -> Rows:
+        """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
+        program = self.program
+        n_head = max((item.request.sampler.n_head for item in work if item.is_complete), default=0)
+        if n_head == 0 or not isinstance(program, Ranks):
+            return WholeRows(self.compute(batch, first))
+        self._check()
+        ranking = program.rank(batch, self.state, n_head, first)
+        self._check()
+        return RankedRows(ranking, program.plan.values[program.plan.steps[-1].outputs[-1]].width)
+
     def compute(self, batch: Batch, first: int = 0, last: int | None = None) -> Float32:
         """The value of the last of some steps, as `Program.run` gives it."""
-        if self._check_file is not None:
-            self._check_file()  # it also puts the handler of lost pages in front of one that came later
+        self._check()
         value = self.program.run(batch, self.state, first, last)
-        if self._check_file is not None:
-            self._check_file()
+        self._check()
         return value
+
+    def _check(self) -> None:
+        if self._check_file is not None:
+            self._check_file()  # before a run it also puts the handler of lost pages in front of one that came later
 
     def abandon(self) -> None:
         """Stops the run under way if all of its requests are cancelled. Any thread may call it."""

@@ -9,7 +9,7 @@ from woolly.errors import RequestError
 from woolly.sampling.params import SamplingParams
 from woolly.tokens import Tokenizer
 
-__all__ = ["LogitBias"]
+__all__ = ["LogitBias", "find"]
 
 _LARGEST = 3e38
 
@@ -32,6 +32,7 @@ class LogitBias:
                     raise RequestError(
                         f"{name} names token {token}; ids of this vocabulary go from 0 to {n_vocab - 1}", field=name
                     )
+        biases = dict(sorted(biases.items()))
         self._ids = np.array(list(biases), np.intp)
         sums = np.array(list(biases.values()), np.float64)
         self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
@@ -42,11 +43,36 @@ class LogitBias:
         """Whether `apply` changes a row after n_output tokens of the answer."""
         return len(self._ids) > 0 or n_output < self._min_tokens
 
+    @property
+    def n_lowered(self) -> int | None:
+        """Most tokens that become less likely; None if there are others that become likelier."""
+        if (self._values > 0.0).any():
+            return None
+        return len(self._ids) + (len(self._ends) if self._min_tokens else 0)
+
+    def apply_to(self, ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32], n_output: int) -> None:
+        """Changes the logits of some tokens as `apply` does."""
+        places, which = find(ids, self._ids)
+        logits[places] += self._values[which]
+        if n_output < self._min_tokens:
+            logits[find(ids, self._ends)[0]] = -np.inf
+
     def apply(self, row: npt.NDArray[np.float32], n_output: int) -> None:
         """Changes the row."""
         row[self._ids] += self._values
         if n_output < self._min_tokens:
             row[self._ends] = -np.inf
+
+
+def find(
+    ids: npt.NDArray[np.int32], tokens: npt.NDArray[np.integer]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Places of those ids that are among the tokens (ascending), and which token stands at each."""
+    if not len(tokens):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    which = np.minimum(np.searchsorted(tokens, ids), len(tokens) - 1)
+    places = np.flatnonzero(tokens[which] == ids)
+    return places, which[places]
 
 
 def _tokens(key: int | str, tokenizer: Tokenizer | None) -> list[int]:

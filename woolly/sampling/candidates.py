@@ -6,12 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly._native import draw, largest, logs, weigh
+from woolly.sampling.head import Head
 
-__all__ = ["Candidates", "NoCandidateError", "log32"]
+__all__ = ["Candidates", "NoCandidateError", "ShortHeadError", "log32"]
 
 
 class NoCandidateError(Exception):
     """A row without a token to choose: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
+
+
+class ShortHeadError(Exception):
+    """What a sampler leaves depends on tokens outside of the head. Never leaves a Sampler."""
 
 
 def log32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -35,6 +40,15 @@ class Candidates:
         self.n_vocab = len(row)
         self.sorted = False  # the largest logit first
         self._owned = owned
+        # The head that these are of, until a sampler leaves tokens of the head alone. Logits may only be lowered.
+        self.head: Head | None = None
+
+    @classmethod
+    def of_head(cls, head: Head) -> Candidates:
+        """The whole vocabulary, of which the head alone is known."""
+        self = cls(head.logits)
+        self.ids, self.n_vocab, self.head = head.ids, head.n_vocab, head
+        return self
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -73,14 +87,42 @@ class Candidates:
             raise NoCandidateError
         return places, values
 
+    def n_certain(self) -> int:
+        """Sorts those of a head; returns how many of the first are the largest of the whole vocabulary."""
+        assert self.head is not None and self.ids is not None
+        if self.logits is self.head.logits:
+            n = len(self.logits)
+        else:
+            order = np.lexsort((self.ids, -self.logits))
+            self.ids, self.logits = self.ids[order], self.logits[order]
+            # No token outside reaches the last one of the head, as it was before logits were lowered.
+            last, id = self.head.logits[-1], self.head.ids[-1]
+            n = int(np.count_nonzero((self.logits > last) | ((self.logits == last) & (self.ids <= id))))
+        if n and self.logits[0] == -np.inf:
+            raise NoCandidateError
+        return len(self.logits) if len(self.logits) == self.n_vocab else n
+
     def keep_largest(self, n: int) -> None:
         """Sorts, and keeps the first n."""
-        if not self.sorted:
+        if self.head is not None:
+            if min(n, self.n_vocab) > self.n_certain():
+                raise ShortHeadError
+            self.head = None
+            self.take(slice(n))
+            self.sorted = True
+        elif not self.sorted:
             places, values = self.ranked(n)
             self.ids = places if self.ids is None else self.ids[places]
             self.logits, self.sorted, self._owned = values, True, True
         elif n < len(self.logits):
             self.take(slice(n))
+
+    def keep_in_order(self, n: int) -> None:
+        """Keeps the n largest of a head by their ids, as those of the whole vocabulary would stand."""
+        self.keep_largest(n)
+        assert self.ids is not None
+        self.take(np.argsort(self.ids))
+        self.sorted = False
 
     def sort(self) -> None:
         """Puts the largest logit first."""
@@ -88,7 +130,9 @@ class Candidates:
 
     def peak(self) -> int:
         """The place of the largest logit, the first of equals."""
-        if self.sorted:
+        if self.head is not None and self.n_certain() == 0:
+            raise ShortHeadError
+        if self.sorted or self.head is not None:
             return 0
         place = int(self.logits.argmax())
         # The argmax of a row with a NaN is that NaN, so one look finds every sick row.
@@ -98,7 +142,8 @@ class Candidates:
 
     def top(self) -> float:
         """The largest logit."""
-        return float(self.logits[self.peak()])
+        place = self.peak()  # before the logits are read: it may sort them
+        return float(self.logits[place])
 
     def probabilities(self) -> npt.NDArray[np.float32]:
         """The softmax of the logits."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.choosers import Draw, Greedy, Mirostat
+from woolly.sampling.head import MOST_HEAD
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import Context, Step, find_sampler
 
@@ -38,6 +39,19 @@ class Chain:
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken, which leaves no other a chance."""
         return isinstance(self.chooser, Greedy)
+
+    @property
+    def n_head(self) -> int:
+        """Tokens of a head that mostly decide what is chosen; 0: only the whole row does."""
+        n_lowered = 0
+        for step in self.steps:
+            n: int = getattr(step, "n_head", 0)
+            if n:
+                return min(n + n_lowered, MOST_HEAD) if n <= MOST_HEAD else 0
+            if not getattr(step, "only_lowers", False):
+                return 0
+            n_lowered = MOST_HEAD
+        return min(1 + n_lowered, MOST_HEAD) if self.is_greedy else 0
 
     def choose(self, candidates: Candidates) -> int:
         """Runs the samplers, and takes a token."""

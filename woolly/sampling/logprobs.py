@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from woolly._native import largest, log_sum_exp
 from woolly.errors import ModelError
+from woolly.sampling.head import Head
 
-__all__ = ["TokenLogprob", "log_probabilities"]
+__all__ = ["TokenLogprob", "head_log_probabilities", "log_probabilities"]
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,13 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
     largest(logits, ids, values)
     top = zip(ids.tolist(), (values.astype(np.float64) - total).tolist(), strict=True)
     return TokenLogprob(token, float(logits[token]) - total, tuple(top))
+
+
+def head_log_probabilities(head: Head, token: int, n_top: int) -> TokenLogprob:
+    """The same from a head of at least n_top tokens; the row itself is read for a token outside of it."""
+    total = float(head.logits[0]) + math.log(head.total)
+    found = head.logits[head.ids == token]
+    logit = float(found[0]) if len(found) else float(head.whole()[token])
+    n_top = min(n_top, head.n_vocab)
+    top = zip(head.ids[:n_top].tolist(), (head.logits[:n_top].astype(np.float64) - total).tolist(), strict=True)
+    return TokenLogprob(token, logit - total, tuple(top))

@@ -27,7 +27,11 @@ class Context:
 
 
 class Step(Protocol):
-    """One sampler of one sequence."""
+    """One sampler of one sequence.
+
+    A class may have `n_head`: how many of the likeliest tokens mostly decide what it leaves, which it then takes from
+    a head; and `only_lowers`: whether it lowers logits and does nothing else. Without either, whole rows are read.
+    """
 
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> Step | None:

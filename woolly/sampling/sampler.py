@@ -13,11 +13,12 @@ from woolly._native import mask
 from woolly.errors import CallbackError, ModelError, RequestError
 from woolly.sampling.bias import LogitBias
 from woolly.sampling.callbacks import call_processor, call_sampler
-from woolly.sampling.candidates import Candidates, NoCandidateError
+from woolly.sampling.candidates import Candidates, NoCandidateError, ShortHeadError
 from woolly.sampling.chain import Chain
+from woolly.sampling.head import MOST_HEAD, Head, Row
 from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
-from woolly.sampling.logprobs import TokenLogprob, log_probabilities
+from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import Context
 from woolly.sampling.seeds import draw_seed
@@ -62,32 +63,70 @@ class Sampler:
         self._bias = LogitBias(params, tokenizer)
         self.constraint = constraint
         self._chain = Chain(params, Context(self._history, tokenizer, self.seed))
+        self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
 
-    def next(self, logits: Float32) -> Choice:
-        """Chooses a token after a row of logits, which is left as it is, and goes on from there."""
+    def next(self, row: Row) -> Choice:
+        """Chooses a token after a row of logits, which is left as it is, and goes on from there.
+
+        After a head it chooses what it would choose after the whole row, which it asks for if need be.
+        """
+        params = self._params
+        head = row if isinstance(row, Head) and row.is_sound and self.n_head else None
+        chosen = None if head is None else self._from_head(head)
+        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
+        logprob = None
+        if params.logprobs is not None:
+            if params.post_sampling_probs:
+                logprob = left_over(candidates, token, params.logprobs, is_greedy=self._chain.is_greedy)
+            elif head is not None:
+                logprob = head_log_probabilities(head, token, params.logprobs)
+            else:
+                logprob = log_probabilities(row.whole() if isinstance(row, Head) else row, token, params.logprobs)
+        self._history.append(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+        return Choice(token, logprob)
+
+    def _head_size(self) -> int:
+        params, n = self._params, self._chain.n_head
+        n_lowered = self._bias.n_lowered
+        if n == 0 or n_lowered is None or params.logits_processors or params.custom_sampler is not None:
+            return 0
+        if (params.logprobs or 0) > MOST_HEAD:
+            return 0
+        n = MOST_HEAD if self.constraint is not None else min(n + n_lowered, MOST_HEAD)
+        return max(n, params.logprobs or 0)
+
+    def _from_head(self, head: Head) -> tuple[int, Candidates] | None:
+        """The token and what was left to choose from; None if the head does not decide it."""
+        candidates = Candidates.of_head(head)
+        n_output = len(self._history) - self._n_prompt
+        try:
+            if self._bias.acts(n_output):
+                self._bias.apply_to(head.ids, candidates.editable(), n_output)
+            if self.constraint is not None:
+                words = self.constraint.words()
+                is_allowed = words[head.ids >> 5] >> (head.ids & 31).astype(np.uint32) & np.uint32(1)
+                candidates.editable()[is_allowed == 0] = -np.inf
+            with np.errstate(all="ignore"):
+                return self._chain.choose(candidates), candidates
+        except (NoCandidateError, ShortHeadError):
+            return None  # no random number is drawn before the candidates are known
+
+    def _from_row(self, logits: Float32) -> tuple[int, Candidates]:
+        """The token, and what was left to choose from."""
         params = self._params
         try:
             row, owned = self._edited(logits)
             candidates = Candidates(row, owned=owned)
             if params.custom_sampler is not None:
                 candidates.peak()  # raises for a row of NaN or -inf before the caller's function sees it
-                token = call_sampler(params.custom_sampler, self._history, candidates.editable())
-            else:
-                # Logits may be minus infinity, and biases as large as a float32 can be.
-                with np.errstate(all="ignore"):
-                    token = self._chain.choose(candidates)
+                return call_sampler(params.custom_sampler, self._history, candidates.editable()), candidates
+            # Logits may be minus infinity, and biases as large as a float32 can be.
+            with np.errstate(all="ignore"):
+                return self._chain.choose(candidates), candidates
         except NoCandidateError:
             raise self._diagnosed(logits, row) from None
-        logprob = None
-        if params.logprobs is not None:
-            if params.post_sampling_probs:
-                logprob = left_over(candidates, token, params.logprobs, is_greedy=self._chain.is_greedy)
-            else:
-                logprob = log_probabilities(logits, token, params.logprobs)
-        self._history.append(token)
-        if self.constraint is not None:
-            self.constraint.accept(token)
-        return Choice(token, logprob)
 
     def _edited(self, logits: Float32) -> tuple[Float32, bool]:
         """The row that the chain reads, and whether it is a copy of the model's row."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from woolly.cache.pages import PagePool
 from woolly.cache.slots import SlotPool
+from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.request import Request
 from woolly.errors import RequestError
 from woolly.runtime import Batch, Program, pages_for
@@ -122,14 +121,14 @@ class DraftModel:
                 for (_, track, _), (now, then) in zip(rows, turns, strict=True)
             ],
         )
-        logits = self._program.run(batch, self._state)
+        chosen = likeliest(self._program, batch, self._state)
         for i, (_, track, tokens) in enumerate(rows):
             track.tokens += tokens
             if turns is not None:
                 track.now = turns[i][1]
                 if is_sure:
                     track.at, track.n_state = track.now, len(track.tokens)
-        return [int(token) for token in np.argmax(logits, axis=1)]
+        return chosen
 
 
 def check_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.batching import Work
+from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.request import Request
 from woolly.plan import Step
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
@@ -121,7 +122,7 @@ class MtpDraft:
             while rows:
                 batch = _batch([one for _, one in rows], is_own)
                 hidden = self._run(batch, 0, self._n_hidden)[batch.output_rows].copy()
-                chosen = np.argmax(self._run(batch, self._n_hidden, None), axis=1).tolist()
+                chosen = likeliest(self._draft, batch, self._pages, self._n_hidden)
                 following: list[tuple[int, Rows]] = []
                 for (i, (tokens, first, pages, _)), token, row in zip(rows, chosen, hidden, strict=True):
                     guesses[i].append(token)
@@ -161,9 +162,13 @@ class MtpDraft:
         except CancelledRun:
             pass  # later proposals are worse, and no text differs
 
-    def _run(self, batch: Batch, first: int, last: int | None) -> Float32:
+    @property
+    def _pages(self) -> State:
         assert self._state is not None
-        return self._draft.run(batch, self._state, first, last)
+        return self._state
+
+    def _run(self, batch: Batch, first: int, last: int) -> Float32:
+        return self._draft.run(batch, self._pages, first, last)
 
 
 def _batch(rows: Sequence[Rows], is_own: bool) -> Batch:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly._native import repeat_lengths
+from woolly.sampling.bias import find
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.dry_breakers import sequence_breakers
 from woolly.sampling.history import History
@@ -29,6 +30,8 @@ class Dry:
 
     The penalty is multiplier * base ** (length - allowed length). A repetition ends at a sequence breaker.
     """
+
+    only_lowers = True
 
     def __init__(
         self,
@@ -105,8 +108,4 @@ def _find(
     if candidates.ids is None:
         inside = np.flatnonzero(tokens < len(candidates))
         return tokens[inside], inside
-    if not len(tokens):
-        return np.empty(0, np.intp), np.empty(0, np.intp)
-    which = np.minimum(np.searchsorted(tokens, candidates.ids), len(tokens) - 1)
-    places = np.flatnonzero(tokens[which] == candidates.ids)
-    return places, which[places]
+    return find(candidates.ids, tokens)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.sampling.candidates import Candidates
+from woolly.sampling.candidates import Candidates, ShortHeadError
+from woolly.sampling.head import MOST_HEAD
 from woolly.sampling.registry import Context, sampler
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class MinP:
     """Keeps what is at least p times as likely as the likeliest."""
 
     keeps_likeliest = True
+    n_head = MOST_HEAD
 
     def __init__(self, p: float, min_keep: int) -> None:
         self._log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))
@@ -33,9 +35,15 @@ class MinP:
 
     def apply(self, candidates: Candidates) -> None:
         """Leaves the order as it is, unless min_keep asks for more than pass."""
-        keep = candidates.logits >= candidates.logits[candidates.peak()] + self._log_p
+        place = candidates.peak()
+        least = candidates.logits[place] + self._log_p
+        keep = candidates.logits >= least
         n = int(np.count_nonzero(keep))
-        if candidates.sorted or n < self._min_keep:
+        if candidates.head is not None and n >= self._min_keep:
+            if len(keep) < candidates.n_vocab and candidates.head.logits[-1] >= least:
+                raise ShortHeadError
+            candidates.keep_in_order(n)
+        elif candidates.sorted or n < self._min_keep:
             candidates.keep_largest(max(n, self._min_keep))
         elif n < len(candidates):
             candidates.take(np.flatnonzero(keep))

@@ -33,6 +33,11 @@ class RepetitionPenalty:
         self._counts: npt.NDArray[np.int32] | None = None  # of each token in the window
         self._window = 0, 0  # start and end of what is counted
 
+    @property
+    def only_lowers(self) -> bool:
+        """Whether no token becomes likelier."""
+        return bool(self._repeat >= 1.0 and self._frequency >= 0.0 and self._presence >= 0.0)
+
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> RepetitionPenalty | None:
         """None if no penalty is set."""

@@ -23,6 +23,11 @@ class TopK:
 
     k: int
 
+    @property
+    def n_head(self) -> int:
+        """It reads the k likeliest."""
+        return self.k
+
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> TopK | None:
         """None if the parameters ask for nothing."""

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly._native import weigh
-from woolly.sampling.candidates import Candidates
+from woolly.sampling.candidates import Candidates, ShortHeadError
+from woolly.sampling.head import MOST_HEAD, Head
 from woolly.sampling.registry import Context, sampler
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["TopP"]
 
 _FIRST_LOOK = 256  # likeliest tokens that mostly reach top_p, found without sorting them all
+_HALF = 2.0**-24  # what rounding to float32 changes at most, as a share
 
 
 @sampler("top_p")
@@ -24,6 +26,7 @@ class TopP:
     """Keeps the shortest head of the sorted candidates whose probabilities reach p (nucleus sampling)."""
 
     keeps_likeliest = True
+    n_head = MOST_HEAD
 
     def __init__(self, p: float, min_keep: int) -> None:
         self._p = np.float32(p)
@@ -36,6 +39,11 @@ class TopP:
 
     def apply(self, candidates: Candidates) -> None:
         """Sorts only the head if the head reaches p."""
+        if candidates.head is not None:
+            if candidates.logits is not candidates.head.logits:
+                raise ShortHeadError  # the sum of the whole row is another
+            candidates.keep_largest(self._of_head(candidates.head))
+            return
         if candidates.sorted:
             candidates.keep_largest(self._head(np.cumsum(candidates.probabilities())))
             return
@@ -51,6 +59,24 @@ class TopP:
                 break
         candidates.take(places[: self._head(reached)])
         candidates.sorted = True
+
+    def _of_head(self, head: Head) -> int:
+        """How many to keep, if the row's sum in float32, from first to last, leaves no doubt.
+
+        That sum is not known. Each addition is off by no more than what is added, and by no more than half a unit of
+        the last place. What rounding does to the weights themselves is far less than 64 such units.
+        """
+        weights = np.empty_like(head.logits)
+        weigh(head.logits, float(head.logits[0]), weights)
+        outside = max(0.0, head.total - float(weights.sum(dtype=np.float64)))
+        n_outside = head.n_vocab - len(weights)
+        doubt = min(outside, n_outside * _HALF * head.total) + (len(weights) + 64) * _HALF * head.total
+        least, most = (
+            self._head(np.cumsum(weights / np.float32(total))) for total in (head.total - doubt, head.total + doubt)
+        )
+        if least != most:
+            raise ShortHeadError
+        return least
 
     def _head(self, reached: npt.NDArray[np.float32]) -> int:
         return max(int(np.searchsorted(reached, self._p, side="left")) + 1, self._min_keep)

@@ -1,0 +1,147 @@
+"""What is chosen from a head is what is chosen from the whole row, however short the head is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.heads import head_of
+from woolly.errors import ModelError, RequestError
+from woolly.sampling import Sampler, SamplingParams
+from woolly.sampling.samplers.top_p import TopP
+
+N_VOCAB = 3000
+N_STEPS = 12
+
+# Parameters, and how many tokens of a head they ask for.
+PARAMS = {
+    "greedy": ({"temperature": 0}, 1),
+    "default": ({}, 40),
+    "top_k": ({"top_k": 5, "top_p": 1.0, "min_p": 0.0}, 5),
+    "top_p": ({"top_k": 0, "min_p": 0.0, "top_p": 0.9}, 256),
+    "top_p and keep": ({"top_k": 0, "top_p": 0.3, "min_keep": 30}, 256),
+    "min_p": ({"top_k": 0, "top_p": 1.0, "min_p": 0.05}, 256),
+    "min_p and keep": ({"top_k": 0, "top_p": 1.0, "min_p": 0.5, "min_keep": 20}, 256),
+    "after top_k": ({"typical_p": 0.9, "xtc_probability": 0.5, "dynatemp_range": 0.3}, 40),
+    "penalties": ({"repeat_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.1}, 256),
+    "greedy penalties": ({"temperature": 0, "repeat_penalty": 1.4}, 256),
+    "penalties and min_p": ({"repeat_penalty": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.2}, 256),
+    "dry": ({"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": ()}, 256),
+    "bans": ({"logit_bias": {2: False, 7: -3.5, 11: -1.0}, "temperature": 0}, 4),
+    "bans and default": ({"logit_bias": dict.fromkeys(range(0, N_VOCAB, 3), False)}, 256),
+    "log-probabilities": ({"logprobs": 100}, 100),
+    "those left": ({"logprobs": 3, "post_sampling_probs": True}, 40),
+}
+WHOLE = (
+    {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    {"top_k": 257},
+    {"mirostat": 1},
+    {"mirostat": 2},
+    {"top_n_sigma": 1.0},
+    {"samplers": ("temperature", "top_k"), "top_p": 1.0, "min_p": 0.0},
+    {"repeat_penalty": 0.9},
+    {"presence_penalty": -0.1},
+    {"logit_bias": {5: 1.0}},
+    {"logprobs": 257},
+    {"logits_processors": (lambda ids, logits: None,)},
+    {"custom_sampler": lambda ids, logits: 0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+)
+
+
+def rows(spread):
+    """Some rows are peaked, some flat; tokens with equal logits, and impossible ones."""
+    random = np.random.RandomState(int(10 * spread))
+    made = random.standard_exponential((N_STEPS, N_VOCAB)).astype(np.float32) * np.float32(spread)
+    made[1::4] = np.round(made[1::4])
+    made[2::4, 30:] = -np.inf
+    made[3::4] -= 9
+    return made
+
+
+def taken(params, given):
+    sampler = Sampler(params, prompt=[1, 2, 3, 1, 2])
+    return [sampler.next(row) for row in given]
+
+
+@pytest.mark.parametrize("spread", [0.3, 2.0])
+@pytest.mark.parametrize("name", PARAMS)
+def test_a_head_of_any_length_gives_what_the_row_gives(name, spread):
+    given, n_head = PARAMS[name]
+    params = SamplingParams(seed=7, **given)
+    assert Sampler(params).n_head == n_head
+    whole = rows(spread)
+    want = taken(params, whole)
+    for n in (params.logprobs or 1, 45, 104, 256, N_VOCAB):
+        got = taken(params, [head_of(row, max(n, params.logprobs or 1)) for row in whole])
+        assert [choice.token for choice in got] == [choice.token for choice in want]
+        for one, other in zip(got, want, strict=True):
+            if one.logprob is not None:
+                assert [token for token, _ in one.logprob.top] == [token for token, _ in other.logprob.top]
+                assert one.logprob.logprob == pytest.approx(other.logprob.logprob, abs=1e-12)
+                assert [p for _, p in one.logprob.top] == pytest.approx([p for _, p in other.logprob.top], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["greedy", "default", "top_p", "min_p", "penalties", "bans", "log-probabilities"])
+def test_a_head_of_the_length_that_was_asked_for_mostly_suffices(name):
+    given, n_head = PARAMS[name]
+    asked = []
+
+    def ask():
+        asked.append(row)
+        return row
+
+    sampler = Sampler(SamplingParams(seed=3, **given), prompt=[1, 2, 3])
+    for row in rows(2.0)[::4]:
+        sampler.next(replace(head_of(row, n_head), whole=ask))
+    # The last token of a share is in doubt now and then.
+    assert len(asked) <= (1 if name == "top_p" else 0)
+
+
+@pytest.mark.parametrize("given", WHOLE, ids=lambda given: "-".join(given))
+def test_other_samplers_read_the_whole_row(given):
+    params = SamplingParams(seed=7, **given)
+    assert Sampler(params).n_head == 0
+    whole = rows(2.0)[:2]
+    assert taken(params, [head_of(row, 256) for row in whole]) == taken(params, whole)
+
+
+@pytest.mark.parametrize("given", [{}, {"temperature": 0}, {"top_k": 0, "top_p": 0.5}])
+def test_a_sick_row_is_reported_as_ever(given):
+    params = SamplingParams(seed=1, **given)
+    for bad in (np.nan, np.inf):
+        row = rows(2.0)[0]
+        row[17] = bad
+        with pytest.raises(ModelError, match="not finite"):
+            taken(params, [head_of(row, 64)])
+    with pytest.raises(ModelError, match="not finite"):
+        taken(params, [head_of(np.full(N_VOCAB, -np.inf, np.float32), 64)])
+    banned = SamplingParams(seed=1, logit_bias=dict.fromkeys(range(N_VOCAB), False), **given)
+    with pytest.raises(RequestError, match="every token is ruled out"):
+        taken(banned, [head_of(rows(2.0)[0], 64)])
+
+
+def test_minimum_tokens_ban_ends_in_heads_too():
+    class Words:
+        stop_ids = frozenset({4, 9})
+        n_vocab = N_VOCAB
+
+    row = rows(2.0)[0]
+    row[[4, 9]] = 50, 49
+    for given in (row, head_of(row, 8)):
+        sampler = Sampler(SamplingParams(temperature=0, min_tokens=2), Words())
+        assert sampler.n_head == 3
+        tokens = [sampler.next(given).token for _ in range(3)]
+        assert tokens[0] == tokens[1] == row.argsort()[-3] and tokens[2] == 4
+
+
+def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
+    """The sum of the row in float32 is another than in float64, and decides which token is the last."""
+    row = np.full(200_000, -14.0, np.float32)
+    row[:2] = 0.0, -1.0
+    weights = np.exp(row)
+    total = np.cumsum(weights)[-1]
+    for share in (1 / total, (1 + weights[1]) / total):
+        for p in (share, np.nextafter(share, np.float32(0)), np.nextafter(share, np.float32(1))):
+            params = SamplingParams(seed=1, top_k=0, min_p=0.0, top_p=float(min(p, 0.99)), temperature=5.0)
+            assert taken(params, [head_of(row, 256)] * 3) == taken(params, [row] * 3)
+    assert TopP(0.5, 0)._of_head(head_of(row, 256)) == 1

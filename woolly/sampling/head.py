@@ -1,0 +1,40 @@
+"""The Head: the likeliest tokens of a row, from which most samplers choose as they would from the whole row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MOST_HEAD", "Head", "Row", "kept"]
+
+Float32 = npt.NDArray[np.float32]
+
+# Tokens of the longest head.
+MOST_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Head:
+    """Tokens and logits, the largest first, equal ones by id; and what is known of all others."""
+
+    ids: npt.NDArray[np.int32]
+    logits: Float32
+    n_vocab: int
+    total: float  # the sum of exp(logit - largest logit) over the whole row
+    is_sound: bool  # if not, the row holds NaN or plus infinity, and nothing else of this is true
+    whole: Callable[[], Float32]  # the row itself
+
+
+Row = Float32 | Head
+
+
+def kept(row: Row) -> Row:
+    """A copy, for later: the memory of a row is that of the next step's rows, too."""
+    if not isinstance(row, Head):
+        copy: Float32 = row.copy()
+        return copy
+    whole = row.whole().copy()
+    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)
