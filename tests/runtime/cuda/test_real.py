@@ -3,6 +3,7 @@
 import pytest
 
 from tests.runtime.cuda import real
+from tests.runtime.split import real as split
 from woolly.runtime.cuda.driver import open_device
 from woolly.runtime.cuda.program import CudaBackend
 
@@ -18,6 +19,7 @@ def device():
 
 
 CHECKS = dict(check for ring in (real.ops, real.rows, real.engine) for check in ring(CudaBackend()))
+CHECKS |= dict(split.split())
 
 
 @pytest.mark.parametrize("name", CHECKS)
