@@ -25,7 +25,10 @@ from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose, pages_for
 from woolly.runtime.cuda import program as programs
+from woolly.runtime.cuda.batch import BATCH
+from woolly.runtime.cuda.driver import open_device
 from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.rank import Ranker
 
 Check = tuple[str, Callable[[], None]]
 
@@ -151,6 +154,45 @@ def _mixed(program, tokens: np.ndarray, whole: np.ndarray) -> None:
         assert np.array_equal(got, want), f"a batch of {parts} differs"
         for s, n in parts:
             done[s] += n
+
+
+def ranks(backend: CudaBackend) -> Iterator[Check]:
+    """The largest logits of rows as wide as vocabularies are, against NumPy; alone and together."""
+    for width in (32000, 49155, 151936, 262144):
+        yield f"ranks-{width}", partial(_ranks, width)
+
+
+def _ranks(width: int) -> None:
+    device = open_device()
+    logits = np.random.RandomState(width).standard_normal((130, width)).astype(np.float32) * 3
+    logits[1] = np.round(logits[1])
+    logits[2] = 0.0
+    logits[3, 300:] = -np.inf
+    logits[4, width - 1] = np.nan
+    struct = np.zeros(1, BATCH)
+    struct["n_output"] = len(logits)
+    batch, place = device.allocate(struct.nbytes), device.allocate(logits.nbytes)
+    device.upload(batch, struct)
+    device.upload(place, logits)
+    ranker, alone = (Ranker(device, batch, place + 4 * at * width, width, 130 - at) for at in (0, 129))
+    sums = []
+    for n in (1, 64, 256):
+        heads = ranker.queue(n, len(logits))
+        device.wait()
+        heads = heads.copy()
+        assert heads["is_sound"].tolist() == [1, 1, 1, 1, 0] + [1] * 125
+        for i in (*range(4), *range(5, 130, 1 if n == 1 else 25)):
+            places = np.argsort(-logits[i], kind="stable")[:n] if n > 1 else logits[i].argmax()[None]
+            assert np.array_equal(heads[i]["ids"], places), f"row {i}, {n} of {width}"
+            assert np.array_equal(heads[i]["logits"], logits[i, places])
+        sums.append(heads["sum"].copy())
+        one = alone.queue(n, 1)
+        device.wait()
+        assert one[0].tobytes() == heads[129].tobytes(), "a row alone differs"
+    assert sums[0].tobytes() == sums[1].tobytes() == sums[2].tobytes()
+    exact = np.exp(logits[[0, 1, 129]].astype(np.float64) - logits[[0, 1, 129]].max(axis=1, keepdims=True)).sum(axis=1)
+    np.testing.assert_allclose(sums[0][[0, 1, 129]], exact, rtol=1e-13)
+    device.close()
 
 
 def engine(backend: CudaBackend) -> Iterator[Check]:

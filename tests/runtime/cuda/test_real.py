@@ -18,7 +18,7 @@ def device():
     device.close()
 
 
-CHECKS = dict(check for ring in (real.ops, real.rows, real.engine) for check in ring(CudaBackend()))
+CHECKS = dict(check for ring in (real.ops, real.rows, real.ranks, real.engine) for check in ring(CudaBackend()))
 CHECKS |= dict(split.split())
 
 

@@ -1,0 +1,126 @@
+"""Tokens per second of the engine on a GPU, with logits ranked there or copied as whole rows.
+
+    python -m benchmarks.cuda.choose granite-8b.gguf
+
+For 1, 8 and 64 sequences with default and greedy samplers: milliseconds of a step, those in the program, and tokens per
+second. Then what ranking takes beside the rest of a step, in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from woolly import SamplingParams
+from woolly.engine import Engine
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Batch, Options, Program, State
+from woolly.runtime.cuda.batch import BATCH
+from woolly.runtime.cuda.driver import open_device
+from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.rank import Ranker
+from woolly.tokens import Tokenizer
+
+CTX = 768
+
+
+class Timed:
+    """A program whose time is counted."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.plan, self.running_plan, self.draft = program.plan, program.running_plan, program.draft
+        self.max_rows, self.about, self.cancel, self.new_state = 512, program.about, program.cancel, program.new_state
+        self.seconds = 0.0
+
+    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Any:
+        start = time.perf_counter()
+        out = self._program.run(batch, state, first, last)
+        self.seconds += time.perf_counter() - start
+        return out
+
+
+class Ranked(Timed):
+    """The same, with logits ranked."""
+
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Any:
+        start = time.perf_counter()
+        out = self._program.rank(batch, state, n, first)  # type: ignore[attr-defined]
+        self.seconds += time.perf_counter() - start
+        return out
+
+
+def measured(
+    program: Timed, tokenizer: Tokenizer, n: int, n_tokens: int, params: dict[str, Any]
+) -> tuple[float, float]:
+    """Seconds of a step, and of the program in it: medians over steps in which all sequences answer."""
+    engine = Engine(program, tokenizer, ctx=CTX, kv_tokens=n * CTX, chunk=512, max_running=n)  # type: ignore[arg-type]
+    random = np.random.RandomState(n)
+    for i in range(n):
+        prompt = random.randint(0, 30000, 500).tolist()
+        settings = SamplingParams(seed=i, max_tokens=n_tokens, ignore_eos=True, **params)
+        engine.add(engine.new_request(prompt, settings))
+    steps, own = [], []
+    while not engine.is_idle:
+        program.seconds, start = 0.0, time.perf_counter()
+        touched = engine.step()
+        if len(touched) == n and not engine.scheduler.waiting:
+            steps.append(time.perf_counter() - start)
+            own.append(program.seconds)
+    return statistics.median(steps[2:-1]), statistics.median(own[2:-1])
+
+
+def ranking(width: int, n_rows: int, n: int) -> float:
+    """Microseconds of the two kernels."""
+    device = open_device()
+    batch = np.zeros(1, BATCH)
+    batch["n_output"] = n_rows
+    logits = np.random.RandomState(0).standard_exponential((n_rows, width)).astype(np.float32)
+    places = [device.allocate(array.nbytes) for array in (batch, logits)]
+    for place, array in zip(places, (batch, logits), strict=True):
+        device.upload(place, array)
+    ranker = Ranker(device, places[0], places[1], width, n_rows)
+    ranker.queue(n, n_rows)
+    marks = [device.mark()]
+    for _ in range(20):
+        ranker.queue(n, n_rows)
+        marks.append(device.mark())
+    device.wait()
+    times = device.times(marks)
+    device.close()
+    return statistics.median(times) / 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="a GGUF file")
+    parser.add_argument("--tokens", type=int, default=60, help="tokens of each sequence (60)")
+    arguments = parser.parse_args()
+    for width in (49152, 151936):
+        for n_rows in (1, 64):
+            times = ", ".join(f"{n}: {ranking(width, n_rows, n):.1f}" for n in (1, 64, 256))
+            print(f"ranking {n_rows} rows of {width}, with the copy, us: {times}", flush=True)
+    with open_gguf(arguments.model) as file:
+        program = CudaBackend().compile(trace(file), file.tensors, Options(max_rows=512))
+        program.load_weights()
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        for name, params in (("default", {}), ("greedy", {"temperature": 0})):
+            for n in (1, 8, 64):
+                for kind in (Timed, Ranked):
+                    step, own = measured(kind(program), tokenizer, n, arguments.tokens, params)
+                    print(
+                        f"{name:8} {n:3} sequences, {'heads' if kind is Ranked else 'rows ':5}: {step * 1e3:6.2f} ms a"
+                        f" step, {own * 1e3:6.2f} in the program, {n / step:6,.0f} tok/s",
+                        flush=True,
+                    )
+        program.close()
+
+
+if __name__ == "__main__":
+    main()
