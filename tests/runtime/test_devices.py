@@ -37,3 +37,17 @@ def test_a_device_chooses_the_backend():
     assert backend_for("auto", "reference") == "reference"
     with pytest.raises(RequestError, match=r"device is 'cuda:1', but backend is 'cpu'; leave one of them out"):
         backend_for("cuda:1", "cpu")
+
+
+def test_a_model_is_opened_on_a_device(tmp_path):
+    from tests.cases.tiny import TINY, write_tiny
+    from woolly import LLM
+
+    write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
+    with LLM(tmp_path / "tiny.gguf", device="cpu", threads=1) as llm:
+        assert (llm.engine.program.about.backend, llm.engine.program.about.device) == ("cpu", "")
+        assert llm.engine.program.about.place.startswith("CPU, ")
+    with pytest.raises(RequestError, match="device is 'cpu', but backend is 'cuda'"):
+        LLM(tmp_path / "tiny.gguf", device="cpu", backend="cuda")
+    with pytest.raises(RequestError, match="device is given with stages"):
+        LLM(tmp_path / "tiny.gguf", device="cpu", stages=["localhost:1"])

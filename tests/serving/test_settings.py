@@ -205,6 +205,22 @@ def test_other_commands_do_not_load_the_web_framework():
     assert not {"fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "numpy"} & set(loaded)
 
 
+def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
+    options = Settings(backend="cuda", device="cuda:1").model_options()
+    assert (options.backend, options.device) == ("cuda", "cuda:1")
+    assert Settings(optimized_inference=False).model_options().backend == "reference"
+    for given, says in (
+        ({"backend": "gpu"}, "backend is 'gpu'; choose one of: auto, cuda, cpu, reference"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"device": "cuda:1", "backend": "cpu"}, "device is 'cuda:1', but backend is 'cpu'"),
+        ({"device": "cuda", "optimized_inference": False}, "device is 'cuda', but backend is 'reference'"),
+        ({"backend": "cuda", "optimized_inference": False}, "backend is cuda, but without optimized_inference"),
+        ({"backend": "reference", "cache_type_k": "q8_0"}, "the reference backend keeps f32"),
+    ):
+        with pytest.raises(RequestError, match=says):
+            Settings(**given)
+
+
 def test_control_vectors_and_drafts_reach_the_model():
     settings = read_settings(
         {"control_vector": ["a.gguf,b.gguf"], "control_vector_scaled": ["c:d.gguf:-0.5"], "model_draft": "mtp"},

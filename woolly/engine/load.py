@@ -16,7 +16,7 @@ from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.machine.memory import available_memory
 from woolly.models import Keys, trace, trace_draft
 from woolly.plan import Plan, Pooling, Result
-from woolly.runtime import PAGE_SIZE, Options, Program, Stages, choose
+from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.tokens import Tokenizer
@@ -124,7 +124,7 @@ def load_model(
             tensors = {**tensors, **more}
         if stages is not None:
             stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
-        program = choose(backend, stages).compile(plan, tensors, options)
+        program = choose(backend_for(options.device, backend), stages).compile(plan, tensors, options)
         program.load_weights()  # in the background, while the tokenizer is built
         tokenizer = Tokenizer.from_metadata(file.metadata)
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens

@@ -34,6 +34,7 @@ from woolly.engine.step_names import find_norm
 from woolly.errors import RequestError
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk
+from woolly.llm.opening import check_opening
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.presets import defaults_of
@@ -42,6 +43,7 @@ from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_pro
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
 from woolly.llm.speculation import guess_source, open_draft, own_draft
 from woolly.llm.texts import TextReader
+from woolly.llm.vectors import rms_normed
 from woolly.plan import Plan
 from woolly.runtime import Options, parse_size
 from woolly.sampling import SamplingParams
@@ -70,6 +72,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         model: str | os.PathLike[str],
         *,
         backend: str = "auto",
+        device: str | None = None,
         threads: int | None = None,
         ctx: int | None = None,
         kv_tokens: int | None = None,
@@ -91,6 +94,8 @@ class LLM(RequestMaker, TextReader, OnDisk):
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
+        `backend` is cuda, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu, cuda, or
+        one of several GPUs, such as "cuda:1".
         `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as
         a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
         `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
@@ -113,18 +118,14 @@ class LLM(RequestMaker, TextReader, OnDisk):
         `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
         the token of `stage_token_file`.
         """
-        counts = {"max_running": max_running, "draft_tokens": draft_tokens, "chunk": 1 if chunk is None else chunk}
-        for name, value in counts.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
-        if chat_template is not None and not (isinstance(chat_template, str) and chat_template.strip()):
-            raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
-        options = Options(threads, parse_size("weight_memory", weight_memory), kv_type)
+        check_opening(
+            chat_template, max_running=max_running, draft_tokens=draft_tokens, chunk=1 if chunk is None else chunk
+        )
+        options = Options(threads, parse_size("weight_memory", weight_memory), kv_type, device=device)
         named = named_adapters(adapters)
         guesses = guess_source(speculation)
-        places = parse_stages(
-            stages, stage_token_file, adapters=named, control_vectors=control_vectors, cache_disk=cache_disk
-        )
+        alone = {"adapters": named, "control_vectors": control_vectors, "cache_disk": cache_disk, "device": device}
+        places = parse_stages(stages, stage_token_file, **alone)
         loaded = load_model(
             model,
             backend,
@@ -226,9 +227,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         before, norm = found
         weight = self._loaded[0].file.tensors[norm.weights[0].name].dequantize()
         values = self.driver.call(lambda engine: engine.hidden(ids, before))
-        mean_square = np.mean(values.astype(np.float64) ** 2, axis=-1, keepdims=True)
-        normed: npt.NDArray[np.float32] = values * (1.0 / np.sqrt(mean_square + norm.number("eps"))).astype(np.float32)
-        return normed * weight
+        return rms_normed(values, weight, norm.number("eps"))
 
     def score(self, prompt: Prompt) -> Score:
         """Log-probability of each token of a text, given those before it."""

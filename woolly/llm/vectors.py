@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from woolly.errors import RequestError
 
-__all__ = ["check_dimensions", "cut_vectors", "sigmoid", "softmax"]
+__all__ = ["check_dimensions", "cut_vectors", "rms_normed", "sigmoid", "softmax"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -32,6 +32,13 @@ def cut_vectors(rows: Float32, dimensions: int | None, normalize: bool) -> Float
     lengths = np.sqrt(np.sum(rows.astype(np.float64) ** 2, axis=-1, keepdims=True))
     out: Float32 = (rows / np.where(lengths == 0, 1.0, lengths)).astype(np.float32)
     return out
+
+
+def rms_normed(rows: Float32, weight: Float32, eps: float) -> Float32:
+    """Returns rows as the op rms_norm leaves them."""
+    mean_square = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
+    normed: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
+    return normed * weight
 
 
 def sigmoid(rows: Float32) -> Float32:

@@ -21,7 +21,7 @@ from woolly.machine.memory import available_memory
 from woolly.measure.bench import Bench, StepCost, Workload
 from woolly.measure.bounds import PARTS, TARGET, Bounds, target_bits
 from woolly.measure.diagnosis import Part, Run, Situation
-from woolly.measure.probe import Probe
+from woolly.measure.probe import GpuProbe, Probe
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.quantize.describe import describe_model, mean_bits
@@ -43,18 +43,20 @@ class Examination:
     bandwidth_gbs: float
     bandwidth_megabytes: int  # size of the buffer: the model's, or 1 GB
     main_type: str  # of most weights
-    rate_one: float  # multiply-adds per second of that type in the cache, for one row
+    rate_one: float  # multiply-adds per second of that type in the cache, for one row; 0: nothing bounds it
     rate_many: float  # and for many
     many: int
     float_rate: float  # of f32, for as many tokens
     situation: Situation
     identity: str = ""  # of the model's bits (llm/identity.py)
+    device: str = ""  # the GPU that computes; empty: the CPU
 
 
 def examine(
     model: str | os.PathLike[str],
     options: Options,
     *,
+    backend: str = "auto",
     n_prompt: int = 512,
     n_sequences: int = 8,
     depth: int | None = None,
@@ -75,7 +77,7 @@ def examine(
                 names=(),
             )
         progress("loading")
-        program = choose().compile(plan, file.tensors, options)
+        program = choose(backend).compile(plan, file.tensors, options)
         try:
             return _Examiner(file, program, options, n_prompt, n_sequences, depth, seconds, progress).run()
         finally:
@@ -98,12 +100,13 @@ class _Examiner:
     ) -> None:
         self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
         self.about, self.best_level = program.about, choose(program.about.backend).levels[0]
-        self.level = program.about.level or self.best_level
+        self.level = self.about.level or self.best_level
         self.n_prompt, self.n_sequences = n_prompt, n_sequences
         self.prompt_depth = depth or 0
         self.depth = n_prompt if depth is None else depth  # the answer follows its prompt
         self.kv_type = options.kv_type or "f16"
-        self.cores = default_threads()
+        # A GPU does without this machine's cores.
+        self.cores = self.about.threads if self.about.device else default_threads()
         self.waited = 0.0  # share of the threads' time that they waited for a core
         self.disk_bytes = 0.0
         self.cores_seconds: tuple[float, float] | None = None
@@ -116,7 +119,7 @@ class _Examiner:
         for work in works:
             self.progress(f"running {work.name}")
             costs.append(self._costs(bench, work))
-        available = available_memory()
+        available = available_memory() if self.about.memory is None else self.about.memory
         self.progress("measuring the machine")
         limits = Bounds(self._bandwidth(self.about.threads), self._probe(self.about.threads, self.level))
         changes = self._changes(limits, works)
@@ -151,13 +154,22 @@ class _Examiner:
         taken = time.perf_counter() - start
         if work.kind == "generation" and work.n_sequences == 1:
             self.disk_bytes = (disk_bytes() - disk) / (len(tried) * work.n_tokens)
-            if self.about.threads <= self.cores:
+            if self.about.threads <= self.cores and not self.about.device:
                 self.waited = min(0.9, (waited_seconds() - waited) / (taken * self.about.threads))
         tried.sort(key=lambda one: one[0])
-        return tried[len(tried) // 2]
+        seconds, costs = tried[len(tried) // 2]
+        return (seconds, costs) if not self.about.device else self._as_graphs(bench, work, costs)
+
+    def _as_graphs(self, bench: Bench, work: Workload, costs: list[StepCost]) -> tuple[float, list[StepCost]]:
+        """The costs as parts of a run that is not timed step by step, which a GPU does faster, as one graph."""
+        seconds = statistics.median(bench.run(work) for _ in range(3))
+        share = min(1.0, seconds / max(1e-9, sum(cost.seconds for cost in costs)))
+        return seconds, [replace(cost, seconds=share * cost.seconds) for cost in costs]
 
     def _bandwidth(self, threads: int) -> float:
         """Bytes per second, over a buffer of the weights' size: a small model may stay in the caches."""
+        if self.about.device_bandwidth is not None:
+            return self.about.device_bandwidth
         return statistics.median(measure_bandwidth(threads, self._megabytes) for _ in range(3)) * 1e9
 
     @property
@@ -182,8 +194,9 @@ class _Examiner:
             for w in step.matrices
         ]
 
-    def _probe(self, threads: int, level: str) -> Probe:
-        return Probe(threads, level, self.kv_type)
+    def _probe(self, threads: int, level: str, kv_type: str = "") -> Probe:
+        kind = GpuProbe if self.about.device else Probe
+        return kind(threads, level, kv_type or self.kv_type, self.about.backend, self.options.device)
 
     def _changes(self, present: Bounds, works: Sequence[Workload]) -> dict[str, Bounds]:
         """The bounds after each possible change."""
@@ -205,7 +218,7 @@ class _Examiner:
         if self._weight_bytes > min(_MOST_AGAIN, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)
-        program = choose().compile(self.program.plan, self.file.tensors, options)
+        program = choose(self.about.backend).compile(self.program.plan, self.file.tensors, options)
         try:
             bench = Bench(program, works[:2], quick_fill=True)
             bench.warm_up()
@@ -286,11 +299,12 @@ class _Examiner:
             bandwidth_gbs=machine.bandwidth / 1e9,
             bandwidth_megabytes=self._megabytes,
             main_type=type.name,
-            rate_one=machine.probe.linear_rate(type, columns, 1),
-            rate_many=machine.probe.linear_rate(type, columns, many),
+            rate_one=_known(machine.probe.linear_rate(type, columns, 1)),
+            rate_many=_known(machine.probe.linear_rate(type, columns, many)),
             many=many,
-            float_rate=machine.float_rate(many),
+            float_rate=_known(machine.float_rate(many)),
             situation=situation,
+            device=self.about.device,
         )
 
     def _kv_seconds(self, one: Run) -> dict[str, float]:
@@ -313,9 +327,14 @@ class _Examiner:
             if kv_type == "q8_0" and min(dims) % 32:
                 continue
             self.progress(f"measuring attention with {kv_type}")
-            probe = Probe(self.about.threads, self.level, kv_type)
+            probe = self._probe(self.about.threads, self.level, kv_type)
             found[kv_type] = probe.attention_seconds(layers, min(widths) // min(dims), self.depth)
         return found
+
+
+def _known(rate: float) -> float:
+    """A rate; 0 for one that nothing bounds."""
+    return rate if math.isfinite(rate) else 0.0
 
 
 @dataclass(frozen=True)

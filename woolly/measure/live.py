@@ -107,31 +107,37 @@ def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, 
         rows = sum(batch.n_rows for batch in _batches(test, program))
         last, n_compared = _slice(program, rows) if test != "rms_norm" else (None, 0)
         options = Options(threads=about.threads, max_rows=_PROMPT_ROWS)
+        # A GPU has one level of kernels, and no room for the weights once more.
+        levels = (about.level, backend.levels[-1]) if not about.device else (about.level,) if test == "rms_norm" else ()
         compiled = [
             # Weights are packed when a step first reads them, so only those of the steps that run are.
             _subject(backend.compile(plan, file.tensors, replace(options, level=level)), last, turn)
-            for level in (about.level, backend.levels[-1])
+            for level in levels
         ]
         try:
             served = compiled[0] if test == "rms_norm" else _subject(program, None, turn)
             for subject in (served, *compiled):
                 subject.seconds(test)  # packs weights and touches memory for the first time
             own = _repeat(lambda: served.seconds(test), iterations, begin + seconds / 2)
-            pairs = _repeat(lambda: [s.seconds(test) for s in compiled], iterations, begin + seconds)
+            pairs = (
+                _repeat(lambda: [s.seconds(test) for s in compiled], iterations, begin + seconds)
+                if len(compiled) == 2
+                else []
+            )
         finally:
             for subject in compiled:
                 subject.program.close()
-    fast, slow = (statistics.median(side) for side in zip(*pairs, strict=True))
+    fast, slow = (statistics.median(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
     return Benchmarked(
         test_type=test,
         seconds=tuple(own),
         n_tokens=rows * _repeats(test),
         level=about.level,
-        baseline=backend.levels[-1],
+        baseline=backend.levels[-1] if pairs else about.level,
         threads=about.threads,
         speedup=slow / fast if fast > 0 else 1.0,
         n_compared=len(pairs),
-        compared_layers=n_compared,
+        compared_layers=n_compared if pairs else 0,
         n_layers=program.plan.n_layers,
     )
 

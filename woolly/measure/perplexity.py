@@ -46,8 +46,17 @@ def mean_and_error(values: Float64) -> Estimate:
 class Scorer:
     """A model that scores given tokens, window by window."""
 
-    def __init__(self, model: str, ctx: int, *, threads: int | None, kv_type: str | None, backend: str) -> None:
-        options = Options(threads=threads, kv_type=kv_type)
+    def __init__(
+        self,
+        model: str,
+        ctx: int,
+        *,
+        threads: int | None,
+        kv_type: str | None,
+        backend: str,
+        device: str | None = None,
+    ) -> None:
+        options = Options(threads=threads, kv_type=kv_type, device=device)
         self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
         try:
             limit = context_limit(self.loaded.file, self.loaded.program.plan)

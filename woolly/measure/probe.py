@@ -6,6 +6,7 @@ the kernels that a model runs, at any level and row count, without code for any 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from woolly.plan import Paged, Plan, Tracer
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, Program, State, choose, pages_for
 
-__all__ = ["Probe", "cached_columns"]
+__all__ = ["GpuProbe", "Probe", "cached_columns"]
 
 # Weights per thread: half of a usual L2 cache, because inputs need some of it too.
 _BYTES_PER_THREAD = 512 << 10
@@ -30,6 +31,8 @@ _SHORT = 16  # below this many rows, start-up cost is significant and is subtrac
 # Minimum runs and seconds per step: longer than a time slice of another program.
 _REPETITIONS = 7
 _SECONDS = 0.03
+# Rows and columns of a GPU's matrix, and the fewest rows of a batch that its arithmetic could bound.
+_GPU_SIDE, _MANY_ROWS = 4096, 64
 
 
 def cached_columns(type: GGMLType, columns: int) -> int:
@@ -60,8 +63,11 @@ class _Blank:
 class Probe:
     """Measures single steps with `threads` threads at one level."""
 
-    def __init__(self, threads: int, level: str | None, kv_type: str = "f16") -> None:
-        self.threads, self.level, self.kv_type = threads, level, kv_type
+    def __init__(
+        self, threads: int, level: str | None, kv_type: str = "f16", backend: str = "cpu", device: str | None = None
+    ) -> None:
+        self.threads, self.level, self.kv_type, self.backend = threads, level, kv_type, backend
+        self.device = device
         self._rates: dict[tuple[GGMLType, int, int], float] = {}
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
@@ -133,7 +139,11 @@ class Probe:
     def _linear_seconds(
         self, type: GGMLType, columns: int, n_rows: int, panels: int, weight_memory: int | None = None
     ) -> float:
-        rows = PANEL_ROWS * self.threads * panels
+        return self._matrix_seconds(type, columns, PANEL_ROWS * self.threads * panels, n_rows, weight_memory)
+
+    def _matrix_seconds(
+        self, type: GGMLType, columns: int, rows: int, n_rows: int, weight_memory: int | None = None
+    ) -> float:
         tensors = {
             "x.weight": _Blank("x.weight", GGMLType.F32, (1, columns)),
             "w.weight": _Blank("w.weight", type, (rows, columns)),
@@ -151,11 +161,12 @@ class Probe:
         options = Options(
             threads=self.threads,
             level=self.level,
+            device=self.device,
             kv_type=self.kv_type,
             max_rows=max_rows,
             weight_memory=weight_memory,
         )
-        return choose().compile(plan, cast("Mapping[str, Tensor]", tensors), options)
+        return choose(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
 
     def _fastest(self, program: Program, batch: Batch, state: State, steps: list[int]) -> float:
         """Seconds of some steps in the fastest of several runs. The first run packs weights and does not count."""
@@ -167,3 +178,22 @@ class Probe:
             fastest = min(fastest, sum(times[i] for i in steps) / 1e9)
             n += 1
         return fastest
+
+
+class GpuProbe(Probe):
+    """Measures single steps of a GPU. Its cache holds a matrix that keeps all of it busy, if there are many rows."""
+
+    def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
+        """Multiply-adds per second of a linear for n rows at once; infinite for few, which memory alone bounds."""
+        if n_rows < _MANY_ROWS:
+            return math.inf
+        type = GGMLType.F16 if type is GGMLType.F32 else type  # attention multiplies halves
+        key = type, _GPU_SIDE, n_rows
+        if key not in self._rates:
+            seconds = self._matrix_seconds(type, _GPU_SIDE, _GPU_SIDE, n_rows)
+            self._rates[key] = n_rows * _GPU_SIDE * _GPU_SIDE / max(seconds, 1e-9)
+        return self._rates[key]
+
+    def packing_seconds(self, type: GGMLType, columns: int) -> float:
+        """None: a GPU has all weights prepared."""
+        return 0.0

@@ -43,6 +43,17 @@ class About:
     kv_type: str = "f32"  # of keys and values in the cache
     memory: int | None = None  # bytes that are left for a cache; None: what the system has
     shares: tuple[Share, ...] = ()  # of each device, if there are several
+    device: str = ""  # the name of the GPU; empty: the CPU
+    device_memory: int | None = None  # bytes of the GPU in all
+    device_bandwidth: float | None = None  # bytes per second of the GPU's memory, by its clock and its width
+
+    @property
+    def place(self) -> str:
+        """What computes, for people: the GPU and its generation, or the CPU with its kernels and threads."""
+        if self.device:
+            return f"{self.device}, {self.level}"
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        return f"CPU, {self.level or 'NumPy'}, {threads}"
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,10 @@ class Settings(Texts):
         None, "--control-vector-layer-range", "First and last layer that get a control vector, as START:END.", "all"
     )
     draft_max: int = _setting(8, "--draft-max --draft", "Most tokens to guess ahead.")
+    backend: str = _setting("auto", "--backend", "What computes: cuda, cpu, reference, or auto, the fastest there is.")
+    device: str | None = _setting(
+        None, "-dev --device", "cpu, cuda, or one of several GPUs: cuda:N, N from 0.", "auto; replicas take turns"
+    )
     optimized_inference: bool = _setting(
         True, "--use-optimized-inference/--no-optimized-inference", "Native kernels, or the reference backend."
     )

@@ -12,9 +12,10 @@ from woolly.mcp.config import read_config
 if TYPE_CHECKING:
     from woolly.serving.settings import Settings
 
-__all__ = ["check_settings", "has_replicas", "read_aliases"]
+__all__ = ["check_settings", "has_replicas", "is_reference", "read_aliases"]
 
 _CHOICES = {
+    "backend": ("auto", "cuda", "cpu", "reference"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "reasoning": ("auto", "on", "off"),
@@ -94,7 +95,8 @@ def check_settings(settings: Settings) -> None:
             field="chat_template_file",
             names=("chat_template", "chat_template_file"),
         )
-    if not settings.optimized_inference and (settings.cache_type_k or settings.cache_type_v) not in (None, "f32"):
+    _check_device(settings)
+    if is_reference(settings) and (settings.cache_type_k or settings.cache_type_v) not in (None, "f32"):
         raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
     # A proxy brings requests from elsewhere, and with one the Host header is not checked: any page could name itself.
     is_reached = not settings.is_local or bool(settings.trusted_proxies)
@@ -146,6 +148,24 @@ def check_settings(settings: Settings) -> None:
         if folder is not None and not folder.is_dir():
             raise RequestError(f"{name} is {folder}, which is no folder", field=name)
     settings.defaults()
+
+
+def is_reference(settings: Settings) -> bool:
+    """Whether the reference backend computes."""
+    return settings.backend == "reference" or not settings.optimized_inference
+
+
+def _check_device(settings: Settings) -> None:
+    from woolly.runtime import backend_for
+
+    if settings.backend in ("cuda", "cpu") and not settings.optimized_inference:
+        raise RequestError(
+            f"backend is {settings.backend}, but without optimized_inference the reference backend computes; leave one"
+            " of them out",
+            field="backend",
+            names=("backend", "optimized_inference"),
+        )
+    backend_for(settings.device, "reference" if is_reference(settings) else settings.backend)
 
 
 def has_replicas(settings: Settings) -> bool:

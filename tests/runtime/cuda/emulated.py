@@ -119,6 +119,7 @@ class EmulatedDevice:
     architecture = kernels_for = 80  # what every generation has
     n_processors = 4
     shared_bytes = 227 << 10
+    bandwidth = 1e9
 
     def __init__(self, *sources: Path) -> None:
         self._native = load(build(*sources))

@@ -4,7 +4,7 @@
 import ctypes
 from collections import Counter
 
-ATTRIBUTES = {75: 9, 76: 0, 16: 132, 97: 232448}
+ATTRIBUTES = {75: 9, 76: 0, 16: 132, 97: 232448, 36: 3_201_000, 37: 6144}
 TEXTS = {700: (b"CUDA_ERROR_ILLEGAL_ADDRESS", b"an illegal memory access was encountered")}
 
 

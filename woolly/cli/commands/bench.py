@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from woolly.cli.commands.bench_formats import FORMATS, Record, write
 from woolly.cli.parse.command import command
 from woolly.cli.parse.number_list import numbers
-from woolly.cli.parse.options import MODEL, complete_model, one_model
+from woolly.cli.parse.options import BACKEND, DEVICE, MODEL, complete_model, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import results
@@ -68,6 +68,8 @@ _BANDWIDTH_MEGABYTES = 1024
         metavar="LIST",
     ),
     Option("--kv-type -ctk --ctk", "Number type of the cache: f16, f32 or q8_0.", list, shown="f16", metavar="LIST"),
+    BACKEND,
+    DEVICE,
     Option("--repetitions --reps -r", "Repetitions of each test.", int, to="reps", default=5),
     Option("--output -o", f"One of: {', '.join(FORMATS)}.", shown="md, or table if that is too wide for the terminal"),
     Option("--json", "The same as -o json.", bool, to="as_json", default=False),
@@ -83,6 +85,8 @@ def bench(
     threads: tuple[str, ...],
     rows: tuple[str, ...],
     kv_type: tuple[str, ...],
+    backend: str | None,
+    device: str | None,
     reps: int,
     output: str | None,
     as_json: bool,
@@ -110,7 +114,7 @@ def bench(
     if reps < 1:
         raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
     works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
-    settings = _settings(threads, kv_type, rows)
+    settings = _settings(threads, kv_type, rows, device)
     most, least = max(work.n_sequences for work in works), min(options.rows() for options in settings)
     if most > least:
         raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
@@ -127,7 +131,7 @@ def bench(
             records = [
                 record
                 for i, (one, options) in enumerate(itertools.product(models, settings))
-                for record in _measure(one, works, options, reps, profile, i > 0, progress)
+                for record in _measure(one, works, backend or "auto", options, reps, profile, i > 0, progress)
             ]
         records = [replace(record, others_share=others.share) for record in records]
         progress("bandwidth")  # at the end, so that its buffer does not count as the model's memory
@@ -150,7 +154,9 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: S
     return works
 
 
-def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str]) -> list[Options]:
+def _settings(
+    threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str], device: str | None
+) -> list[Options]:
     """Every combination of settings; the model is loaded once for each."""
     from woolly.runtime import Options
 
@@ -158,7 +164,7 @@ def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[st
     sizes: list[int | None] = [*numbers("-ub", rows, 1)] if rows else [None]
     types = [part for text in kv_types for part in text.split(",")] or ["f16"]
     return [
-        Options(threads=count, kv_type=kv_type, max_rows=most)
+        Options(threads=count, kv_type=kv_type, max_rows=most, device=device)
         for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), sizes)
     ]
 
@@ -166,6 +172,7 @@ def _settings(threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[st
 def _measure(
     model: str,
     works: list[Workload],
+    backend: str,
     options: Options,
     reps: int,
     profile: bool,
@@ -181,7 +188,7 @@ def _measure(
     from woolly.measure.bench import Bench
     from woolly.models import trace
     from woolly.quantize.describe import describe_model
-    from woolly.runtime import choose
+    from woolly.runtime import backend_for, choose
     from woolly.tokens import Tokenizer
 
     path = resolve(model)
@@ -192,7 +199,7 @@ def _measure(
         plan = trace(file)
         _check_context(file, plan.architecture, works)
         Tokenizer.from_metadata(file.metadata)  # a part of every start
-        program = choose().compile(plan, file.tensors, options)
+        program = choose(backend_for(options.device, backend)).compile(plan, file.tensors, options)
         subject = Bench(program, works)
         subject.first_token()
         load_s = time.perf_counter() - start
@@ -200,6 +207,7 @@ def _measure(
         subject.warm_up()
         measured = subject.measure(reps, progress)
         peak = peak_mib() if has_peak else None
+        about = program.about
         when = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         return [
             Record(
@@ -207,14 +215,16 @@ def _measure(
                 model_type=describe_model(file),
                 model_size=sum(tensor.n_bytes for tensor in file.tensors.values()),
                 model_n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
-                level=program.about.level or program.about.backend,
-                threads=program.about.threads,
+                backend=about.backend,
+                device=about.device,
+                level=about.level or about.backend,
+                threads=about.threads,
                 n_ubatch=program.max_rows,
                 kv_type=options.kv_type or "f16",
                 test_time=when,
                 load_s=load_s,
                 peak_mib=peak,
-                bandwidth_gbs=0.0,
+                bandwidth_gbs=(about.device_bandwidth or 0.0) / 1e9,
                 measured=m,
                 profile=tuple(subject.profile(m.work)) if profile else None,
             )
@@ -223,13 +233,14 @@ def _measure(
 
 
 def _with_bandwidth(records: list[Record]) -> list[Record]:
+    """The records with what this machine's memory gives; those of a GPU have the bandwidth of its own."""
     from woolly._native import measure_bandwidth
 
     rates = {
         threads: statistics.median(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(3))
-        for threads in {record.threads for record in records}
+        for threads in {record.threads for record in records if not record.device}
     }
-    return [replace(record, bandwidth_gbs=rates[record.threads]) for record in records]
+    return [record if record.device else replace(record, bandwidth_gbs=rates[record.threads]) for record in records]
 
 
 def _check_context(file: GGUFFile, architecture: str, works: list[Workload]) -> None:

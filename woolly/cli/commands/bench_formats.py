@@ -40,6 +40,8 @@ class Record:
     model_type: str
     model_size: int  # bytes of all tensors
     model_n_params: int
+    backend: str
+    device: str  # the name of the GPU; empty: the CPU
     level: str
     threads: int
     n_ubatch: int
@@ -55,7 +57,7 @@ class Record:
     @property
     def share(self) -> float | None:
         """The part of the read bandwidth that was reached; None for a prompt, which it does not bound."""
-        if self.measured.work.kind == "prompt":
+        if self.measured.work.kind == "prompt" or not self.bandwidth_gbs:
             return None
         return self.measured.gb_per_second / self.bandwidth_gbs
 
@@ -73,7 +75,8 @@ class Record:
         share, first = self.share, self.first_token_s
         out: dict[str, Any] = {
             "engine": f"woolly {__version__}",
-            "backends": "CPU",
+            "backends": "CUDA" if self.device else "CPU",
+            "gpu_info": self.device,
             "level": self.level,
             "model_filename": self.model_filename,
             "model_type": self.model_type,
@@ -153,7 +156,7 @@ def _cells(record: Record) -> dict[str, str]:
         "model": record.model_type.replace("|", "/"),
         "size": _size(record.model_size),
         "params": _count(record.model_n_params),
-        "backend": f"{'CUDA' if record.level.startswith('sm_') else 'CPU'} {record.level}",
+        "backend": f"{'CUDA' if record.device else 'CPU'} {record.level}",
         "threads": str(record.threads),
         "type_k": record.kv_type,
         "n_ubatch": str(record.n_ubatch),
@@ -196,7 +199,9 @@ def _markdown(records: Sequence[Record]) -> str:
 
 def _facts(records: Sequence[Record]) -> list[str]:
     """Lines that hold for a whole setting."""
-    out = [f"t/s: median ± standard deviation of {counted(len(records[0].measured.seconds), 'repetition')}"]
+    devices = dict.fromkeys(record.device for record in records if record.device)
+    out = [f"on {' and '.join(devices)}"] if devices else []
+    out += [f"t/s: median ± standard deviation of {counted(len(records[0].measured.seconds), 'repetition')}"]
     settings: dict[tuple[str, int, int, str], list[Record]] = {}
     for record in records:
         key = (record.model_filename, record.threads, record.n_ubatch, record.kv_type)
@@ -208,7 +213,8 @@ def _facts(records: Sequence[Record]) -> list[str]:
         parts += [counted(one.threads, "thread")] if len(settings) > 1 else []
         name = f"{', '.join(parts)}: " if parts else ""
         peak = "" if one.peak_mib is None else f" peak memory {one.peak_mib:.0f} MiB,"
-        out.append(f"{name}load to first token {one.load_s:.2f} s,{peak} read bandwidth {one.bandwidth_gbs:.1f} GB/s")
+        whose = "the GPU's bandwidth" if one.device else "read bandwidth"
+        out.append(f"{name}load to first token {one.load_s:.2f} s,{peak} {whose} {one.bandwidth_gbs:,.1f} GB/s")
         first = [f"{r.first_token_s:.2f} s after {r.measured.work.name}" for r in same if r.first_token_s is not None]
         if first:
             out.append(f"{name}time to first token " + ", ".join(first))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import BACKEND, MODEL, NAMED, THREADS, model_and_text, one_model
+from woolly.cli.parse.options import BACKEND, DEVICE, MODEL, NAMED, THREADS, model_and_text, one_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import steps_bar, tell
@@ -41,6 +41,7 @@ _BLOCK = 256  # texts that are lost at most if the command is ended; large enoug
     Option("--ctx -c", "Most tokens of a text.", int, shown="the model's, at most 8192"),
     THREADS,
     BACKEND,
+    DEVICE,
 )
 def embed(
     model: str | None,
@@ -56,6 +57,7 @@ def embed(
     ctx: int | None,
     threads: int | None,
     backend: str | None,
+    device: str | None,
 ) -> None:
     """Make vectors of texts, for search, clustering and RAG."""
     if output is not None:
@@ -72,7 +74,7 @@ def embed(
     from woolly.llm import LLM
 
     options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}
-    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto") as llm:
+    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto", device=device) as llm:
         # One that fails stops the command before any work is done.
         n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
         if n_cut:

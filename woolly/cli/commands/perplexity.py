@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, KV_TYPE, MODEL, NAMED, THREADS, model_and_text
+from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, KV_TYPE, MODEL, NAMED, THREADS, model_and_text
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.progress import steps_bar
 from woolly.cli.terminal.sizes import counted, duration
@@ -42,7 +42,8 @@ __all__ = ["perplexity"]
     ),
     THREADS,
     KV_TYPE,
-    Option("--backend", "auto, cuda, cpu or reference.", default="auto"),
+    BACKEND,
+    DEVICE,
     AS_JSON,
 )
 def perplexity(
@@ -54,7 +55,8 @@ def perplexity(
     kl: str | None,
     threads: int | None,
     kv_type: str | None,
-    backend: str,
+    backend: str | None,
+    device: str | None,
     as_json: bool,
 ) -> None:
     """Measure perplexity as llama.cpp's tool does, so that figures can be compared; lower is better."""
@@ -65,7 +67,7 @@ def perplexity(
         "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
     )
     content = _read(text)
-    options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend}
+    options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend or "auto", "device": device}
     with Scorer(model, ctx, **options) as scorer:
         windows = windows_of(scorer.tokens_of(content), ctx, chunks)
         start = time.perf_counter()

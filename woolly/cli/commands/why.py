@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, KV_TYPE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
+from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, KV_TYPE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import results
@@ -36,6 +36,8 @@ _COLUMNS, _NAME, _CELL = 100, 12, 29
     THREADS,
     KV_TYPE,
     WEIGHT_MEMORY,
+    BACKEND,
+    DEVICE,
     Option("--plot", "Write a roofline plot (SVG) to this file.", Path, metavar="FILE"),
     AS_JSON,
 )
@@ -48,26 +50,29 @@ def why(
     threads: int | None,
     kv_type: str | None,
     weight_memory: str | None,
+    backend: str | None,
+    device: str | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
     """Say where the time goes, how close each step comes to this machine's limit, and the one thing to change.
 
     A step is bound by memory (its bytes at the measured read bandwidth) or by arithmetic (its products at the rate that
-    its kernels attain on weights in the cache), whichever takes longer.
+    its kernels attain on weights in the cache), whichever takes longer. On a GPU, the bandwidth is what its memory's
+    clock and width give, and steps of few rows are held against that alone.
     """
     # Imported late, so that --help answers at once.
     from rich.console import Console
     from rich.live import Live
 
     from woolly.measure.examination import examine
-    from woolly.runtime import Options, parse_size
+    from woolly.runtime import Options, backend_for, parse_size
 
     model = one_model("why", model, named)
     for option, value, least in (("-p", prompt, 2), ("-b", batch, 1), ("-d", depth or 0, 0)):
         if value < least:
             raise UsageError(f"{option} is {value}, but at least {least} was expected")
-    options = Options(threads=threads, kv_type=kv_type, weight_memory=parse_size("weight_memory", weight_memory))
+    options = Options(threads, parse_size("weight_memory", weight_memory), kv_type, device=device)
     if batch > options.rows():
         raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run at once")
     if plot is not None and not plot.parent.is_dir():
@@ -79,6 +84,7 @@ def why(
         found = examine(
             model,
             options,
+            backend=backend_for(device, backend or "auto"),
             n_prompt=prompt,
             n_sequences=batch,
             depth=depth,
@@ -99,10 +105,7 @@ def _screen(found: Examination, width: int) -> list[str]:
     advice = advise(s)
     head = [
         f"{found.model}, {s.token_bytes / 1e6:.0f} MB of weights read per token, cache {s.kv_type}",
-        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
-        f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
-        f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"
-        f" ({counted(found.many, 'row')}), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",
+        *_machine(found),
         f"identity    {found.identity}: equal on every machine that gives the same answers, bit for bit",
     ]
     lines = [part for line in head for part in _wrapped(line, width, "", " " * _NAME if line in head[2:] else "")]
@@ -121,6 +124,23 @@ def _screen(found: Examination, width: int) -> list[str]:
         for other in others:
             lines += _wrapped(f"{other.do} ({other.gain:.2f}x): {other.why}", width)
     return [line.rstrip() for line in lines]
+
+
+def _machine(found: Examination) -> list[str]:
+    """What computes, and its limits."""
+    s, rows = found.situation, counted(found.many, "row")
+    if found.device:
+        return [
+            f"{found.device}, kernels {s.level}, on a machine with {found.cpu}",
+            f"memory      {found.bandwidth_gbs:,.1f} GB/s, by its clock and width",
+            f"arithmetic  {found.main_type} {found.rate_many / 1e9:,.1f} billion products/s ({rows}), in its cache",
+        ]
+    return [
+        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level}",
+        f"memory      {found.bandwidth_gbs:.1f} GB/s, read over {found.bandwidth_megabytes} MB",
+        f"arithmetic  {found.main_type} {found.rate_one / 1e9:.1f} (1 row) and {found.rate_many / 1e9:.1f}"
+        f" ({rows}), f32 {found.float_rate / 1e9:.1f} billion products/s, in the cache",
+    ]
 
 
 def _block(titled: list[tuple[str, Run]]) -> list[str]:
@@ -175,14 +195,12 @@ def _plot(found: Examination) -> str:
         for part in run.parts
         if part.macs and part.n_bytes
     ]
-    roofs = [
-        Roof(f"{found.main_type}, {found.many} rows: {found.rate_many / 1e9:.0f}", found.rate_many / 1e9),
-        Roof(f"{found.main_type}, 1 row: {found.rate_one / 1e9:.0f}", found.rate_one / 1e9),
-        Roof(f"f32: {found.float_rate / 1e9:.0f}", found.float_rate / 1e9),
-    ]
+    roofs = [Roof(f"{found.main_type}, {found.many} rows: {found.rate_many / 1e9:.0f}", found.rate_many / 1e9)]
+    if not found.device:
+        roofs.append(Roof(f"{found.main_type}, 1 row: {found.rate_one / 1e9:.0f}", found.rate_one / 1e9))
+        roofs.append(Roof(f"f32: {found.float_rate / 1e9:.0f}", found.float_rate / 1e9))
     notes = [
-        f"{found.cpu}, {s.threads} of {counted(s.cores, 'core')}, kernels {s.level};"
-        " roofs: kernels on weights in the cache",
+        f"{_machine(found)[0]}; roofs: kernels on weights in the cache",
         f"What would help most: {advice.do}" + (f" ({advice.gain:.2f}x)" if advice.gain > 1 else ""),
     ]
     series = [f"{run.name}: {run.rate:.1f} tokens/s" for run in runs]

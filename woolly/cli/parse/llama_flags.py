@@ -81,7 +81,8 @@ _ROWS = (
     # No GPU: every layer runs on the CPU, which changes no answer.
     _harmless("-ngl --gpu-layers --n-gpu-layers", _NO_GPU, done="0 auto"),
     _harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _NO_GPU, done="0 auto"),
-    _harmless("-dev --device -devd --device-draft --spec-draft-device", _NO_GPU, done="none"),
+    _F("-dev --device", reason="`woolly run`, `woolly chat` and `woolly serve` take it", done="none auto cpu"),
+    _harmless("-devd --device-draft --spec-draft-device", "a draft is computed where its model is", done="none"),
     _harmless("-sm --split-mode", _NO_GPU, done="none"),
     _harmless("-ts --tensor-split -mg --main-gpu -ot --override-tensor -ncmoe --n-cpu-moe", _NO_GPU),
     _harmless("-fit --fit", _NO_GPU, done="off"),

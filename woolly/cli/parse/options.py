@@ -16,6 +16,7 @@ from woolly.store import CATALOGUE, DEFAULT_MODEL, Purpose, known_names, list_mo
 __all__ = [
     "AS_JSON",
     "BACKEND",
+    "DEVICE",
     "ENGINE",
     "KV_TYPE",
     "MAX_TOKENS",
@@ -69,6 +70,7 @@ THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
 KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
 WEIGHT_MEMORY = Option("--weight-memory", "Most memory for prepared weights, such as 600MB.", shown="no limit")
 BACKEND = Option("--backend", "auto, cuda, cpu or reference.", shown="auto")
+DEVICE = Option("--device -dev", "cpu, cuda, or one of several GPUs: cuda:N, N from 0.", shown="auto")
 
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +93,7 @@ ENGINE = Bundle(
         KV_TYPE,
         WEIGHT_MEMORY,
         BACKEND,
+        DEVICE,
         Option("--lora", "LoRA adapter for the model, in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
         Option("--lora-scaled", "The same with how much it counts; may be repeated.", list, metavar="FILE:SCALE"),
         Option(

@@ -15,13 +15,14 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.libcuda import Driver
 
-__all__ = ["MAJOR", "MINOR", "OLDEST", "Context"]
+__all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "memory_bandwidth"]
 
 # The oldest generation with the tensor-core instructions of the kernels.
 OLDEST = 80
 
 # Numbers of the driver's enumerations.
 MAJOR, MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
+_MEMORY_CLOCK, _MEMORY_WIDTH = 36, 37
 _DYNAMIC_SHARED_BYTES = 8
 # Beyond this a kernel has to be asked first.
 _PLAIN_SHARED = 48 << 10
@@ -64,6 +65,7 @@ class Context:
             )
         self.n_processors = driver.attribute(_PROCESSORS, self.number)
         self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
+        self.bandwidth = memory_bandwidth(driver, self.number)
         target = archive.target(self.architecture, driver.version)
         self.images = archive.images(target)
         self.kernels_for = int(target.partition("_")[2].rstrip("a"))
@@ -155,6 +157,12 @@ class Context:
             driver.result("cuDevicePrimaryCtxReset_v2", self.number)
         self._all.discard(self)
         driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
+
+
+def memory_bandwidth(driver: Driver, number: int) -> float | None:
+    """Bytes per second of a GPU's memory, of two bits per tick and line; None if the driver does not say."""
+    kilohertz, bits = driver.attribute(_MEMORY_CLOCK, number), driver.attribute(_MEMORY_WIDTH, number)
+    return 2 * 1000.0 * kilohertz * bits / 8 if kilohertz > 0 and bits > 0 else None
 
 
 def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, place: int) -> None:

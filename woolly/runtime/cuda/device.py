@@ -47,6 +47,10 @@ class Device(Protocol):
     def shared_bytes(self) -> int:
         """Most shared memory that a block may ask for."""
 
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second that its memory gives at most; None if that is unknown."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and bytes in all."""
 

@@ -77,6 +77,11 @@ class CudaDevice:
         """Most shared memory that a block may ask for."""
         return self._shared.shared_bytes
 
+    @property
+    def bandwidth(self) -> float | None:
+        """Bytes per second that its memory gives at most; None if the driver does not say."""
+        return self._shared.bandwidth
+
     def memory(self) -> tuple[int, int]:
         """Bytes that are free, and bytes in all."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -258,8 +258,18 @@ class CudaProgram:
                 " which keeps all or none; leave it out, or use backend='cpu'",
                 field="weight_memory",
             )
-        left = max(0, device.memory()[0] - RESERVE)
-        self.about = About("cuda", level, options.threads or 1, self._core.arena_bytes, self._core.kv_type, left)
+        free, total = device.memory()
+        self.about = About(
+            "cuda",
+            level,
+            options.threads or 1,
+            self._core.arena_bytes,
+            self._core.kv_type,
+            memory=max(0, free - RESERVE),
+            device=device.name,
+            device_memory=total,
+            device_bandwidth=device.bandwidth,
+        )
         self.draft = None if plan.draft is None or draft is None else CudaDraft(self._core, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CudaState:

@@ -209,4 +209,5 @@ def _about(abouts: Sequence[About], plans: Sequence[Plan]) -> About:
         threads=max(about.threads for about in abouts),
         arena_bytes=sum(about.arena_bytes for about in abouts),
         memory=int(min(rooms)) if rooms else None,
+        device=" and ".join(dict.fromkeys(about.device for about in abouts if about.device)),
     )

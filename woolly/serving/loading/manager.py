@@ -153,7 +153,8 @@ class ModelManager:
         """Gives up a model whose device has failed, and loads it again once, in the background."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
             self.faults.note(slot.info.name, slot.llm.driver.fault)
-            settings = slot.settings
+            # Not auto: a server that lost its GPU would go on at the speed of the CPU, and with other bits.
+            settings = replace(slot.settings, backend=slot.llm.engine.program.about.backend)
             self.discard(slot)
             start_task(self._load_again(slot, settings))
 

@@ -22,8 +22,8 @@ __all__ = ["configured", "examine", "open_model", "options_for"]
 
 # Settings that a client may choose for a model. Not its template, which would speak for all other clients.
 _OF_A_MODEL = (
-    "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v", "kv_tokens",
-    "weight_memory",
+    "backend", "device", "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v",
+    "kv_tokens", "weight_memory",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def examine(path: Path, options: ModelOptions) -> Estimate:
     """
     if options.chat_template is not None:
         ChatTemplate(options.chat_template)
-    Options(options.threads, parse_size("weight_memory", options.weight_memory), options.kv_type)
+    Options(options.threads, parse_size("weight_memory", options.weight_memory), options.kv_type, device=options.device)
     return estimate(path, options)
 
 

@@ -17,6 +17,7 @@ class ModelOptions:
     """The keyword arguments of `LLM`, with its names and defaults."""
 
     backend: str = "auto"
+    device: str | None = None
     threads: int | None = None
     ctx: int | None = None
     kv_tokens: int | None = None
@@ -43,7 +44,8 @@ class ModelOptions:
         layers = settings.control_vector_layer_range
         sizes = [size for size in (settings.batch_size, settings.ubatch_size) if size is not None]
         return cls(
-            backend="auto" if settings.optimized_inference else "reference",
+            backend=settings.backend if settings.optimized_inference else "reference",
+            device=settings.device,
             threads=settings.threads,
             ctx=settings.request_ctx,
             kv_tokens=settings.kv_tokens,

@@ -12,6 +12,7 @@ from woolly.llm import LLM
 from woolly.machine.memory import available_memory, peak_mib
 from woolly.runtime import PAGE_SIZE
 from woolly.serving.settings import Settings
+from woolly.serving.settings_checks import is_reference
 
 __all__ = ["Bandwidth", "engine_figures", "memory_mb", "optimizations"]
 
@@ -89,7 +90,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
 
 def optimizations(llm: LLM | None, settings: Settings) -> list[str]:
     """What speeds the served model up, by name."""
-    if not settings.optimized_inference:
+    if is_reference(settings):
         return ["continuous_batching", "prefix_cache"]
     names = ["continuous_batching", "prefix_cache", "fused_plan", "packed_weights", "static_arena"]
     if llm is not None and (level := llm.engine.program.about.level) is not None:
