@@ -145,3 +145,45 @@ def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
             params = SamplingParams(seed=1, top_k=0, min_p=0.0, top_p=float(min(p, 0.99)), temperature=5.0)
             assert taken(params, [head_of(row, 256)] * 3) == taken(params, [row] * 3)
     assert TopP(0.5, 0)._of_head(head_of(row, 256)) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"top_k": 1},
+        {"top_p": 1.0},
+        {"min_p": 0.0},
+        {"top_k": 200, "top_p": 0.5, "min_p": 0.3, "min_keep": 9},
+        {"top_p": 0.0, "min_keep": 3},
+        {"top_p": 1.0, "min_p": 1.0, "temperature": 30.0},
+        {"temperature": 1e-38},
+        {"top_k": 5000},
+    ],
+    ids=str,
+)
+def test_the_usual_chain_takes_what_its_steps_take(given):
+    params = SamplingParams(seed=5, **given)
+    usual, steps = Sampler(params), Sampler(params)
+    assert usual._chain._usual is not None
+    steps._chain._usual = None
+    for spread in (0.1, 1.0, 4.0):
+        for row in rows(spread):
+            assert usual.next(row) == steps.next(row)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"temperature": 0},
+        {"top_k": 0},
+        {"xtc_probability": 0.5},
+        {"dynatemp_range": 0.5},
+        {"repeat_penalty": 1.1},
+        {"samplers": ("top_k", "temperature", "min_p", "top_p")},
+        {"logprobs": 1, "post_sampling_probs": True},
+    ],
+    ids=str,
+)
+def test_other_chains_are_walked_step_by_step(given):
+    assert Sampler(SamplingParams(seed=5, **given))._chain._usual is None

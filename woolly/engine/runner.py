@@ -90,6 +90,8 @@ class Runner:
         self.state = state
         self._check_file = check_file
         self._draft = draft
+        self._ranks = program if isinstance(program, Ranks) else None
+        self._n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
         self._computing: tuple[Request, ...] = ()  # in the run under way
         self._is_aborted = False
 
@@ -117,14 +119,13 @@ class Runner:
 
     def _rows(self, work: Sequence[Work], batch: Batch, first: int) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
-        program = self.program
         n_head = max((item.request.sampler.n_head for item in work if item.is_complete), default=0)
-        if n_head == 0 or not isinstance(program, Ranks):
+        if n_head == 0 or self._ranks is None:
             return WholeRows(self.compute(batch, first))
         self._check()
-        ranking = program.rank(batch, self.state, n_head, first)
+        ranking = self._ranks.rank(batch, self.state, n_head, first)
         self._check()
-        return RankedRows(ranking, program.plan.values[program.plan.steps[-1].outputs[-1]].width)
+        return RankedRows(ranking, self._n_vocab)
 
     def compute(self, batch: Batch, first: int = 0, last: int | None = None) -> Float32:
         """The value of the last of some steps, as `Program.run` gives it."""

@@ -9,6 +9,7 @@ from woolly.sampling.choosers import Draw, Greedy, Mirostat
 from woolly.sampling.head import MOST_HEAD
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import Context, Step, find_sampler
+from woolly.sampling.usual import UsualChain
 
 __all__ = ["Chain"]
 
@@ -23,6 +24,7 @@ class Chain:
     def __init__(self, params: SamplingParams, context: Context) -> None:
         self.steps: list[Step] = []
         self.chooser: _Chooser = Greedy()
+        self._usual: UsualChain | None = None
         for name in ("temperature",) if params.mirostat else params.samplers:
             if name == "temperature" and params.temperature <= 0.0 and params.dynatemp_range == 0.0:
                 while self.steps and getattr(self.steps[-1], "keeps_likeliest", False):
@@ -34,6 +36,8 @@ class Chain:
             self.chooser = Mirostat(params.mirostat, params.mirostat_tau, params.mirostat_eta, context.seed)
         else:
             self.chooser = Draw(context.seed)
+            if not params.post_sampling_probs:  # which reads what the steps leave
+                self._usual = UsualChain.of(self.steps, self.chooser)
 
     @property
     def is_greedy(self) -> bool:
@@ -55,6 +59,8 @@ class Chain:
 
     def choose(self, candidates: Candidates) -> int:
         """Runs the samplers, and takes a token."""
+        if self._usual is not None:
+            return self._usual.choose(candidates)
         for step in self.steps:
             step.apply(candidates)
         return self.chooser.choose(candidates)

@@ -16,7 +16,7 @@ Float32 = npt.NDArray[np.float32]
 MOST_HEAD = 256
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Head:
     """Tokens and logits, the largest first, equal ones by id; and what is known of all others."""
 

@@ -14,11 +14,11 @@ class Draw:
     """Takes the first candidate at which the sum of the weights reaches u times their total."""
 
     def __init__(self, seed: int) -> None:
-        self._random = MersenneTwister(seed)
+        self.random = MersenneTwister(seed)
 
     def choose(self, candidates: Candidates) -> int:
         """Uses exactly one u per token, even if only one candidate is left."""
-        return candidates.id(first_possible(candidates, candidates.draw(self._random.uniform64())))
+        return candidates.id(first_possible(candidates, candidates.draw(self.random.uniform64())))
 
 
 def first_possible(candidates: Candidates, place: int) -> int:

@@ -25,8 +25,8 @@ class MinP:
     n_head = MOST_HEAD
 
     def __init__(self, p: float, min_keep: int) -> None:
-        self._log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))
-        self._min_keep = min_keep
+        self.log_p = np.float32(math.log(max(np.float32(p), np.float32(1e-45))))
+        self.min_keep = min_keep
 
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> MinP | None:
@@ -36,14 +36,14 @@ class MinP:
     def apply(self, candidates: Candidates) -> None:
         """Leaves the order as it is, unless min_keep asks for more than pass."""
         place = candidates.peak()
-        least = candidates.logits[place] + self._log_p
+        least = candidates.logits[place] + self.log_p
         keep = candidates.logits >= least
         n = int(np.count_nonzero(keep))
-        if candidates.head is not None and n >= self._min_keep:
+        if candidates.head is not None and n >= self.min_keep:
             if len(keep) < candidates.n_vocab and candidates.head.logits[-1] >= least:
                 raise ShortHeadError
             candidates.keep_in_order(n)
-        elif candidates.sorted or n < self._min_keep:
-            candidates.keep_largest(max(n, self._min_keep))
+        elif candidates.sorted or n < self.min_keep:
+            candidates.keep_largest(max(n, self.min_keep))
         elif n < len(candidates):
             candidates.take(np.flatnonzero(keep))

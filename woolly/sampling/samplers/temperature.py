@@ -21,9 +21,14 @@ class Temperature:
     """Divides the logits by the temperature, or by one that follows the entropy of the candidates."""
 
     def __init__(self, temperature: float, spread: float, exponent: float) -> None:
-        self._temperature = np.float32(temperature)
+        self.temperature = np.float32(temperature)
         self._spread = np.float32(spread)
         self._exponent = float(np.float32(exponent))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it does not follow the entropy, and is one."""
+        return bool(self._spread <= 0.0 and self.temperature > 0.0)
 
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> Temperature:
@@ -34,7 +39,7 @@ class Temperature:
     def apply(self, candidates: Candidates) -> None:
         """With a spread, sorts first."""
         if self._spread <= 0.0:
-            self._divide(candidates, self._temperature)
+            self._divide(candidates, self.temperature)
         elif len(candidates) > 1:
             self._divide(candidates, self._follow_entropy(candidates))
 
@@ -45,8 +50,8 @@ class Temperature:
         entropy = np.cumsum(-p * log32(p))[-1]
         highest = np.float32(-math.log(np.float32(1.0) / np.float32(len(candidates))))
         share = np.float32(math.pow(max(entropy / highest, 0.0), self._exponent))
-        coolest = np.maximum(np.float32(0.0), self._temperature - self._spread)
-        warmest = self._temperature + self._spread
+        coolest = np.maximum(np.float32(0.0), self.temperature - self._spread)
+        warmest = self.temperature + self._spread
         followed: np.float32 = coolest + (warmest - coolest) * share
         return followed
 

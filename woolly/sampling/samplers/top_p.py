@@ -29,8 +29,8 @@ class TopP:
     n_head = MOST_HEAD
 
     def __init__(self, p: float, min_keep: int) -> None:
-        self._p = np.float32(p)
-        self._min_keep = min_keep
+        self.p = np.float32(p)
+        self.min_keep = min_keep
 
     @classmethod
     def make(cls, params: SamplingParams, context: Context) -> TopP | None:
@@ -55,7 +55,7 @@ class TopP:
             weigh(head, float(head[0]), weights)
             weights /= total
             reached = np.cumsum(weights)
-            if n == whole or (reached[-1] >= self._p and self._min_keep <= n):
+            if n == whole or (reached[-1] >= self.p and self.min_keep <= n):
                 break
         candidates.take(places[: self._head(reached)])
         candidates.sorted = True
@@ -79,4 +79,4 @@ class TopP:
         return least
 
     def _head(self, reached: npt.NDArray[np.float32]) -> int:
-        return max(int(np.searchsorted(reached, self._p, side="left")) + 1, self._min_keep)
+        return max(int(np.searchsorted(reached, self.p, side="left")) + 1, self.min_keep)
