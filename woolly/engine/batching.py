@@ -77,16 +77,19 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
     positions: list[int] = []
     offsets = [0]
     outputs: list[int] = []
+    pages: list[Int32] = []
     for item in work:
-        request = item.request
-        tokens += request.context[item.first : request.n_computed + item.n_tokens]
+        request, first, begin = item.request, item.first, len(tokens)
+        tokens += request.context[first : request.n_computed + item.n_tokens]
         tokens += item.drafts
-        positions += range(item.first, item.first + item.n_rows)
-        offsets.append(len(tokens))
-        outputs += range(len(tokens) - item.n_outputs, len(tokens))
-    table = np.full((len(work), max(len(item.request.pages) for item in work)), -1, np.int32)
-    for row, item in zip(table, work, strict=True):
-        row[: len(item.request.pages)] = item.request.page_row
+        end = len(tokens)
+        positions += range(first, first + end - begin)
+        offsets.append(end)
+        outputs += range(end - item.n_outputs, end)
+        pages.append(request.page_row)
+    table = np.full((len(work), max(map(len, pages))), -1, np.int32)
+    for i, row in enumerate(pages):
+        table[i, : len(row)] = row
     batch = Batch(
         tokens=np.array(tokens, np.int32),
         positions=np.array(positions, np.int32),

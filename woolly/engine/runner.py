@@ -67,12 +67,11 @@ class RankedRows:
 
     def take(self, first: int, last: int) -> list[Row]:
         """Heads."""
-        return [self._head(i) for i in range(first, last)]
-
-    def _head(self, i: int) -> Head:
-        ranking = self._ranking
-        ids, logits = ranking.ids[i], ranking.logits[i]
-        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._row, i))
+        ids, logits = self._ranking.ids, self._ranking.logits
+        return [
+            Head(ids[i], logits[i], self._n_vocab, self._sums[i], self._is_sound[i], partial(self._row, i))
+            for i in range(first, last)
+        ]
 
     def _row(self, i: int) -> Float32:
         row: Float32 = self._ranking.rows(i, i + 1)[0]

@@ -23,6 +23,7 @@ class Sight:
     def __init__(self, pools: Sequence[WindowPool | None]) -> None:
         """One pool for each of `Plan.windows`; None if all pages have room there."""
         self.pools = pools
+        self._is_bounded = any(pool is not None for pool in pools)  # if not, every row sees all pages
         self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page, and the one after the last
 
     def start(self, request: Request) -> None:
@@ -31,6 +32,8 @@ class Sight:
 
     def prepare(self, work: Sequence[Work]) -> None:
         """Holds what the rows of a step see and write; all of them give back first what they do not see."""
+        if not self._is_bounded:
+            return
         for item in work:
             self._leave(item.request, item.request.pages, item.first, item.request.marks)
         for item in work:
@@ -42,6 +45,8 @@ class Sight:
         A request that waits for its next step thus holds its window, however many rows its last step had. Pages after
         its computed tokens go as well, unless it is not decided whether the drafts in them are accepted.
         """
+        if not self._is_bounded:
+            return
         self._leave(request, request.pages, first, request.marks)
         if is_decided:
             held, n_pages = self._held[request], pages_for(request.n_computed)
@@ -63,7 +68,7 @@ class Sight:
 
     def tables(self, pages: Int32) -> Int32 | None:
         """The page table of each window for that of all tokens; None if they are the same."""
-        if all(pool is None for pool in self.pools):
+        if not self._is_bounded:
             return None
         return np.stack([pages if pool is None else pool.batch_table(pages) for pool in self.pools])
 
