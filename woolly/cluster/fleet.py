@@ -201,6 +201,8 @@ class Fleet:
         options = dict(self._opening["options"])
         if member.seat.threads is not None:
             options["threads"] = member.seat.threads
+        if member.seat.device is not None:
+            options["device"] = member.seat.device
         opening = {**self._opening, "options": options, "cpus": member.seat.cpus, "stall": self._stall}
         started.link.end_without(2 * self._stall)  # one that opens its model is not asked for signs of life
         started.link.send(opening)

@@ -49,7 +49,7 @@ class Place:
         state = "gone" if member is None else member.state
         told: dict[str, Any] = {"replica": self.seat.name, "state": state, "open": 0}
         if member is not None and member.hello:
-            told |= {name: member.hello[name] for name in ("pid", "host", "version", "level", "threads")}
+            told |= {name: member.hello[name] for name in ("pid", "host", "version", "device", "level", "threads")}
             told |= {
                 "open": len(member.flights),
                 "seconds": round(now - member.since, 3),

@@ -277,6 +277,7 @@ def _ready(llm: LLM) -> dict[str, Any]:
         "n_pages": llm.engine.scheduler.pages.n_pages,
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "device": about.device or "CPU",
         "level": about.level,
         "threads": about.threads,
         "time": time.time(),

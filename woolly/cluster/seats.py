@@ -31,11 +31,14 @@ class Started(ABC):
 class Seat(ABC):
     """A place for one replica."""
 
-    def __init__(self, name: str, threads: int | None = None, cpus: Sequence[int] = ()) -> None:
-        """`threads` and `cpus` are what the replica computes with; none: as the model's options say, all of them."""
+    def __init__(
+        self, name: str, threads: int | None = None, cpus: Sequence[int] = (), device: str | None = None
+    ) -> None:
+        """`threads`, `cpus` and `device` are what the replica computes with; none: as the model's options say."""
         self.name = name
         self.threads = threads
         self.cpus = tuple(cpus)
+        self.device = device
 
     @property
     def can_update(self) -> bool:
@@ -115,8 +118,13 @@ class AddressSeat(Seat):
         return _Connection(Link(connection))
 
 
-def local_seats(n: int, threads: int | None, nodes: Sequence[Sequence[int]] = ()) -> list[Seat]:
-    """Returns seats for n processes of this machine; `nodes` are the CPUs of its NUMA nodes, to pin each to one."""
+def local_seats(
+    n: int, threads: int | None, nodes: Sequence[Sequence[int]] = (), devices: Sequence[str] = ()
+) -> list[Seat]:
+    """Returns seats for n processes of this machine; `nodes` are the CPUs of its NUMA nodes, to pin each to one.
+
+    They take the `devices` in turn.
+    """
     from woolly.machine.cores import default_threads
 
     seats: list[Seat] = []
@@ -124,5 +132,6 @@ def local_seats(n: int, threads: int | None, nodes: Sequence[Sequence[int]] = ()
         cpus = tuple(nodes[i % len(nodes)]) if nodes else ()
         n_sharing = sum(1 for j in range(n) if j % len(nodes) == i % len(nodes)) if nodes else n
         n_cores = min(len(cpus), default_threads()) if cpus else default_threads()
-        seats.append(ProcessSeat(str(i), threads or max(1, n_cores // n_sharing), cpus))
+        device = devices[i % len(devices)] if devices else None
+        seats.append(ProcessSeat(str(i), threads or max(1, n_cores // n_sharing), cpus, device))
     return seats

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.machine.nodes import numa_nodes
+from woolly.runtime import count_gpus
 from woolly.serving import lifecycle
 from woolly.serving.answers.admission import Admission
 from woolly.serving.loading.manager import ModelManager
@@ -53,7 +54,8 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         return FleetLLM(path, options, seats_of(settings), **limits)
 
     models.open_model = open_model
-    models.n_copies = settings.replicas if settings.ray is None else 0
+    # Those of one machine's memory, or of one GPU's: replicas take the GPUs in turn.
+    models.n_copies = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
     n_running = settings.parallel * (settings.replicas + len(settings.join))
     app.state.generator.admission = Admission(n_running, settings.max_queue)
     app.state.health.details = lambda: {"replicas": [_told(name, one) for name, one in _replicas(models)]}
@@ -70,8 +72,18 @@ def seats_of(settings: Settings) -> list[Seat]:
 
         here = ray_seats(settings.ray, settings.replicas, settings.threads)
     else:
-        here = local_seats(settings.replicas, settings.threads, numa_nodes() if settings.pin else [])
+        nodes = numa_nodes() if settings.pin else []
+        here = local_seats(settings.replicas, settings.threads, nodes, _devices(settings))
     return [*here, *(AddressSeat(address, settings.secret or "") for address in settings.join)]
+
+
+def _devices(settings: Settings) -> list[str]:
+    """Returns the GPUs that replicas of this machine take in turn; none if there is at most one, or one is named."""
+    is_open = settings.device is None or settings.device.strip().lower() == "auto"
+    if not is_open or settings.backend not in ("auto", "cuda") or not settings.optimized_inference:
+        return []
+    n = count_gpus()
+    return [f"cuda:{i}" for i in range(n)] if n > 1 else []
 
 
 def update(models: ModelManager) -> None:

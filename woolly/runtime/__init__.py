@@ -3,6 +3,7 @@
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose, plan_placement
+from woolly.runtime.cuda.gpus import Gpu, count_gpus, find_gpu
 from woolly.runtime.devices import backend_for, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "CancelledRun",
     "DraftProgram",
+    "Gpu",
     "LostState",
     "Options",
     "Placement",
@@ -36,6 +38,8 @@ __all__ = [
     "WeightStats",
     "backend_for",
     "choose",
+    "count_gpus",
+    "find_gpu",
     "pages_for",
     "parse_devices",
     "parse_layers",

@@ -10,7 +10,7 @@ from native.cuda.compile import archive
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda import driver as module
-from woolly.runtime.cuda import libcuda
+from woolly.runtime.cuda import gpus, libcuda
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import open_device
@@ -255,3 +255,21 @@ def test_a_damaged_archive_is_named(data, tmp_path):
 def test_a_build_without_kernels_says_why(tmp_path):
     with pytest.raises(DeviceError, match="this build of Woolly has no CUDA kernels"):
         Archive(tmp_path / "none.bin")
+
+
+def test_a_gpu_is_looked_at_without_a_program(device, library, kernels, monkeypatch):
+    monkeypatch.setattr(gpus, "open_driver", lambda: Driver(library))
+    monkeypatch.setattr(module, "open_driver", lambda: Driver(library))
+    found = gpus.find_gpu()
+    assert (found.name, found.level, found.free, found.total) == ("NVIDIA Fake", "sm_90", 1 << 30, 2 << 30)
+    assert found.bandwidth == pytest.approx(2 * 3.201e9 * 6144 / 8)
+    before = library.calls["cuCtxSetCurrent"]
+    device.memory()  # its context is not that of the thread any more
+    assert library.calls["cuCtxSetCurrent"] == before + 1
+    assert gpus.count_gpus() == 1
+    with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU$"):
+        gpus.find_gpu(1)
+    library.n_devices = 0
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        gpus.find_gpu()
+    assert gpus.count_gpus() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
     from woolly import _native
+    from woolly.cli.commands.show_gpu import find_card, on_card
     from woolly.engine import default_ctx, load_draft
     from woolly.machine.memory import available_memory
     from woolly.models import trace
@@ -96,9 +97,12 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
     weights = sum(n_bytes.values())
     memory: dict[str, Any]
     drafts: dict[str, str] = {}
+    gpu: dict[str, Any] = {}
     try:
         plan = trace(file)
-        ctx = default_ctx(file, plan, ctx)
+        card, reason = find_card()
+        left = None if card is None else max(0, card.usable - weights)
+        ctx = default_ctx(file, plan, ctx, memory=left)
         # Packed weights are as large as the file's.
         own = load_draft(file, plan, ctx, None)
         parts = (plan,) if own is None else (plan, own)
@@ -106,6 +110,7 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         total, available = weights + cache, available_memory()
         memory = {"ctx": ctx, "weights": weights, "kv_cache": cache, "total": total, "available": available}
         memory["fits"] = total <= available
+        gpu = {"unused": reason} if card is None else on_card(card, file, replace(plan, draft=own), ctx)
         drafts = {} if own is None else {"drafts": "mtp"}
     except RequestError:
         raise
@@ -121,13 +126,14 @@ def _facts(file: GGUFFile, ctx: int | None, tensors: bool) -> dict[str, Any]:
         "tensors": {name: {"count": count[name], "bytes": n_bytes[name]} for name, _ in n_bytes.most_common()},
         "memory": memory,
         **drafts,
-        **({"speed": _speed(file)} if "total" in memory else {}),
+        **({"gpu": gpu} if gpu else {}),
+        **({"speed": _speed(file, gpu)} if "total" in memory else {}),
         **({"tensor_list": {_printable(name): entry for name, entry in listed.items()}} if tensors else {}),
     }
 
 
-def _speed(file: GGUFFile) -> dict[str, Any]:
-    """The speed that this machine's memory allows: every token reads the weights that compute it."""
+def _speed(file: GGUFFile, gpu: dict[str, Any]) -> dict[str, Any]:
+    """The speed that memory allows, the GPU's too: every token reads the weights that compute it."""
     from woolly._native import measure_bandwidth
     from woolly.machine.cores import default_threads
 
@@ -139,10 +145,15 @@ def _speed(file: GGUFFile) -> dict[str, Any]:
     threads = default_threads()
     with Others() as others:
         bandwidth = max(measure_bandwidth(threads, _BANDWIDTH_MEGABYTES) for _ in range(2))
+    # What a GPU has is read there, the rest here, one after the other.
+    on_cpu = gpu["cpu_bytes_per_token"] if gpu.get("bandwidth_gbs") else per_token
+    seconds = min(on_cpu, per_token) / (bandwidth * 1e9)
+    if gpu.get("bandwidth_gbs"):
+        seconds += max(0.0, per_token - on_cpu) / (gpu["bandwidth_gbs"] * 1e9)
     return {
         "bytes_per_token": round(per_token),
         "bandwidth_gbs": round(bandwidth, 1),
-        "most_tokens_per_second": round(bandwidth * 1e9 / max(per_token, 1), 1),
+        "most_tokens_per_second": round(1 / max(seconds, 1e-12), 1),
         "threads": threads,
         "others_share": others.share,
     }
@@ -174,6 +185,8 @@ def _printable(text: str) -> str:
 
 def _print(facts: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from woolly.cli.commands.show_gpu import told_of_card
 
     console = results()
     console.print(f"{_printable(facts['path'])}  (GGUF v{facts['version']}, {size(facts['file_bytes'])})")
@@ -210,13 +223,18 @@ def _print(facts: dict[str, Any]) -> None:
             f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
             f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])})"
         )
+        gpu, speed = facts["gpu"], facts["speed"]
         verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"
+        if gpu.get("fits"):
+            verdict = "fits the GPU"
         console.print(f"here  {verdict}; {size(memory['available'])} are available")
-        speed = facts["speed"]
+        console.print(f"gpu  {told_of_card(gpu)}")
+        given = f"memory gave {speed['bandwidth_gbs']:.1f} GB/s to {counted(speed['threads'], 'thread')} just now"
+        if gpu.get("bandwidth_gbs") and gpu["weights"]:
+            given = f"the GPU's memory gives {gpu['bandwidth_gbs']:,.0f} GB/s" + ("" if gpu["fits"] else f", {given}")
         console.print(
             f"speed  at most {speed['most_tokens_per_second']:.1f} tokens/s for one answer: each token reads"
-            f" {size(speed['bytes_per_token'])}, and memory gave {speed['bandwidth_gbs']:.1f} GB/s"
-            f" to {counted(speed['threads'], 'thread')} just now"
+            f" {size(speed['bytes_per_token'])}, and {given}"
         )
         if speed["others_share"] is not None and speed["others_share"] >= NOTABLE:
             console.print(

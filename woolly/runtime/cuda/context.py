@@ -15,7 +15,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.libcuda import Driver
 
-__all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "memory_bandwidth"]
+__all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "check_number", "forget_current", "memory_bandwidth"]
 
 # The oldest generation with the tensor-core instructions of the kernels.
 OLDEST = 80
@@ -46,12 +46,7 @@ class Context:
 
     def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
         self.driver = driver
-        n_devices = driver.n_devices()
-        if not 0 <= index < n_devices:
-            raise RequestError(
-                f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
-                field="device",
-            )
+        check_number(index, driver.n_devices())
         number = ctypes.c_int()
         driver.call("cuDeviceGet", ctypes.byref(number), index)
         self.number = number.value
@@ -157,6 +152,20 @@ class Context:
             driver.result("cuDevicePrimaryCtxReset_v2", self.number)
         self._all.discard(self)
         driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
+
+
+def check_number(index: int, n_devices: int) -> None:
+    """RequestError if there is no GPU of that number."""
+    if not 0 <= index < n_devices:
+        raise RequestError(
+            f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}",
+            field="device",
+        )
+
+
+def forget_current() -> None:
+    """Has the calling thread enter a context anew, after it used the driver without one of these."""
+    _current.serial = None
 
 
 def memory_bandwidth(driver: Driver, number: int) -> float | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
-from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context
+from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 
@@ -269,8 +269,10 @@ class CudaDevice:
 def find_level(index: int = 0) -> str:
     """The level of a GPU, such as sm_90, without opening it. DeviceError if there is none that can be used."""
     driver = open_driver()
-    if index >= driver.n_devices():
-        raise DeviceError("no NVIDIA GPU was found; use backend='cpu'", code="no_driver")
+    n_devices = driver.n_devices()
+    if n_devices == 0:
+        raise DeviceError("no NVIDIA GPU was found", code="no_driver", remedy="use backend='cpu'")
+    check_number(index, n_devices)
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
     if architecture < OLDEST:
         raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")

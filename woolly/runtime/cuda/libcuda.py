@@ -130,7 +130,7 @@ class Driver:
         if code == _OUT_OF_MEMORY:
             return RequestError("the GPU has too little free memory", code="device_memory")
         if code in _NO_DEVICE:
-            return DeviceError("no NVIDIA GPU was found; use backend='cpu'", code="no_driver")
+            return DeviceError("no NVIDIA GPU was found", code="no_driver", remedy="use backend='cpu'")
         described = self._text("cuGetErrorString", code)
         return DeviceError(
             f"the GPU failed: {described} ({self._text('cuGetErrorName', code)} from {name})", code="lost"
@@ -173,7 +173,8 @@ def open_driver() -> Driver:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
         raise DeviceError(
-            f"this machine has no NVIDIA driver ({_LIBRARY} was not found); install one, or use backend='cpu'",
+            f"this machine has no NVIDIA driver ({_LIBRARY} was not found)",
             code="no_driver",
+            remedy="install one, or use backend='cpu'",
         ) from None
     return Driver(library)

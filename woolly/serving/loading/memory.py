@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from woolly import _native
 from woolly.engine import load_draft, possible_ctx
+from woolly.errors import DeviceError
 from woolly.gguf import open_gguf
 from woolly.llm.speculation import own_draft
 from woolly.machine.memory import available_memory
 from woolly.models import trace
-from woolly.runtime import parse_size
+from woolly.runtime import Gpu, backend_for, find_gpu, parse_devices, parse_size
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.options import ModelOptions
 
@@ -28,15 +29,22 @@ class Estimate:
     weights: int
     cache: int
     n_ctx: int
+    gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
+    may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
 
     @property
     def total(self) -> int:
         """Returns the sum, with an allowance for working memory."""
-        return self.weights + self.cache + _WORKING
+        return self.weights + self.cache + (0 if self.gpus else _WORKING)
 
     def times(self, n: int) -> Estimate:
         """Returns what n processes keep."""
-        return Estimate(n * self.weights, n * self.cache, self.n_ctx)
+        return replace(self, weights=n * self.weights, cache=n * self.cache)
+
+    def shares_memory(self, other: Estimate) -> bool:
+        """Whether the memory of one is that of the other."""
+        numbers = {gpu.number for gpu in self.gpus}
+        return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or self.may_split
 
 
 def estimate(path: Path, options: ModelOptions) -> Estimate:
@@ -48,12 +56,17 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
         if options.backend == "reference":
             kind = "f32"
             weights = 4 * sum(tensor.n_elements for tensor in file.tensors.values())
-        n_ctx = possible_ctx(file, plan, options.ctx, kind)
+        gpus = () if options.stages else _gpus(options)
+        left = max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None
+        n_ctx = possible_ctx(file, plan, options.ctx, kind, left)
         if options.stages:  # they have both
             return Estimate(0, 0, n_ctx)
         own = load_draft(file, plan, options.ctx, own_draft(options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
+        is_cuda = backend_for(options.device, options.backend) == "cuda"
         return Estimate(
+            gpus=gpus,
+            may_split=bool(gpus) and not is_cuda,
             weights=weights if budget is None else min(weights, budget),
             cache=int(
                 sum(
@@ -66,16 +79,36 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
         )
 
 
+def _gpus(options: ModelOptions) -> tuple[Gpu, ...]:
+    """Returns the GPUs that a model would be opened on, with their free memory."""
+    backend = backend_for(options.device, options.backend)
+    if backend not in ("auto", "cuda"):
+        return ()
+    try:
+        return tuple(find_gpu(number) for number in dict.fromkeys(parse_devices(options.device)))
+    except DeviceError:
+        if backend == "cuda":
+            raise
+        return ()  # the CPU has it, then
+
+
 def check_memory(name: str, needed: Estimate, freed: int = 0) -> None:
-    """ApiError 503 if the available memory, with `freed` bytes of models that leave, cannot hold the model."""
-    available = available_memory() + freed
+    """ApiError 503 if the available memory, with `freed` bytes of models that leave, cannot hold the model.
+
+    That of GPUs, if they have the model: what they cannot hold may go to the system's only if nobody insists on them.
+    """
+    available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
+    if needed.may_split:
+        available += available_memory()
     if needed.total <= available:
         return
+    where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""
+    where += " and here" * needed.may_split
     raise ApiError(
         503,
         "insufficient_memory",
         f"{name} takes about {_gb(needed.total)} ({_gb(needed.weights)} of weights, {_gb(needed.cache)} of cache for"
-        f" {needed.n_ctx} tokens), but {_gb(available)} are available",
+        f" {needed.n_ctx} tokens), but {_gb(available)} are available{where}",
         suggestion="unload another model, lower ctx_size or weight_memory, or choose a smaller model",
     )
 

@@ -27,10 +27,10 @@ def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> l
     alike = [other for other in ready if other.info.kind == slot.info.kind]
     too_many = alike[: max(0, len(alike) + 1 - models_max)]
     leaving += too_many
-    staying = [other for other in ready if other not in too_many]
+    staying = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
     while True:
         try:
-            check_memory(slot.info.name, slot.needs, sum(other.n_bytes for other in leaving))
+            check_memory(slot.info.name, slot.needs, _freed(slot.needs, leaving))
             return leaving
         except ApiError:
             # Idle models may leave too, but no answer is cut off for lack of memory.
@@ -41,5 +41,15 @@ def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> l
 
 def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded]) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
-    freed = (other.n_bytes for other in others if other is slot or other.state == "unloading" or other.is_idle)
-    check_memory(slot.info.name, needs, sum(freed))
+    leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
+    check_memory(slot.info.name, needs, _freed(needs, leaving))
+
+
+def _freed(needs: Estimate, leaving: Sequence[Loaded]) -> int:
+    """Returns the bytes that models leave in the memory that is needed."""
+    return sum(other.n_bytes for other in leaving if _helps(needs, other))
+
+
+def _helps(needs: Estimate, other: Loaded) -> bool:
+    """Whether a model holds memory of the kind that is needed: a GPU's, or the system's."""
+    return other.needs is None or needs.shares_memory(other.needs)

@@ -1,0 +1,71 @@
+"""A model on a GPU counts against the memory of that GPU, not against the system's."""
+
+import pytest
+
+from woolly.errors import DeviceError
+from woolly.runtime import Gpu
+from woolly.serving.errors import ApiError
+from woolly.serving.loading import memory, room
+from woolly.serving.loading.library import Library
+from woolly.serving.loading.loaded import Loaded
+from woolly.serving.loading.memory import Estimate, check_memory, estimate
+from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings import Settings
+
+GB = 10**9
+GPUS = [Gpu(number, "NVIDIA Fake", "sm_90", free, 80 * GB, 3e12) for number, free in enumerate((20 * GB, 40 * GB))]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two GPUs, and a system with next to no memory."""
+    monkeypatch.setattr(memory, "find_gpu", lambda number: GPUS[number])
+    monkeypatch.setattr(memory, "available_memory", lambda: GB)
+
+
+def needs(gpus, n_bytes, **more):
+    return Estimate(n_bytes, 0, 512, tuple(gpus), **more)
+
+
+def test_the_estimate_names_the_gpu_that_would_have_the_model(folder, machine):
+    for options, gpus, may_split in (
+        (ModelOptions(ctx=64), GPUS[:1], True),
+        (ModelOptions(ctx=64, backend="cuda"), GPUS[:1], False),
+        (ModelOptions(ctx=64, device="cuda:1"), GPUS[1:], False),
+        (ModelOptions(ctx=64, device="cuda:0,1"), GPUS, False),
+        (ModelOptions(ctx=64, backend="cpu"), [], False),
+    ):
+        found = estimate(folder / "one.gguf", options)
+        assert (list(found.gpus), found.may_split) == (gpus, may_split)
+
+
+def test_without_a_gpu_the_system_has_the_model_unless_someone_insists(folder, monkeypatch):
+    def none(number):
+        raise DeviceError("no NVIDIA GPU was found", code="no_driver")
+
+    monkeypatch.setattr(memory, "find_gpu", none)
+    assert estimate(folder / "one.gguf", ModelOptions(ctx=64)).gpus == ()
+    with pytest.raises(DeviceError, match="no NVIDIA GPU"):
+        estimate(folder / "one.gguf", ModelOptions(ctx=64, device="cuda"))
+
+
+def test_what_a_gpu_cannot_hold_is_refused_with_its_name(machine):
+    check_memory("one", needs(GPUS[:1], 19 * GB))
+    with pytest.raises(ApiError, match=r"takes about 25\.00 GB .*, but 19\.46 GB are available on NVIDIA Fake$") as no:
+        check_memory("one", needs(GPUS[:1], 25 * GB))
+    assert (no.value.status, no.value.code) == (503, "insufficient_memory")
+    check_memory("one", needs(GPUS, 50 * GB))
+    check_memory("one", needs(GPUS[:1], 20 * GB, may_split=True))  # the system has the rest
+    with pytest.raises(ApiError, match=r"but 20\.46 GB are available on NVIDIA Fake and here$"):
+        check_memory("one", needs(GPUS[:1], 25 * GB, may_split=True))
+
+
+def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
+    info = Library(folder).find("one")
+    on_first, on_second, on_cpu = (
+        Loaded(info, Settings(), "ready", needs=needs(gpus, 15 * GB)) for gpus in (GPUS[:1], GPUS[1:], [])
+    )
+    wanted = Loaded(info, Settings(), needs=needs(GPUS[:1], 30 * GB))
+    assert room.choose_leaving(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
+    with pytest.raises(ApiError, match="available on NVIDIA Fake"):
+        room.choose_leaving(wanted, [on_second, on_cpu], models_max=4)

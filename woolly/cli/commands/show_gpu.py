@@ -1,0 +1,53 @@
+"""What a GPU of this machine would have of a model, for `woolly show`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from woolly.cli.terminal.sizes import size
+from woolly.errors import DeviceError, WoollyError
+from woolly.gguf import GGUFFile
+from woolly.plan import Plan
+from woolly.runtime import Gpu, Options, find_gpu, plan_placement
+
+__all__ = ["find_card", "on_card", "told_of_card"]
+
+
+def find_card() -> tuple[Gpu | None, str]:
+    """The GPU that `auto` takes; None and the reason if there is none."""
+    try:
+        return find_gpu(), ""
+    except DeviceError as error:
+        return None, error.fault
+
+
+def on_card(card: Gpu, file: GGUFFile, plan: Plan, ctx: int) -> dict[str, Any]:
+    """What is known of the GPU, and what it would have of the model with a cache of `ctx` tokens."""
+    facts: dict[str, Any] = {
+        "name": card.name,
+        "level": card.level,
+        "free": card.free,
+        "total": card.total,
+        "bandwidth_gbs": None if card.bandwidth is None else round(card.bandwidth / 1e9, 1),
+    }
+    try:
+        placement = plan_placement(plan, file.tensors, Options(cache_tokens=ctx))
+    except WoollyError as error:
+        return {**facts, "bandwidth_gbs": None, "unused": str(error)}
+    on_gpu = [share for share in placement.shares if share.device != "cpu"]
+    return {
+        **facts,
+        "fits": placement.is_whole,
+        "placement": str(placement),
+        "weights": sum(share.weights for share in on_gpu),
+        "kv_cache": sum(share.cache for share in on_gpu),
+        "cpu_bytes_per_token": placement.cpu_bytes,
+    }
+
+
+def told_of_card(gpu: dict[str, Any]) -> str:
+    """One line about the GPU, or about why there is none."""
+    if "name" not in gpu:
+        return f"none: {gpu['unused']}"
+    name = f"{gpu['name']}, {gpu['level']}, {size(gpu['free'])} of {size(gpu['total'])} free"
+    return f"{name}; not used: {gpu['unused']}" if "unused" in gpu else f"{name}; {gpu['placement']}"

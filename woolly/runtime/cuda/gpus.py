@@ -1,0 +1,56 @@
+"""Gpus: what GPUs this machine has, without a program on them."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.cuda.context import forget_current, memory_bandwidth
+from woolly.runtime.cuda.driver import find_level
+from woolly.runtime.cuda.libcuda import open_driver
+from woolly.runtime.cuda.measure import RESERVE
+
+__all__ = ["Gpu", "count_gpus", "find_gpu"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that programs can run on."""
+
+    number: int
+    name: str
+    level: str  # its generation, such as sm_90
+    free: int  # bytes
+    total: int
+    bandwidth: float | None  # bytes per second, by its memory's clock and width
+
+    @property
+    def usable(self) -> int:
+        """Bytes for weights and cache: a program keeps some for itself."""
+        return max(0, self.free - RESERVE)
+
+
+def find_gpu(number: int = 0) -> Gpu:
+    """The GPU of that number. DeviceError if there is none that can be used."""
+    level, driver = find_level(number), open_driver()
+    context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    # Memory can only be asked for in a context; if a program has one, it is that.
+    driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    try:
+        driver.call("cuCtxSetCurrent", context)
+        driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    finally:
+        driver.result("cuCtxSetCurrent", None)
+        forget_current()
+        driver.result("cuDevicePrimaryCtxRelease_v2", number)
+    return Gpu(number, driver.device_name(number), level, free.value, total.value, memory_bandwidth(driver, number))
+
+
+def count_gpus() -> int:
+    """GPUs that the process may use; 0 if the first of them cannot be used."""
+    try:
+        find_level()
+        return open_driver().n_devices()
+    except (DeviceError, RequestError):
+        return 0
