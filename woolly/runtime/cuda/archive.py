@@ -43,7 +43,7 @@ class Archive:
         if not path.exists():
             raise DeviceError(
                 "this build of Woolly has no CUDA kernels, for NVRTC was not there when it was built;"
-                " install a wheel for Linux, or use backend='cpu'",
+                " `pip install .` in a clone on Linux fetches it; or use backend='cpu'",
                 code="no_kernels",
             )
         data = path.read_bytes()
