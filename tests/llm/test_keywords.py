@@ -108,6 +108,8 @@ def test_a_list_of_conversations_gives_a_list_of_answers(llm):
     assert [len(one.token_ids) for one in short] == [6, 2]
     with pytest.raises(TemplateError, match="conversation 1: message 1 needs a 'role'"):
         llm.chat([HI, [{"content": "x"}]])
+    with pytest.raises(TemplateError, match="conversation 1: message 1 of role 'user' needs a 'content'"):
+        llm.chat([HI, [{"role": "user"}]])
     with pytest.raises(RequestError, match="conversation 0: the prompt"):
         llm.chat(["x" * 500, HI])
     with pytest.raises(RequestError, match="one at a time can be streamed"):

@@ -88,8 +88,11 @@ class Message:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Returns the messages of mappings; TemplateError if one of them has no role."""
+    """Returns the messages of mappings; TemplateError if one of them has no role, or says nothing at all."""
     check_messages(messages)
+    for number, message in enumerate(messages, 1):
+        if message["role"] in ("system", "user") and message.get("content") is None:
+            raise TemplateError(f"message {number} of role {message['role']!r} needs a 'content'")
     return tuple(Message.of(message) for message in messages)
 
 

@@ -220,7 +220,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
             "invalid_request",
             "a JSON object was expected as the body",
         )
-    message = first["msg"][:1].lower() + first["msg"][1:]
+    message = first["msg"][:1].lower() + first["msg"][1:].replace(" after validation", "")
     return ApiError(400, "invalid_request", f"{place or 'the body'}: {message}", param=place or None)
 
 

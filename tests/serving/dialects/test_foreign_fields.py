@@ -113,6 +113,8 @@ def test_nothing_is_asked_for_by_nothing(client, value):
 def test_a_missing_field_is_named_before_an_unknown_one(client):
     error = client.post(CHAT, json={"prompt": "hi", "zzz": 1}).json()["error"]
     assert error["param"] == "messages" and "required" in error["message"]
+    error = client.post(CHAT, json={"messages": []}).json()["error"]
+    assert error["message"] == "messages: list should have at least 1 item, not 0"
 
 
 def test_a_socket_says_what_it_ignored(client):
