@@ -11,7 +11,8 @@ some, mapped files included. The read bandwidth of the machine is taken once per
 
 Tests are named by --tests: prefill, decode, batch, depth, first-token, load, memory, or single ones such as pp512,
 tg64, tg64x8 (8 sequences at once), pp512@d4096 (after 4096 cached tokens). Woolly's kernel level is the best of the
-machine, or what WOOLLY_ISA says. The peer is any environment that has llama-cpp-python built for this machine:
+machine, or what WOOLLY_ISA says; --backend cuda measures both on the GPU, where peak memory is that of the host and
+the bandwidth what the GPU's clock and bus allow. The peer is any environment that has llama-cpp-python built for this machine:
 CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python.
 """
 
@@ -63,6 +64,7 @@ class Versus:
             options.tests, options.prompt, options.generate, options.batch, options.depth, limit
         )
         self.load_arguments = {"model": str(options.model), "threads": options.threads, "ctx": 256, "sequences": 1}
+        self.load_arguments["backend"] = options.backend
         self.memory_figures = [Figure("prompt", min(512, limit // 2)), Figure("generate", min(16, limit // 2))]
         self.best: dict[Figure, Setting] = {}
         self.n_bytes: dict[str, int] = {}
@@ -74,6 +76,7 @@ class Versus:
         with start_peer(self.options.peer_python) as peer, start_ours() as ours:
             versions = {"Woolly": ours.ask("about"), "llama-cpp-python": peer.ask("about")}
             rates = self.rates(peer, ours)
+        versions["Woolly"]["system"] = self.system
         starts = self.starts() if self.start_tests else []
         return {
             "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -98,14 +101,15 @@ class Versus:
         values: dict[Figure, tuple[list[float], list[float]]] = {figure: ([], []) for figure in self.figures}
         self.say("loading")
         peer.ask("load", **self.load_arguments, **Setting("on", True).arguments)
-        ours.ask("load", **self.load_arguments)
+        loaded = ours.ask("load", **self.load_arguments)
+        self.system, bandwidth = loaded["system"], loaded["bandwidth_gbs"]
         for figure in self.figures:
             self.say(f"{figure.name}: llama.cpp's best setting")
             self.best[figure] = self.best_setting(peer, figure)
             answer = figure.ask(ours, None, self.pause, -1)  # the first time does not count
             self.n_bytes[figure.name] = answer.get("n_bytes", 0)
         for turn in range(self.options.rounds):
-            self.bandwidths.append(measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
+            self.bandwidths.append(bandwidth or measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
             for figure, (mine, others) in values.items():
                 self.say(f"{figure.name}: round {turn + 1} of {self.options.rounds}")
                 asked = [(mine, ours, None), (others, peer, self.best[figure])]
@@ -198,6 +202,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--peer-python", help="Python of an environment that has llama-cpp-python (this one)")
     p.add_argument("--tests", type=lambda t: t.split(","), default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
     p.add_argument("--quick", action="store_true", help="fewer and shorter tests, 3 rounds, for a first look")
+    p.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="of both engines (cpu)")
     p.add_argument("--threads", "-t", type=positive, default=default_threads(), help="of both engines (all cores)")
     p.add_argument("--rounds", "-r", type=positive, help="rounds of each figure (5; 3 with --quick)")
     p.add_argument("--load-rounds", type=positive, help="rounds of fresh processes (3; 1 with --quick)")

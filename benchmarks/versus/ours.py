@@ -11,7 +11,6 @@ from woolly.engine import Engine
 from woolly.engine.load import context_limit, load_model
 from woolly.measure.bench import Bench, Workload
 from woolly.runtime import Options
-from woolly.runtime.cpu import kernel_level
 from woolly.sampling import SamplingParams
 
 
@@ -23,17 +22,22 @@ class Ours:
         self.engine: Engine | None = None
 
     def about(self) -> dict[str, Any]:
-        """Version and kernels of the engine."""
-        return {"version": woolly.__version__, "system": f"kernels {kernel_level()}"}
+        """Version of the engine."""
+        return {"version": woolly.__version__}
 
-    def load(self, model: str, threads: int, ctx: int, sequences: int) -> dict[str, Any]:
+    def load(self, model: str, threads: int, ctx: int, sequences: int, backend: str = "cpu") -> dict[str, Any]:
         """Opens the model, its tokenizer included as with the peer, and computes one token."""
         start = time.perf_counter()
-        self.model = load_model(model, "cpu", Options(threads=threads))
+        self.model = load_model(model, backend, Options(threads=threads))
         # The cache has as many tokens as the peer's.
         Bench(self.model.program, [Workload("generation", -(-ctx // sequences), sequences)]).first_token()
         seconds = time.perf_counter() - start
-        return {"seconds": seconds, "limit": context_limit(self.model.file, self.model.program.plan)}
+        about = self.model.program.about
+        return {
+            "seconds": seconds,
+            "system": about.place,
+            "bandwidth_gbs": None if about.device_bandwidth is None else about.device_bandwidth / 1e9,
+        }
 
     def prompt(self, n: int, depth: int = 0) -> dict[str, Any]:
         """Seconds for a prompt of n tokens."""

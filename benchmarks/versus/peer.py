@@ -50,15 +50,25 @@ class Peer:
         return {"version": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode().strip()}
 
     def load(
-        self, model: str, threads: int, ctx: int, sequences: int, flash: str, unified: bool, ubatch: int = 512
+        self,
+        model: str,
+        threads: int,
+        ctx: int,
+        sequences: int,
+        flash: str,
+        unified: bool,
+        ubatch: int = 512,
+        backend: str = "cpu",
     ) -> dict[str, Any]:
-        """Opens the model and computes one token."""
+        """Opens the model and computes one token. Any other backend than "cpu" is the GPU that it was built for."""
         llama_cpp.llama_backend_init()
         self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(self._quiet, None)
         self.threads, self.ctx = threads, ctx
         start = time.perf_counter()
-        self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
+        settings = llama_cpp.llama_model_default_params()
+        settings.n_gpu_layers = 0 if backend == "cpu" else 999
+        self.model = llama_cpp.llama_model_load_from_file(model.encode(), settings)
         if not self.model:
             raise RuntimeError(f"{model} cannot be loaded")
         context = self.context(Key(ctx, sequences, 0, flash, unified, ubatch))
