@@ -12,8 +12,8 @@ some, mapped files included. The read bandwidth of the machine is taken once per
 Tests are named by --tests: prefill, decode, batch, depth, first-token, load, memory, or single ones such as pp512,
 tg64, tg64x8 (8 sequences at once), pp512@d4096 (after 4096 cached tokens). Woolly's kernel level is the best of the
 machine, or what WOOLLY_ISA says; --backend cuda measures both on the GPU, where peak memory is that of the host and
-the bandwidth what the GPU's clock and bus allow. The peer is any environment that has llama-cpp-python built for this machine:
-CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python.
+the bandwidth what the GPU's clock and bus allow. The peer is any environment that has llama-cpp-python built for this
+machine: CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python.
 """
 
 from __future__ import annotations

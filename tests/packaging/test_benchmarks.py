@@ -62,7 +62,7 @@ def test_our_server_answers_line_by_line_and_survives_a_wrong_request(tiny_model
     with servers.start_ours() as ours:
         loaded = ours.ask("load", model=str(tiny_model), threads=1, ctx=64, sequences=2)
         assert loaded["seconds"] > 0
-        assert loaded["limit"] == 512
+        assert loaded["system"].startswith("CPU, ") and loaded["bandwidth_gbs"] is None
         with pytest.raises(servers.ServerError, match="Woolly: "):
             ours.ask("fly")
         assert ours.ask("prompt", n=8)["seconds"] > 0
@@ -159,7 +159,7 @@ def test_who_goes_first_alternates_from_round_to_round(monkeypatch, tiny_model):
     def server(name):
         def ask(do, **_):
             asked.append((name, do))
-            return {"seconds": 1.0, "mib": 1.0}
+            return {"seconds": 1.0, "mib": 1.0, "system": "CPU", "bandwidth_gbs": None}
 
         return contextlib.nullcontext(SimpleNamespace(ask=ask))
 
@@ -187,7 +187,7 @@ llama_log_callback = lambda f: f
 def llama_print_system_info(): return b"CPU : FAKE = 1 | "
 def llama_backend_init(): pass
 def llama_log_set(*_): pass
-def llama_model_default_params(): return None
+def llama_model_default_params(): return types.SimpleNamespace()
 def llama_model_load_from_file(path, params): return "model"
 def llama_model_get_vocab(model): return "vocabulary"
 def llama_context_default_params(): return types.SimpleNamespace()
