@@ -67,7 +67,9 @@ __device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bo
 
 // The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
 // load 128 columns before they wait for the first.
-__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
+template <class Place>  // of a column
+__device__ __forceinline__ float load_query(const Attend& a, const Query& one, int columns, int lane,
+                                            const Place& place) {
     const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
     const bool is_one = one.range.first <= one.range.last, are_pairs = a.k_dim % 2 == 0;
     const float temper = is_one ? tempered(a, one.row) : 0.f;
@@ -101,10 +103,14 @@ __device__ __forceinline__ float load_query(const Attend& a, const Query& one, u
         for (int i = 0; i < 8; i++) {
             const int c = base + 2 * (lane + 8 * i);
             if (c < columns)
-                *reinterpret_cast<u32*>(to + 2 * c) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
+                *reinterpret_cast<u32*>(place(c)) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
         }
     }
     return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
+}
+
+__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
+    return load_query(a, one, columns, lane, [&](int c) { return to + 2 * c; });
 }
 
 // A score, or NOTHING where the query does not see the position.
@@ -125,6 +131,20 @@ __device__ __forceinline__ Words4 opened(Words2 numbers, float scale) {
                                      __fmul_rn(float((signed char)(word >> 8)), scale));
     }
     return Words4{out[0], out[1], out[2], out[3]};
+}
+
+// 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
+__device__ __forceinline__ void copy16_or_zeros(void* to, const void* from, bool is_copied) {
+#ifdef WOOLLY_EMULATED
+    if (is_copied)
+        copy16(to, from);
+    else
+        *static_cast<Words4*>(to) = Words4{0, 0, 0, 0};
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(is_copied ? 16 : 0)
+                 : "memory");
+#endif
 }
 
 // Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum

@@ -80,10 +80,15 @@ def _attend(e: Emitter, step: Step) -> None:
         e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
     columns = room(entry.k_dim, "f16")
-    tiles = Rows(0, per=QUERIES // group), entry.heads
-    e.launch(
-        f"attend_many_{e.kv_type}_{columns}", tiles, 256, *arguments, shared=many, least=MOST_OF_FEW + 1, early=True
-    )
+    tiles, least = Rows(0, per=QUERIES // group), MOST_OF_FEW + 1
+    # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers.
+    if e.device.kernels_for == 90 and e.kv_type == "f16" and columns % 64 == 0:
+        wide = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
+        kernel = f"attend_wide_{e.kv_type}_{columns}"
+        e.launch(kernel, (entry.heads, tiles), 384, *arguments, shared=wide, least=least, early=True)
+    else:
+        kernel = f"attend_many_{e.kv_type}_{columns}"
+        e.launch(kernel, (tiles, entry.heads), 256, *arguments, shared=many, least=least, early=True)
     # One block on each processor holds a whole unit of K and V.
     units = (16 + 2 * 256) * (2 * columns + 16)
     e.launch(f"attend_units_{e.kv_type}_{columns}", e.device.n_processors, 256, *arguments, shared=units, early=True)

@@ -1,0 +1,291 @@
+// attend over f16 caches for many rows of a sequence on Hopper: a block takes 128 queries, the heads of one KV head of
+// rows that follow one another, and walks all their positions. Two teams of four warps have 64 queries each; four more
+// warps copy K and V. While a team works on its powers, the other has the tensor cores. Bits are those of few rows.
+#include "attend_mma.cuh"
+#include "attend_wgmma.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int TEAM = 64, WIDE = 2 * TEAM, SLOTS = 6, UNDER_WAY = 3, COPIERS = 128;
+
+namespace {
+
+// The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
+__device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x, 0); }
+
+template <int D>
+struct Wide {
+    static constexpr int bytes = GROUP * 2 * D, q_bytes = WIDE * 2 * D, sum_bytes = WIDE * 4 * D;
+
+    const Attend& a;
+    u8 *const q, *const ring, *const sums;  // in shared memory
+    float* const all_times;
+    const u32 full, free;  // barriers of the ring
+    const int kv_head;
+
+    __device__ __forceinline__ Wide(const Attend& a, u8* memory, int kv_head)
+        : a(a),
+          q(memory),
+          ring(memory + q_bytes),
+          sums(ring + SLOTS * bytes),
+          all_times(reinterpret_cast<float*>(sums + sum_bytes)),
+          full(shared_address(all_times + WIDE)),
+          free(full + 8 * SLOTS),
+          kv_head(kv_head) {}
+
+    // Where 16 bytes of a row are: blocks of 64 columns, rows of 128 bytes, in the order of wgmma's operands.
+    static __device__ __forceinline__ int place(int n_rows, int row, int chunk) {
+        return (chunk / 8 * n_rows + row) * 128 + ((chunk ^ row) & 7) * 16;
+    }
+
+    __device__ __forceinline__ Seen range_of(int row, int end) const {
+        const Seen early = seen(a, row), late = seen(a, end - 1);
+        return {min(early.first, late.first), max(early.last, late.last)};
+    }
+
+    // Writes of this thread to shared memory are there for the tensor cores, once a barrier was passed.
+    static __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+    // Copies K and V of the rows from `row` to `end` of sequence `s`; `piece` counts groups of K and of V.
+    __device__ __forceinline__ void bring(int s, int row, int end, int& piece) const {
+        constexpr int chunks = D / 8;
+        const int tid = threadIdx.x % COPIERS;
+        const Entry entry = a.b->entries[a.entry];
+        const int* const table = entry.pages + (long long)s * a.b->max_pages;
+        const Seen range = range_of(row, end);
+        for (int at = range.first / GROUP; at <= range.last / GROUP; at++) {
+            const int from = at * GROUP;
+            const int pages[2] = {from + PAGE > range.first ? table[from / PAGE] : 0,
+                                  from + PAGE <= range.last ? table[from / PAGE + 1] : 0};
+            for (int is_v = 0; is_v < 2; is_v++, piece++) {
+                const int slot = piece % SLOTS;
+                const u8* const all = is_v ? entry.v : entry.k;
+                const u8* const heads[2] = {head_of<F16>(all, pages[0], a.kv_heads, kv_head, D),
+                                            head_of<F16>(all, pages[1], a.kv_heads, kv_head, D)};
+                barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
+#pragma unroll
+                for (int i = 0; i < GROUP * chunks / COPIERS; i++) {
+                    const int n = tid + i * COPIERS, r = n / chunks, chunk = n % chunks, p = from + r;
+                    copy16_or_zeros(ring + slot * bytes + place(GROUP, r, chunk),
+                                    heads[r / PAGE] + r % PAGE * (2 * D) + chunk * 16,
+                                    p >= range.first && p <= range.last);
+                }
+                copies_commit();
+                if (piece >= UNDER_WAY) {
+                    copies_wait<UNDER_WAY>();
+                    publish();
+                    barrier_arrive(full + 8 * ((piece - UNDER_WAY) % SLOTS));
+                }
+            }
+        }
+    }
+    __device__ __forceinline__ void bring_rest(int piece) const {
+        copies_wait<0>();
+        publish();
+        for (int i = max(0, piece - UNDER_WAY); i < piece; i++) barrier_arrive(full + 8 * (i % SLOTS));
+    }
+
+    // Starts the product of the team's queries and a group of K.
+    __device__ __forceinline__ void start_scores(float (&scores)[GROUP / 2], int team, int piece) const {
+        const int slot = piece % SLOTS;
+        const u64 rows = wgmma_operand(shared_address(q) + team * TEAM * 128),
+                  columns = wgmma_operand(shared_address(ring) + slot * bytes);
+        barrier_wait(full + 8 * slot, piece / SLOTS & 1);
+        wgmma_fence();
+#pragma unroll
+        for (int c = 0; c < D / 16; c++)
+            Products<GROUP>::go(scores, rows + (c / 4 * WIDE * 128 + c % 4 * 32) / 16,
+                                columns + (c / 4 * GROUP * 128 + c % 4 * 32) / 16, c > 0);
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void release(int piece) const {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(free + 8 * (piece % SLOTS));
+    }
+
+    // Rows from `row` to `end`, by the threads of a team.
+    __device__ __forceinline__ void attend(int row, int end, int& piece) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, team = warp / 4, g = lane / 4, t = lane % 4;
+        const int group = a.group();
+        const Seen range = range_of(row, end);
+        const int first = of_warp(range.first / GROUP), last = of_warp(range.last / GROUP);
+        named_barrier(1 + team, 128);  // whoever still reads what the rows before left
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = warp * 16 + 4 * i + lane / 8;
+            const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+            const float times =
+                load_query(a, one, D, lane % 8, [&](int c) { return q + place(WIDE, at, c / 8) + c % 8 * 2; });
+            if (lane % 8 == 0) all_times[at] = times;
+        }
+        publish();
+        named_barrier(1 + team, 128);
+        Query mine[2];  // g and g + 8 of the warp
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = warp * 16 + g + 8 * half;
+            mine[half] = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+            mine[half].times = all_times[at];
+        }
+        // What all queries of the warp see.
+        Seen inner{0, 1 << 30};
+        for (int half = 0; half < 2; half++)
+            if (const Seen one = mine[half].range; one.first <= one.last)
+                inner = {max(inner.first, one.first), min(inner.last, one.last)};
+        for (int i = 4; i < 32; i *= 2) {
+            inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
+            inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
+        }
+
+        const bool is_plain = a.is_plain();
+        Softmax all[2], unit[2];
+        float scores[GROUP / 2], of_group[D / 2], of_unit[D / 2];
+        // Sums over units wait in shared memory, each lane's own.
+        float4* const own = reinterpret_cast<float4*>(sums) + warp * (D / 8) * 32 + lane;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) own[j * 32] = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) of_unit[i] = 0.f;
+
+        auto finish_scores = [&]() {
+            wgmma_wait<0>();
+            settle(scores);
+            release(piece);
+        };
+        // A group, whose scores are there. Those of the next are on their way while its sums are merged.
+        auto work = [&](int at, bool is_last) {
+            const int from = at * GROUP;
+            if (__all_sync(ALL_LANES, is_plain && from >= inner.first && from + GROUP - 1 <= inner.last)) {
+#pragma unroll
+                for (int i = 0; i < GROUP / 2; i++) scores[i] = __fmul_rn(scores[i], mine[i / 2 % 2].times);
+            } else {
+#pragma unroll
+                for (int i = 0; i < GROUP / 2; i++)
+                    scores[i] = score_at(a, mine[i / 2 % 2], scores[i], from + i / 4 * 8 + 2 * t + i % 2, is_plain);
+            }
+            float tops[2], bases[2], totals[4] = {}, old[2], now[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float top = NOTHING;
+#pragma unroll
+                for (int n = 0; n < GROUP / 8; n++)
+                    top = fmaxf(top, fmaxf(scores[4 * n + 2 * half], scores[4 * n + 2 * half + 1]));
+                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+                tops[half] = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                bases[half] = finite_top(tops[half]);
+            }
+            u32 powers[GROUP / 16][4];
+#pragma unroll
+            for (int i = 0; i < GROUP / 16; i++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float* two = scores + 8 * i + 2 * e;
+                    powers[i][e] = to_halves(power_of_2(two[0] - bases[e % 2]), power_of_2(two[1] - bases[e % 2]));
+                }
+                mma(totals, powers[i], ONES, ONES);
+            }
+            const int slot = (piece + 1) % SLOTS;
+            const u64 columns = turned_operand(shared_address(ring) + slot * bytes, GROUP * 128);
+            barrier_wait(full + 8 * slot, (piece + 1) / SLOTS & 1);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < GROUP / 16; i++)
+                Products<D>::go_turned(of_group, powers[i], columns + i * 16 * 128 / 16, i > 0);
+            wgmma_commit();
+            if (is_last) {
+                wgmma_wait<0>();
+            } else {
+                start_scores(scores, team, piece + 2);
+                wgmma_wait<1>();
+            }
+            settle(of_group);
+            release(piece + 1);
+#pragma unroll
+            for (int half = 0; half < 2; half++) unit[half].merge(tops[half], totals[2 * half], old[half], now[half]);
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                of_unit[i] = merged(of_unit[i], old[i / 2 % 2], of_group[i], now[i / 2 % 2]);
+            piece += 2;
+            if (!is_last) finish_scores();
+            if (at % (UNIT / GROUP) != UNIT / GROUP - 1 && !is_last) return;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+                unit[half] = Softmax();
+            }
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                float4 sum = own[j * 32];
+                sum.x = merged(sum.x, old[0], of_unit[4 * j], now[0]);
+                sum.y = merged(sum.y, old[0], of_unit[4 * j + 1], now[0]);
+                sum.z = merged(sum.z, old[1], of_unit[4 * j + 2], now[1]);
+                sum.w = merged(sum.w, old[1], of_unit[4 * j + 3], now[1]);
+                own[j * 32] = sum;
+            }
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) of_unit[i] = 0.f;
+        };
+        start_scores(scores, team, piece);
+        finish_scores();
+        for (int at = first; at < last; at++) work(at, false);
+        work(last, true);
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const Query& one = mine[half];
+            if (one.range.first > one.range.last) continue;
+            const float share = share_of(a, all[half], one.head);
+            float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                const float4 sum = own[j * 32];
+                const int c = 8 * j + 2 * t;
+                if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
+                if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
+            }
+        }
+    }
+};
+
+// A block takes `rows` rows of the batch, of one sequence after another. Late rows see the most: they come first.
+template <int D>
+__device__ __forceinline__ void attend(const Attend& a) {
+    DYNAMIC_SHARED(raw);
+    u8* const memory = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
+    let_next_kernel_begin();
+    const Wide<D> wide(a, memory, blockIdx.x);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            barrier_start(wide.full + 8 * i, COPIERS), barrier_start(wide.free + 8 * i, 2 * TEAM / 16);
+        barriers_started();
+    }
+    __syncthreads();
+    wait_for_kernel_before();
+    const int rows = WIDE / a.group();
+    int row = (gridDim.y - 1 - blockIdx.y) * rows, piece = 0;
+    const int end = min(row + rows, a.b->n_rows);
+    if (of_warp(threadIdx.x / 128) == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        while (row < end) {
+            const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
+            if (!is_of_few(a, row)) wide.bring(s, row, after, piece);
+            row = after;
+        }
+        wide.bring_rest(piece);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        while (row < end) {
+            const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
+            if (!is_of_few(a, row)) wide.attend(row, after, piece);
+            row = after;
+        }
+    }
+}
+
+}  // namespace
+
+KERNEL_OF(384, attend_wide_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
+KERNEL_OF(384, attend_wide_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }
+
+#endif
