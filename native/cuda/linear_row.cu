@@ -5,76 +5,20 @@
 // activations are the operand B, whose 8 columns cost as much as one. A single row is normed and halved by each block;
 // several are prepared before.
 // The slices of a strip meet in shared memory.
-#include "linears.cuh"
+#include "ring.cuh"
 
 namespace {
 
-constexpr int MOST_STAGES = 8;
 // Stages that are fetched before the rows are there.
 constexpr int MOST_EARLY = 2;
 // Strips whose sums wait in shared memory, times rows: 16 KB in each of two halves.
 constexpr int HELD_SUMS = 16;
-
-// Tiles on their way to one warp, stage by stage.
-struct Ring {
-    u8* memory;
-    int n_stages, stage_bytes;
-#if WOOLLY_BULK
-    u32 barriers;
-    u64 policy;
-#endif
-
-    __device__ __forceinline__ void start(int lane) {
-#if WOOLLY_BULK
-        policy = read_once();
-        if (lane == 0) {
-            for (int i = 0; i < n_stages; i++) barrier_start(barriers + i * 8, 1);
-            barriers_started();
-        }
-        __syncwarp();
-#endif
-    }
-    // All lanes call it, with null if nothing is left to fetch.
-    __device__ __forceinline__ void fetch(int stage, const u8* tile, int n_bytes, int lane) {
-#if WOOLLY_BULK
-        if (lane == 0 && tile != nullptr) {
-            barrier_expect(barriers + stage * 8, n_bytes);
-            bulk_copy(shared_address(memory + stage * stage_bytes), tile, n_bytes, barriers + stage * 8, policy);
-        }
-#else
-        if (tile != nullptr)
-            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * stage_bytes + i, tile + i);
-        copies_commit();
-#endif
-    }
-    __device__ __forceinline__ void wait(int stage, int phase) {
-#if WOOLLY_BULK
-        barrier_wait(barriers + stage * 8, phase);
-#else
-        wait_for_stage(n_stages);
-        __syncwarp();
-#endif
-    }
-};
 
 // Rows that linear_prepare has left, or null: then the block norms and halves them itself.
 struct Prepared {
     const u16* x;
     const float* backs;
     int n_stride;
-};
-
-// Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
-// round the warps.
-struct Cursor {
-    int strip, tile, end, slice;
-
-    __device__ __forceinline__ void seek(int i, int warp, int n_tiles) {
-        strip = int(blockIdx.x) + i * int(gridDim.x);
-        slice = (warp + n_tiles % N_SLICES * i) % N_SLICES;
-        tile = slice_start(slice, n_tiles);
-        end = slice_start(slice + 1, n_tiles);
-    }
 };
 
 // The third matrix may be of another kind, U.

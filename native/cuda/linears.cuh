@@ -43,9 +43,9 @@ __device__ __forceinline__ void reduce_row(float& sum, float& largest, float* sh
 }
 
 // A row of f32, normed if there is a norm, as halves times a power of two, by all ROW_THREADS threads of a block. Each
-// holds HELD times 4 columns between the passes over the row; of a longer row, both passes read. The bits do not depend
-// on HELD.
-template <int HELD>
+// holds HELD times 4 columns between the passes over the row; of a longer row, both passes read. IS_WHOLE: the row is
+// not longer, and of aligned fours, which needs less code. The bits depend on neither.
+template <int HELD, bool IS_WHOLE = false>
 struct RowHalver {
     const float* norm;
     int n, n_padded;  // columns; behind them come zeros
@@ -62,7 +62,7 @@ struct RowHalver {
     // it.
     template <class Load>
     __device__ __forceinline__ float4 four(const float* x, int k, bool is_aligned, Load&& load) const {
-        if (is_aligned) return load(reinterpret_cast<const float4*>(x + min(k, n - 4)));
+        if (IS_WHOLE || is_aligned) return load(reinterpret_cast<const float4*>(x + min(k, n - 4)));
         return make_float4(load(x + min(k, n - 1)), load(x + min(k + 1, n - 1)), load(x + min(k + 2, n - 1)),
                            load(x + min(k + 3, n - 1)));
     }
@@ -76,7 +76,12 @@ struct RowHalver {
     // used until the next barrier. Gives the inverse of the power.
     template <class Put>
     __device__ __forceinline__ float halve(const float* x, float eps, float* shared, Put&& put) {
-        const int n_passes = (n_padded / 4 + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
+        return halve(x, eps, shared, put, [] {});
+    }
+    // ... and calls asked() when the row is on its way.
+    template <class Put, class Asked>
+    __device__ __forceinline__ float halve(const float* x, float eps, float* shared, Put&& put, Asked&& asked) {
+        const int n_passes = IS_WHOLE ? 1 : (n_padded / 4 + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
         const bool is_aligned = (n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
         float4 v[HELD];
         float sum = 0, largest = 0;
@@ -95,6 +100,7 @@ struct RowHalver {
         };
         for (int pass = 0; pass < n_passes; pass++) {
             load(pass);
+            if (pass == 0) asked();
 #pragma unroll
             for (int i = 0; i < HELD; i++) {
                 sum = __fmaf_rn(v[i].x, v[i].x, sum), sum = __fmaf_rn(v[i].y, v[i].y, sum);

@@ -26,6 +26,10 @@ _WARPS = 16
 _ROW_FIXED = 2048 + 2 * 16 * 16 * 16 * 4  # barriers, reductions and sums
 # Bytes of tiles under way to a multiprocessor that keep memory busy. More delay the rows that a kernel waits for.
 _UNDER_WAY = 72 << 10
+# A single row: columns that the registers of a block hold, of the shorter kind and of the longer; tiles that a warp
+# has under way, and those that it asks for before the row, which waits behind them.
+_SHORT, _LONGEST = 4096, 14336
+_ONE_STAGES, _ONE_EARLY = 4, 1
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
@@ -278,11 +282,15 @@ def _few(
 ) -> None:
     n, heads, kind = rows.n_columns, rows.heads, rows.kind
     n_bytes = _tile_bytes(tiles)
+    kernel = kernel or f"linear_row__{tiles.kind}"
+    if n_group == most == heads == 1 and n % 4 == 0 and n <= _LONGEST:
+        _one(e, rows, kernel.replace("row", "one", 1), n_bytes, n_strips, flat, finish)
+        return
     stride = flat[3] * heads if heads > 1 else 0
     prepared = _prepared(e, rows) if n_group > 1 and heads == 1 else (_NULL, _NULL, 0)
     shared = _ROW_FIXED + rows.n_tiles * 512 * n_group + _WARPS * n_stages * n_bytes
     e.launch(
-        kernel or f"linear_row__{tiles.kind}",
+        kernel,
         (min(e.device.n_processors, n_strips), heads, Rows(kind, n_group)),
         512,
         *(kind, rows.x, n * heads, rows.norm, rows.eps, n, *flat, tiles.stride, stride, *finish.args),
@@ -293,6 +301,21 @@ def _few(
         kind=kind,
         early=True,
     )
+
+
+def _one(
+    e: Emitter, rows: _Input, kernel: str, n_bytes: int, n_strips: int, flat: tuple[Address | int, ...], finish: _Finish
+) -> None:
+    """A single row, if a block's registers hold it."""
+    fixed, stage = _ROW_FIXED + rows.n_tiles * 512, _WARPS * n_bytes
+    n_stages = min(_ONE_STAGES, (e.device.shared_bytes - fixed) // stage)
+    tiles, bias, y, n_rows, strips = (flat[i::5] for i in range(5))
+    # What the first fetches need comes first.
+    first = (tiles[0], strips[0], rows.n_columns, tiles[1], strips[1], n_stages, tiles[2], strips[2])
+    rest = (_ONE_EARLY, rows.x, rows.norm, rows.eps, *n_rows, *bias, *y, *finish.args)
+    name, grid = kernel if rows.n_columns <= _SHORT else f"{kernel}_long", min(e.device.n_processors, n_strips)
+    shared = fixed + n_stages * stage
+    e.launch(name, grid, 512, *first, *rest, shared=shared, least=1, most=1, kind=rows.kind, early=True)
 
 
 def _many(
