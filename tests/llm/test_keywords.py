@@ -68,14 +68,21 @@ def test_an_unknown_sampling_option_is_answered_with_the_name_that_is_meant(llm,
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("n_ctx", "ctx"), ("max_model_len", "ctx"), ("n_threads", "threads"), ("thread", "threads")]
+    ("name", "near"),
+    [
+        ("n_ctx", "ctx"),
+        ("max_model_len", "ctx"),
+        ("n_threads", "threads"),
+        ("thread", "threads"),
+        ("n_gpu_layers", "gpu_layers"),
+    ],
 )
 def test_an_unknown_option_of_a_model_is_answered_with_the_name_that_is_meant(tiny_model, name, near):
     for kind in (LLM, AsyncLLM):
         with pytest.raises(TypeError, match=f"LLM takes no '{name}'; did you mean {near}[?]"):
             kind(tiny_model, **{name: 1})
-    with pytest.raises(RequestError, match="LLM takes no 'n_gpu_layers'; it takes model, backend, threads, ctx"):
-        LLM(tiny_model, n_gpu_layers=1)
+    with pytest.raises(RequestError, match="LLM takes no 'wool'; it takes model, backend, device, threads, ctx"):
+        LLM(tiny_model, wool=1)
 
 
 def test_options_of_a_chat_are_told_too(llm):

@@ -72,6 +72,7 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
         ({"api_key": ["a b"]}, {}, "", "a header cannot carry"),
         ({"api_key_file": Path("missing")}, {}, "", "cannot be read"),
         ({"max_body": "much"}, {}, "", "bytes were expected"),
+        ({"gpu_layers": "many"}, {}, "", "gpu_layers is 'many'; auto, all or a whole number of at least 0"),
         ({"max_bodies": "much"}, {}, "", "bytes were expected"),
         ({"max_bodies": "1MB"}, {}, "", "max_bodies is 1MB, but one body may take 16MiB"),
         ({"max_session_size": "-1"}, {}, "", "max_session_size"),
@@ -136,9 +137,9 @@ def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_s
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-ngl 99", "the whole model"), ("--n-gpu-layers all", "the whole model"), ("-fa off", "block by block"),
+        ("-sm row", "experts last"), ("-ncmoe 3", "experts last"), ("-fa off", "block by block"),
         ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
-        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "the whole model"), ("-nr", "packed"),
+        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "experts last"), ("-nr", "packed"),
         ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
         ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
     ],
@@ -157,7 +158,7 @@ def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
 
 @pytest.mark.parametrize(
     "flags",
-    ["-ngl 0", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja", "-cmoe",
+    ["-ngl 99", "--n-gpu-layers all", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja", "-cmoe",
      "--offline", "--no-mmproj", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2", "-np -1",
      "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots", "--no-webui"],
 )  # fmt: skip

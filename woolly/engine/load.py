@@ -108,6 +108,7 @@ def load_model(
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        options = _with_cache(options, file, plan, ctx)
         tensors: Mapping[str, Tensor] = file.tensors
         if adapters:
             opened += (open_adapter(name, its, plan) for name, its in adapters.items())
@@ -139,6 +140,14 @@ def load_model(
         for adapter in opened:
             adapter.close()
         raise
+
+
+def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
+    """The options with the cache that a GPU must have room for: what is asked for, or the least."""
+    least = min(_LEAST_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
+    # Each running request reads a slot and writes another; so does `logits`.
+    n_slots = 2 * options.max_running + 2 + _FEWEST_SNAPSHOTS if plan.slots else 0
+    return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
 
 
 def load_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None) -> Plan | None:
@@ -226,9 +235,10 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     return max(ctx, min(most, affordable))
 
 
-def default_snapshots(plan: Plan) -> int:
+def default_snapshots(program: Program) -> int:
     """Recurrent states to keep beside those of running requests: 4 to 128, if they fit 5 % of the free memory."""
-    if not plan.bytes_per_sequence:
+    size, left = program.plan.bytes_per_sequence, program.about.memory
+    if not size:
         return 0
-    affordable = int(_SNAPSHOT_SHARE * available_memory() / plan.bytes_per_sequence)
+    affordable = int(_SNAPSHOT_SHARE * (available_memory() if left is None else left) / size)
     return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))

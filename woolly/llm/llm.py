@@ -78,6 +78,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         kv_tokens: int | None = None,
         weight_memory: int | str | None = None,
         kv_type: str | None = None,
+        gpu_layers: int | str | None = None,
         max_running: int = 16,
         chunk: int | None = None,
         speculation: str | os.PathLike[str] | LLM | None = "auto",
@@ -94,8 +95,9 @@ class LLM(RequestMaker, TextReader, OnDisk):
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
-        `backend` is cuda, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu, cuda, or
-        one of several GPUs, such as "cuda:1".
+        `backend` is cuda, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu, cuda, one of
+        several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1". `gpu_layers` is how many layers
+        GPUs get, from the first on: a number, "all", or "auto", the default of backend auto: as many as fit.
         `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as
         a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
         `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
@@ -121,9 +123,10 @@ class LLM(RequestMaker, TextReader, OnDisk):
         check_opening(
             chat_template, max_running=max_running, draft_tokens=draft_tokens, chunk=1 if chunk is None else chunk
         )
-        options = Options(threads, parse_size("weight_memory", weight_memory), kv_type, device=device)
-        named = named_adapters(adapters)
-        guesses = guess_source(speculation)
+        budget = parse_size("weight_memory", weight_memory)
+        options = Options(threads, budget, kv_type, device=device, gpu_layers=gpu_layers)
+        options = options.for_cache(kv_tokens, max_running)
+        named, guesses = named_adapters(adapters), guess_source(speculation)
         alone = {"adapters": named, "control_vectors": control_vectors, "cache_disk": cache_disk, "device": device}
         places = parse_stages(stages, stage_token_file, **alone)
         loaded = load_model(
@@ -161,7 +164,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
                 kv_tokens=kv_tokens,
                 chunk=chunk,
                 max_running=max_running,
-                n_snapshots=default_snapshots(loaded.program.plan),
+                n_snapshots=default_snapshots(loaded.program),
                 draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, max_running, backend, options),
                 draft_tokens=draft_tokens,
                 check_file=loaded.check,

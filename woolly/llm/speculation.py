@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +67,8 @@ def open_draft(
     if speculation == "prompt_lookup":
         return PromptLookup()
     assert speculation is not None
-    small = load_model(speculation, backend, options)
+    # A number of layers is that of the first model. Of a GPU there is what that one leaves.
+    small = load_model(speculation, backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
     loaded.append(small)
     check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))

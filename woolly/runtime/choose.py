@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from woolly.errors import DeviceError, RequestError, UnsupportedError
 from woolly.gguf import Tensor
@@ -48,7 +49,11 @@ class Fallback:
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
         """The program of the first backend that does not refuse; the last one's refusal counts."""
         named = options.device is not None and options.device.strip().lower() != "auto"
-        insists = named or (isinstance(options.gpu_layers, int) and options.gpu_layers > 0)
+        insists = named or options.wants_gpu
+        if len(self._backends) == 1 and options.wants_gpu:
+            # Where layers are changes no answer: a command line that serves all machines works on this one, too.
+            log.warning("gpu_layers is %s, but no GPU can be used here: the CPU has all layers", options.gpu_layers)
+            options = replace(options, gpu_layers=None)
         for backend in self._backends[:-1]:
             try:
                 return backend.compile(plan, tensors, options)
@@ -68,7 +73,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         available = [backend for one in BACKENDS if (backend := _make(one, insists=False)).is_available()]
         # A backend that is always there takes every plan: those after it are for those who ask for them.
         last = next((i for i, backend in enumerate(available) if backend.name != CudaBackend.name), len(available) - 1)
-        return available[0] if last == 0 else Fallback(available[: last + 1])
+        return Fallback(available[: last + 1])
     if name not in BACKENDS:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"

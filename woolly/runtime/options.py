@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
@@ -29,9 +29,8 @@ class Options:
     level: str | None = None  # of the kernels, one of Backend.levels; None: the fastest
     max_rows: int | None = None  # most rows of a batch; None: the backend decides
     device: str | None = None  # as `parse_devices` reads it; None: the backend's first
-    gpu_layers: int | str | None = (
-        None  # layers on GPUs; "auto": those that fit; None: all, or with backend auto "auto"
-    )
+    # Layers on GPUs: a number, "all", or "auto" for those that fit. None: auto if the backend is, else all.
+    gpu_layers: int | str | None = None
     # The cache that is asked for later, as far as it is known: layers on GPUs leave room for it.
     cache_tokens: int | None = None
     cache_slots: int = 0
@@ -52,20 +51,25 @@ class Options:
         if self.kv_type is not None and self.kv_type not in KV_TYPES:
             raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
         parse_devices(self.device)
-        if self.gpu_layers not in (None, "auto") and not _whole(self.gpu_layers, 0):
-            raise RequestError(
-                f"gpu_layers is {self.gpu_layers!r}; auto or a whole number of at least 0 was expected",
-                field="gpu_layers",
-            )
+        object.__setattr__(self, "gpu_layers", parse_layers(self.gpu_layers))
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether some layers must be on a GPU."""
+        return self.gpu_layers == "all" or (isinstance(self.gpu_layers, int) and self.gpu_layers > 0)
 
     def refuse_gpu_layers(self, backend: str) -> None:
         """RequestError if layers are to be on GPUs, for backends that have none."""
-        if isinstance(self.gpu_layers, int) and self.gpu_layers > 0:
+        if self.wants_gpu:
             raise RequestError(
                 f"gpu_layers is {self.gpu_layers}, but backend {backend} has no GPU; leave it out, or use"
                 " backend='cuda'",
                 field="gpu_layers",
             )
+
+    def for_cache(self, n_tokens: int | None, max_running: int) -> Options:
+        """The options with the cache that will be asked for; None: nobody said."""
+        return replace(self, cache_tokens=n_tokens, max_running=max_running)
 
     def rows(self, usual: int = USUAL_ROWS) -> int:
         """Most rows of a batch; `usual`, if nobody said."""
@@ -73,9 +77,17 @@ class Options:
 
 
 def parse_layers(layers: int | str | None) -> int | str | None:
-    """`gpu_layers` from a number or from text: digits are a number, all else stays for `Options` to judge."""
-    digits = layers.strip() if isinstance(layers, str) else ""
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else layers
+    """`gpu_layers` from a number or from text, such as "23", "auto" or "all"."""
+    text = layers.strip().lower() if isinstance(layers, str) else ""
+    if layers is None or text in ("auto", "all"):
+        return text or None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    if not _whole(layers, 0):
+        raise RequestError(
+            f"gpu_layers is {layers!r}; auto, all or a whole number of at least 0 was expected", field="gpu_layers"
+        )
+    return layers
 
 
 def _whole(value: object, low: int) -> bool:

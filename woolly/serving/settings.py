@@ -112,6 +112,12 @@ class Settings(Texts):
     weight_memory: str | None = _setting(
         None, "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"
     )
+    gpu_layers: str | None = _setting(
+        None,
+        "-ngl --gpu-layers --n-gpu-layers",
+        "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+        "auto",
+    )
     stages: tuple[str, ...] = _setting(
         (),
         "--stages",
@@ -140,7 +146,10 @@ class Settings(Texts):
     draft_max: int = _setting(8, "--draft-max --draft", "Most tokens to guess ahead.")
     backend: str = _setting("auto", "--backend", "What computes: cuda, cpu, reference, or auto, the fastest there is.")
     device: str | None = _setting(
-        None, "-dev --device", "cpu, cuda, or one of several GPUs: cuda:N, N from 0.", "auto; replicas take turns"
+        None,
+        "-dev --device",
+        "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
+        "auto; replicas take turns",
     )
     optimized_inference: bool = _setting(
         True, "--use-optimized-inference/--no-optimized-inference", "Native kernels, or the reference backend."

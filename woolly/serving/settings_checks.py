@@ -68,7 +68,7 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
-    from woolly.runtime import KV_TYPES, parse_size
+    from woolly.runtime import KV_TYPES, parse_layers, parse_size
 
     for name, low in _LEAST.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
@@ -123,6 +123,7 @@ def check_settings(settings: Settings) -> None:
         )
     for name in ("weight_memory", "max_body", "max_bodies", "max_session_size", "max_files", "cache_disk"):
         parse_size(name, getattr(settings, name))
+    parse_layers(settings.gpu_layers)
     if settings.max_bodies_bytes < settings.max_body_bytes:
         raise RequestError(
             f"max_bodies is {settings.max_bodies}, but one body may take {settings.max_body}; at least as much was"

@@ -167,7 +167,7 @@ def test_a_number_of_layers_is_kept_and_what_does_not_fit_is_said_with_what_woul
         assert [share.n_layers for share in one.compile(gpu_layers=n).about.shares] == [n, 4 - n]
     assert one.compile(gpu_layers=0).about.backend == "cpu"
     assert isinstance(one.compile("cuda", gpu_layers="auto"), SplitProgram)
-    for asked in ({"gpu_layers": 9}, {"backend": "cuda"}):
+    for asked in ({"gpu_layers": 9}, {"gpu_layers": "all"}, {"backend": "cuda"}):
         with pytest.raises(RequestError, match="gpu_layers 3 would fit") as caught:
             one.compile(**asked)
         text = str(caught.value)
@@ -213,6 +213,7 @@ def test_backends_without_a_gpu_refuse_layers_on_one(machine):
             one.compile(backend, gpu_layers=3)
         for layers in (0, "auto"):
             one.compile(backend, gpu_layers=layers)
-    for layers in (-1, 1.5, "many", True):
-        with pytest.raises(RequestError, match="auto or a whole number of at least 0 was expected"):
+    assert [Options(gpu_layers=text).gpu_layers for text in ("7", "Auto", "all", None)] == [7, "auto", "all", None]
+    for layers in (-1, 1.5, "many", True, "-1", ""):
+        with pytest.raises(RequestError, match="auto, all or a whole number of at least 0 was expected"):
             Options(gpu_layers=layers)

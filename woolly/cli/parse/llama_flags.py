@@ -46,7 +46,7 @@ class LlamaFlag:
         raise UsageError(f"{command} does not take {typed}: {self.reason}; leave it out")
 
 
-_NO_GPU = "a GPU has the whole model or nothing of it"
+_NO_GPU = "a GPU gets the layers that it has room for, experts last"
 _NO_TLS = "there is no TLS, so put a reverse proxy in front of the server"
 _MAPPED = "model files are always mapped into memory"
 _PULL = "`woolly pull hf:org/repo:QUANT` fetches a model, and -m takes its name"

@@ -18,6 +18,7 @@ __all__ = [
     "BACKEND",
     "DEVICE",
     "ENGINE",
+    "GPU_LAYERS",
     "KV_TYPE",
     "MAX_TOKENS",
     "MODEL",
@@ -69,8 +70,14 @@ AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", defa
 THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
 KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
 WEIGHT_MEMORY = Option("--weight-memory", "Most memory for prepared weights, such as 600MB.", shown="no limit")
+GPU_LAYERS = Option(
+    "--gpu-layers -ngl --n-gpu-layers",
+    "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+    metavar="N",
+    shown="auto",
+)
 BACKEND = Option("--backend", "auto, cuda, cpu or reference.", shown="auto")
-DEVICE = Option("--device -dev", "cpu, cuda, or one of several GPUs: cuda:N, N from 0.", shown="auto")
+DEVICE = Option("--device -dev", "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.", shown="auto")
 
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +101,7 @@ ENGINE = Bundle(
         WEIGHT_MEMORY,
         BACKEND,
         DEVICE,
+        GPU_LAYERS,
         Option("--lora", "LoRA adapter for the model, in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
         Option("--lora-scaled", "The same with how much it counts; may be repeated.", list, metavar="FILE:SCALE"),
         Option(

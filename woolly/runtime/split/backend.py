@@ -75,6 +75,8 @@ class SplitBackend:
         """Layers that GPUs must have; None: as many as fit."""
         if isinstance(options.gpu_layers, int):
             return options.gpu_layers
+        if options.gpu_layers == "all":
+            return _ALL
         return _ALL if self._insists and options.gpu_layers is None else None
 
     def _open(self, options: Options) -> list[Card]:

@@ -23,7 +23,7 @@ __all__ = ["configured", "examine", "open_model", "options_for"]
 # Settings that a client may choose for a model. Not its template, which would speak for all other clients.
 _OF_A_MODEL = (
     "backend", "device", "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v",
-    "kv_tokens", "weight_memory",
+    "kv_tokens", "weight_memory", "gpu_layers",
 )  # fmt: skip
 
 
@@ -63,7 +63,8 @@ def examine(path: Path, options: ModelOptions) -> Estimate:
     """
     if options.chat_template is not None:
         ChatTemplate(options.chat_template)
-    Options(options.threads, parse_size("weight_memory", options.weight_memory), options.kv_type, device=options.device)
+    weight_memory = parse_size("weight_memory", options.weight_memory)
+    Options(options.threads, weight_memory, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
     return estimate(path, options)
 
 

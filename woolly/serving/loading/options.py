@@ -23,6 +23,7 @@ class ModelOptions:
     kv_tokens: int | None = None
     weight_memory: int | str | None = None
     kv_type: str | None = None
+    gpu_layers: int | str | None = None
     max_running: int = 16
     chunk: int | None = None
     speculation: str = "auto"
@@ -51,6 +52,7 @@ class ModelOptions:
             kv_tokens=settings.kv_tokens,
             weight_memory=settings.weight_memory,
             kv_type=settings.cache_type_k,
+            gpu_layers=settings.gpu_layers,
             max_running=settings.parallel,
             chunk=min(sizes, default=None),
             speculation=settings.model_draft,
