@@ -56,6 +56,7 @@ class _OwnContext(Context):
 
     def close(self) -> None:
         super().close()
+        self._life.is_over = True  # pinned memory goes with the context
         self._library.cuCtxDestroy_v2(self.context)
 
 
