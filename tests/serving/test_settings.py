@@ -158,9 +158,10 @@ def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
 
 @pytest.mark.parametrize(
     "flags",
-    ["-ngl 99", "--n-gpu-layers all", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu", "--jinja",
-     "-cmoe", "--offline", "--no-mmproj", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2", "-np -1",
-     "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots", "--no-webui"],
+    ["-ngl 99", "--n-gpu-layers all", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu",
+     "--jinja", "-cmoe", "--offline", "--no-mmproj", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2",
+     "-np -1", "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots",
+     "--no-webui"],
 )  # fmt: skip
 def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flags):
     error = CliRunner().invoke(app, ["serve", *flags.split(), "-m", "missing.gguf"]).exception
