@@ -120,12 +120,14 @@ class Versus:
     def best_setting(self, peer: Server, figure: Figure) -> Setting:
         """The setting whose best try is the fastest; contexts of the others are freed."""
         fastest: dict[Setting, float] = {}
-        for setting in figure.settings:
+        # On a GPU flash attention is always the better one, and without it caches of long texts may not fit.
+        settings = [one for one in figure.settings if self.options.backend == "cpu" or one.flash == "on"]
+        for setting in settings:
             answer = figure.ask(peer, setting, self.pause)
             # Of a short work the first time pays for memory and does not count.
             fastest[setting] = answer["seconds"] if answer["seconds"] > LONG_S else float("inf")
         for _ in range(1 if self.options.quick else 2):
-            for setting in figure.settings:
+            for setting in settings:
                 if fastest[setting] == float("inf") or fastest[setting] <= LONG_S:
                     fastest[setting] = min(fastest[setting], figure.ask(peer, setting, self.pause)["seconds"])
         best = min(fastest, key=lambda setting: fastest[setting])
