@@ -70,7 +70,7 @@ def measured(
     while not engine.is_idle:
         program.seconds, start = 0.0, time.perf_counter()
         touched = engine.step()
-        if len(touched) == n and not engine.scheduler.waiting:
+        if len(touched) > 0.9 * n:
             steps.append(time.perf_counter() - start)
             own.append(program.seconds)
     return statistics.median(steps[2:-1]), statistics.median(own[2:-1])

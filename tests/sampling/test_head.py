@@ -9,6 +9,7 @@ from tests.cases.heads import head_of
 from woolly.errors import ModelError, RequestError
 from woolly.sampling import Sampler, SamplingParams
 from woolly.sampling.samplers.top_p import TopP
+from woolly.sampling.usual import choose_together
 
 N_VOCAB = 3000
 N_STEPS = 12
@@ -165,8 +166,8 @@ def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
 def test_the_usual_chain_takes_what_its_steps_take(given):
     params = SamplingParams(seed=5, **given)
     usual, steps = Sampler(params), Sampler(params)
-    assert usual._chain._usual is not None
-    steps._chain._usual = None
+    assert usual._chain.usual is not None
+    steps._chain.usual = None
     for spread in (0.1, 1.0, 4.0):
         for row in rows(spread):
             assert usual.next(row) == steps.next(row)
@@ -186,4 +187,37 @@ def test_the_usual_chain_takes_what_its_steps_take(given):
     ids=str,
 )
 def test_other_chains_are_walked_step_by_step(given):
-    assert Sampler(SamplingParams(seed=5, **given))._chain._usual is None
+    assert Sampler(SamplingParams(seed=5, **given))._chain.usual is None
+
+
+def test_samplers_that_choose_together_choose_what_each_chooses_alone():
+    random = np.random.RandomState(4)
+    asked = [
+        {"top_k": int(k), "top_p": float(p), "min_p": float(q), "temperature": float(t), "min_keep": int(keep)}
+        for k, p, q, t, keep in zip(
+            random.randint(1, 90, 40),
+            random.choice([1.0, 0.95, 0.5, 0.0], 40),
+            random.choice([0.0, 0.05, 1.0], 40),
+            random.choice([0.01, 0.8, 5.0, 1e-38], 40),
+            random.choice([0, 3, 50], 40),
+            strict=True,
+        )
+    ]
+    asked += [{"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.5}, {"top_k": 300}, {"mirostat": 2}]
+    asked += [{"logit_bias": {3: False}}, {"logprobs": 2}, {"logprobs": 2, "post_sampling_probs": True}]
+    together, alone = ([Sampler(SamplingParams(seed=i, **given)) for i, given in enumerate(asked)] for _ in range(2))
+    for step in range(4):
+        given = np.resize(rows(1.0 + step), (len(asked), N_VOCAB))
+        given[5] = -np.inf
+        heads = [head_of(row, 64) for row in given]
+        ids, logits = np.array([head.ids for head in heads]), np.array([head.logits for head in heads])
+        tokens = choose_together([sampler.chooses_alike() for sampler in together], ids, logits, False)
+        assert [i for i, token in enumerate(tokens) if token is None] == [
+            *(i for i, one in enumerate(asked[:40]) if one["top_k"] > 64 or i == 5),
+            *(41, 42, 43, 44, 46),
+        ]
+        for i, (head, token) in enumerate(zip(heads, tokens, strict=True)):
+            if i != 5:
+                got = together[i].next(replace(head, token=token))
+                want = alone[i].next(given[i])
+                assert got.token == want.token and (got.logprob is None) == (want.logprob is None)

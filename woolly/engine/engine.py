@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -304,9 +305,10 @@ class Engine:
     def _settle(self, work: list[Work], computed: Rows) -> list[Request]:
         """Chooses tokens, turns them into text and finishes requests; returns those that changed."""
         touched = []
-        end = 0
-        for item in work:
-            begin, end = end, end + item.n_outputs
+        ends = [0, *itertools.accumulate(item.n_outputs for item in work)]
+        rated = {end - 1 - len(item.drafts): item for item, end in zip(work, ends[1:], strict=True) if item.is_complete}
+        computed.choose({row: item.request.sampler for row, item in rated.items()})
+        for item, begin, end in zip(work, ends[:-1], ends[1:], strict=True):
             request = item.request
             complete, is_held = item.is_complete, False
             with self._failing(request):

@@ -5,7 +5,7 @@ It gives Rows: whole rows of logits, or their heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -21,10 +21,14 @@ from woolly.engine.scheduler import Scheduler
 from woolly.errors import CallbackError
 from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, pages_for
 from woolly.sampling.head import Head, Row
+from woolly.sampling.sampler import Sampler
+from woolly.sampling.usual import choose_together
 
 __all__ = ["RankedRows", "Rows", "Runner", "WholeRows", "read_values"]
 
 Float32 = npt.NDArray[np.float32]
+
+_TOGETHER = 4  # samplers that choose sooner together than one after another
 
 
 class Rows(Protocol):
@@ -35,6 +39,9 @@ class Rows(Protocol):
 
     def take(self, first: int, last: int) -> list[Row]:
         """Some rows, as samplers take them."""
+
+    def choose(self, samplers: Mapping[int, Sampler]) -> None:
+        """Lets samplers choose together, each from the row of its number, which it must take next."""
 
 
 class WholeRows:
@@ -51,6 +58,9 @@ class WholeRows:
         """Views."""
         return list(self._logits[first:last])
 
+    def choose(self, samplers: Mapping[int, Sampler]) -> None:
+        """Nothing: each sampler takes its time over a whole row."""
+
 
 class RankedRows:
     """The largest logits of each row. The others stay where they were computed until someone asks for them."""
@@ -60,6 +70,7 @@ class RankedRows:
         self._n_vocab = n_vocab
         self._sums = ranking.sums.tolist()
         self._is_sound = ranking.is_sound.tolist()
+        self._tokens: list[int | None] = [None] * len(self._sums)
 
     def whole(self, first: int, last: int) -> Float32:
         """A copy of what the program has."""
@@ -67,11 +78,20 @@ class RankedRows:
 
     def take(self, first: int, last: int) -> list[Row]:
         """Heads."""
-        ids, logits = self._ranking.ids, self._ranking.logits
-        return [
-            Head(ids[i], logits[i], self._n_vocab, self._sums[i], self._is_sound[i], partial(self._row, i))
-            for i in range(first, last)
-        ]
+        return [self._head(i) for i in range(first, last)]
+
+    def _head(self, i: int) -> Head:
+        ids, logits = self._ranking.ids[i], self._ranking.logits[i]
+        whole = partial(self._row, i)
+        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], whole, self._tokens[i])
+
+    def choose(self, samplers: Mapping[int, Sampler]) -> None:
+        """Chooses for several rows in the time of a few."""
+        if len(samplers) < _TOGETHER:
+            return
+        ids, logits, is_sound = self._ranking.ids, self._ranking.logits, self._is_sound
+        chains = [samplers[i].chooses_alike() if i in samplers and is_sound[i] else None for i in range(len(ids))]
+        self._tokens = choose_together(chains, ids, logits, ids.shape[1] == self._n_vocab)
 
     def _row(self, i: int) -> Float32:
         row: Float32 = self._ranking.rows(i, i + 1)[0]

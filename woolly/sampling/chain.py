@@ -24,7 +24,8 @@ class Chain:
     def __init__(self, params: SamplingParams, context: Context) -> None:
         self.steps: list[Step] = []
         self.chooser: _Chooser = Greedy()
-        self._usual: UsualChain | None = None
+        self.usual: UsualChain | None = None
+        self.is_read = params.post_sampling_probs  # somebody reads what the steps leave
         for name in ("temperature",) if params.mirostat else params.samplers:
             if name == "temperature" and params.temperature <= 0.0 and params.dynatemp_range == 0.0:
                 while self.steps and getattr(self.steps[-1], "keeps_likeliest", False):
@@ -36,13 +37,19 @@ class Chain:
             self.chooser = Mirostat(params.mirostat, params.mirostat_tau, params.mirostat_eta, context.seed)
         else:
             self.chooser = Draw(context.seed)
-            if not params.post_sampling_probs:  # which reads what the steps leave
-                self._usual = UsualChain.of(self.steps, self.chooser)
+            self.usual = None if self.is_read else UsualChain.of(self.steps, self.chooser)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken, which leaves no other a chance."""
         return isinstance(self.chooser, Greedy)
+
+    @property
+    def alone(self) -> UsualChain | Greedy | None:
+        """What stands for the whole chain; None if several do."""
+        if isinstance(self.chooser, Greedy):
+            return None if self.steps or self.is_read else self.chooser
+        return self.usual
 
     @property
     def n_head(self) -> int:
@@ -59,8 +66,8 @@ class Chain:
 
     def choose(self, candidates: Candidates) -> int:
         """Runs the samplers, and takes a token."""
-        if self._usual is not None:
-            return self._usual.choose(candidates)
+        if self.usual is not None:
+            return self.usual.choose(candidates)
         for step in self.steps:
             step.apply(candidates)
         return self.chooser.choose(candidates)

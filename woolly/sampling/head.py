@@ -26,6 +26,7 @@ class Head:
     total: float  # the sum of exp(logit - largest logit) over the whole row
     is_sound: bool  # if not, the row holds NaN or plus infinity, and nothing else of this is true
     whole: Callable[[], Float32]  # the row itself
+    token: int | None = None  # what its sampler chose already, with those of other rows (`usual.choose_together`)
 
 
 Row = Float32 | Head
@@ -37,4 +38,4 @@ def kept(row: Row) -> Row:
         copy: Float32 = row.copy()
         return copy
     whole = row.whole().copy()
-    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)
+    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole, row.token)

@@ -15,6 +15,7 @@ from woolly.sampling.bias import LogitBias
 from woolly.sampling.callbacks import call_processor, call_sampler
 from woolly.sampling.candidates import Candidates, NoCandidateError, ShortHeadError
 from woolly.sampling.chain import Chain
+from woolly.sampling.choosers import Greedy
 from woolly.sampling.head import MOST_HEAD, Head, Row
 from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
@@ -22,6 +23,7 @@ from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_p
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.registry import Context
 from woolly.sampling.seeds import draw_seed
+from woolly.sampling.usual import UsualChain
 from woolly.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -72,8 +74,11 @@ class Sampler:
         """
         params = self._params
         head = row if isinstance(row, Head) and row.is_sound and self.n_head else None
-        chosen = None if head is None else self._from_head(head)
-        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
+        if head is not None and head.token is not None:
+            token = head.token
+        else:
+            chosen = None if head is None else self._from_head(head)
+            token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
         logprob = None
         if params.logprobs is not None:
             if params.post_sampling_probs:
@@ -86,6 +91,12 @@ class Sampler:
         if self.constraint is not None:
             self.constraint.accept(token)
         return Choice(token, logprob)
+
+    def chooses_alike(self) -> UsualChain | Greedy | None:
+        """What chooses the next token, if no more than a head without other edits is needed; None otherwise."""
+        if self.constraint is not None or self._bias.acts(len(self._history) - self._n_prompt):
+            return None
+        return self._chain.alone
 
     def _head_size(self) -> int:
         params, n = self._params, self._chain.n_head

@@ -15,7 +15,7 @@ from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
 from woolly.plan.passes import cut_points, fuse
-from woolly.runtime import Batch, CancelledRun, Options, PortableState, choose
+from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, choose
 from woolly.runtime.cuda.program import CudaBackend
 from woolly.runtime.split import Segment, SplitProgram
 
@@ -205,3 +205,19 @@ def test_a_part_that_cannot_be_compiled_leaves_nothing_behind(opened):
     with pytest.raises(UnsupportedError, match="no kernel"):
         SplitProgram(plan, segments_at(plan, [cut_points(plan)[3]]), [first, fails])
     assert len(closed) == 1
+
+
+def test_the_part_that_computes_logits_ranks_them(opened):
+    plan = trace(file := opened(TINY["llama"]))
+    points = cut_points(plan)
+    split = SplitProgram(plan, segments_at(plan, [points[len(points) // 2]]), [cpu(file), emulated(file)])
+    batch, state = Batch.of([(TOKENS[:5], 0, [0])], range(5)), split.new_state(1)
+    whole = split.run(batch, state).copy()
+    for first in (0, 1, split._ranges[-1][0], split._ranges[-1][0] + 1):
+        if first:
+            split.run(batch, state, 0, first)
+        ranking = split.rank(batch, state, 40, first)
+        np.testing.assert_array_equal(ranking.ids[:, 0], whole.argmax(axis=1))
+        np.testing.assert_array_equal(ranking.rows(1, 3), whole[1:3])
+    assert isinstance(split, Ranks)
+    assert not isinstance(SplitProgram(plan, segments_at(plan, [points[1]]), [emulated(file), cpu(file)]), Ranks)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from woolly.plan import Plan, Step
 from woolly.plan.passes import cut_points, part
 from woolly.runtime.batch import Batch
 from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
+from woolly.runtime.ranking import Ranking, Ranks
 from woolly.runtime.split.state import SplitState
 from woolly.runtime.state import State
 
@@ -82,7 +84,10 @@ class SplitProgram:
         self._ranges = list(zip([0, *ends], ends, strict=False))  # of steps of the running plan, by run
         self.max_rows = min(program.max_rows for program in self._parts)
         self.about = _about([program.about for program in self._parts], [program.plan for program in self._parts])
-        self.draft: DraftProgram | None = self._parts[segments[-1].part].draft
+        head = self._parts[segments[-1].part]
+        self.draft: DraftProgram | None = head.draft
+        if isinstance(head, Ranks):
+            self.rank = partial(self._rank, head)
 
     def load_weights(self) -> None:
         """Starts to load the weights of all parts in the background."""
@@ -101,8 +106,7 @@ class SplitProgram:
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
         """Runs steps in the parts that have them and returns a view of the last value, valid until the next run."""
-        if not isinstance(state, SplitState) or len(state.parts) != len(self._parts):
-            raise PlanError("the state is not one of this program; new_state makes one")
+        state = self._own(state)
         first, last = checked_range(first, last, len(self.running_plan.steps))
         with self._lock:
             self._is_cancelled = False
@@ -118,18 +122,43 @@ class SplitProgram:
 
     def _run(self, run: _Run, batch: Batch, state: SplitState, value: Float32 | None, at: int, until: int) -> Float32:
         """Runs steps `at` to `until` of a segment; at its beginning with the rows that the segment before it left."""
-        first = run.first + run.has_entrance + at
-        if run.has_entrance and at == 0:
-            if value is None:
-                raise PlanError("a run begins with steps whose rows no earlier run left; begin further ahead")
-            batch, first = replace(batch, hidden=value, is_hidden_normed=True), run.first
-        if self._is_cancelled:
-            raise CancelledRun("the computation was cancelled")
+        batch, first = self._entered(run, batch, value, at)
         last = run.first + run.has_entrance + until
         out = self._parts[run.part].run(batch, state.parts[run.part], first, last)
+        self._check_cancelled()
+        return out
+
+    def _rank(self, head: Ranks, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+        """Runs steps from `first` on; the part that computes logits ranks them, too."""
+        run, begin = self._runs[-1], self._ranges[-1][0]
+        state = self._own(state)
+        if first < begin:
+            self.run(batch, state, first, begin)
+        with self._lock:
+            self._is_cancelled = self._is_cancelled and first < begin
+            value, self._carried = self._carried, None
+            batch, at = self._entered(run, batch, value, max(first, begin) - begin)
+            ranking = head.rank(batch, state.parts[run.part], n, at)
+            self._check_cancelled()
+            return ranking
+
+    def _entered(self, run: _Run, batch: Batch, value: Float32 | None, at: int) -> tuple[Batch, int]:
+        """The batch for step `at` of a segment, and the step as the part counts it."""
+        self._check_cancelled()
+        if not run.has_entrance or at > 0:
+            return batch, run.first + run.has_entrance + at
+        if value is None:
+            raise PlanError("a run begins with steps whose rows no earlier run left; begin further ahead")
+        return replace(batch, hidden=value, is_hidden_normed=True), run.first
+
+    def _check_cancelled(self) -> None:
         if self._is_cancelled:
             raise CancelledRun("the computation was cancelled")
-        return out
+
+    def _own(self, state: State) -> SplitState:
+        if not isinstance(state, SplitState) or len(state.parts) != len(self._parts):
+            raise PlanError("the state is not one of this program; new_state makes one")
+        return state
 
     def cancel(self) -> None:
         """Stops a run that is under way, as the part does that runs; may be called from any thread."""
