@@ -1,8 +1,16 @@
 """What the log says about a request: why it was refused, what was ignored, and nothing about polling."""
 
+import asyncio
 import logging
+import re
 
 import pytest
+import uvicorn
+
+from woolly.serving import Settings
+from woolly.serving.app import create_app
+from woolly.serving.lifecycle import _Server
+from woolly.serving.loading.manager import NO_MODEL
 
 
 @pytest.fixture
@@ -40,6 +48,25 @@ def test_polling_is_logged_at_debug_only(client, lines, path):
     (line,) = lines(path)
     assert line["levelno"] == (logging.DEBUG if line["status"] < 400 else logging.INFO)
     assert path in ("/health", "/slots") or line["status"] == 200
+
+
+def test_files_of_the_page_are_logged_at_debug_only(client, lines):
+    page = client.get("/", headers={"accept": "text/html"}).text
+    path = "/" + re.search(r'"(web/[^"]+\.js)"', page)[1]
+    assert client.get(path).status_code == 200
+    assert client.get("/web/x/none.js").status_code == 404
+    assert [line["levelno"] for one in (path, "/", "/web/x/none.js") for line in lines(one)] == [
+        logging.DEBUG,
+        logging.INFO,
+        logging.INFO,
+    ]
+
+
+def test_a_server_without_models_says_how_to_get_one(tmp_path, caplog):
+    settings = Settings(models_dir=tmp_path, sessions_file=tmp_path / "sessions.db", batches_dir=tmp_path / "batches")
+    app = create_app(settings)
+    asyncio.run(_Server(uvicorn.Config(app), app, settings, None)._load())
+    assert caplog.messages[-1] == NO_MODEL
 
 
 def test_other_requests_are_logged_at_info_without_a_reason(client, lines):

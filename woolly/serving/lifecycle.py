@@ -21,6 +21,7 @@ from woolly.errors import RequestError
 from woolly.serving.app import create_app
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
+from woolly.serving.loading.manager import NO_MODEL
 from woolly.serving.logs import log, set_up_logs
 from woolly.serving.settings import Settings
 
@@ -149,6 +150,8 @@ class _Server(uvicorn.Server):
         if not self._is_stopping:
             self._state.health.set("ready")
             log.info("ready")
+            if not await models.has_any():
+                log.warning(NO_MODEL)
             self._state.batches.wake()  # those that the last run of the server left
 
     async def _unload_idle(self) -> None:

@@ -77,7 +77,7 @@ class Identity:
             self._stats.ignored(len(state["ignored"]))
             if is_http:
                 self._stats.replied(status)
-                is_quiet = status < 400 and self._paths.is_polled(scope["path"])
+                is_quiet = status < 400 and self._paths.is_quiet(scope["method"], scope["path"])
                 level = log.debug if is_quiet else log.info
                 level("request", extra={**fields, "method": scope["method"]})
             else:

@@ -23,9 +23,10 @@ class Paths:
         """Whether the path reports health."""
         return path in self.health
 
-    def is_polled(self, path: str) -> bool:
-        """Whether a program asks for the path again and again."""
-        return path in self.health or path in self.metrics or path in self.polled
+    def is_quiet(self, method: str, path: str) -> bool:
+        """Whether lines of the log would hide others: a program asks again and again, or a page for its files."""
+        is_polled = path in self.health or path in self.metrics or path in self.polled
+        return is_polled or (self.is_page(method, path) and not path.endswith("/"))
 
     def is_unlimited(self, method: str, path: str) -> bool:
         """Whether a request needs no key, counts for no rate and is answered until the process ends."""

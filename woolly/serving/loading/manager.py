@@ -25,7 +25,9 @@ from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.logs import ignore, log
 from woolly.serving.settings import Settings
 
-__all__ = ["ModelInfo", "ModelManager"]
+__all__ = ["NO_MODEL", "ModelInfo", "ModelManager"]
+
+NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
@@ -246,10 +248,13 @@ class ModelManager:
         able = [one for one in models if can in one.capabilities]
         if able or not models:
             known = ", ".join(model.name for model in able)
-            none = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
-            message = f"no model is named; known: {known}" if known else none
+            message = f"no model is named; known: {known}" if known else NO_MODEL
             raise ApiError(400, "model_required", message, param="model")
         return self._current() or (models[0] if self.main is None else await self._find(self.main))
+
+    async def has_any(self) -> bool:
+        """Whether there is a model to answer with."""
+        return self.main is not None or bool(await self._usable())
 
     async def _usable(self) -> Sequence[ModelInfo]:
         return [one for one in await asyncio.to_thread(self._library.list) if one.unsupported is None]
