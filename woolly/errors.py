@@ -13,7 +13,7 @@
     ├── StageError        a part of a model in another process that cannot be reached, or is not the right one
     ├── ToolError         a tool of an MCP server that cannot be called: names the server and the reason
     ├── StoreError        a model that cannot be found, fetched or verified
-    └── DeviceError       a GPU or its driver that failed: the model must be loaded again
+    └── DeviceError       a GPU or its driver that failed: only a new process can use it again
 
 Each message is one sentence for the person who caused it, and says what would be right. Programs read the class and the
 attributes (`code`, `field`, `limit`), never the sentence, so that a better wording changes nothing else.

@@ -13,7 +13,7 @@ def test_an_unexpected_error_tells_nothing_of_itself():
 def test_a_gpu_that_failed_is_told_in_its_own_sentence():
     told = of_exception(DeviceError("the GPU failed", code="lost", remedy="load the model again"))
     assert (told.status, told.code, told.retry_after) == (503, "device_failed", 5.0)
-    assert told.message == "the GPU failed; ask again: the server loads the model anew"
+    assert told.message == "the GPU failed; try again later"
 
 
 def test_errors_have_the_shape_of_their_dialect():

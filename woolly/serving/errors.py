@@ -160,7 +160,7 @@ def of_exception(error: BaseException, params: Mapping[str, str] = _NO_NAMES) ->
     if isinstance(error, StageError):
         return ApiError(503, "stage_lost", str(error), retry_after=_TAKEOVER)
     if isinstance(error, DeviceError):
-        return device_failed(f"{error.fault}; ask again: the server loads the model anew")
+        return device_failed(f"{error.fault}; try again later")
     return ApiError(
         500, "internal_error", "the server failed at this request; the log has the reason under its request id"
     )

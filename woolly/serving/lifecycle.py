@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from woolly.errors import RequestError
+from woolly.machine.restart import can_restart, inherited_socket, restart
 from woolly.serving.app import create_app
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
@@ -29,6 +30,7 @@ __all__ = ["run"]
 
 _KEEP_ALIVE = 15  # seconds that an idle connection stays open for a further request
 _LAST_WORDS = 2.0  # seconds for cancelled replies to send their error
+_LAST_BYTES = 0.2  # seconds for replies that have ended to be sent
 _CLOSING = 2.0  # seconds for models and threads to end after that
 _SPARE_FILES = 256  # in addition to connections: models, the log, the database
 
@@ -66,7 +68,7 @@ def run(
         timeout_graceful_shutdown=int(_LAST_WORDS),
         backlog=2048,
     )
-    server = _Server(config, app, settings, end)
+    server = _Server(config, app, settings, listener, end)
     _drain_at_hangup(server)
     log.info("listening", extra={"url": _url(host, port)})
     if settings.webui:
@@ -82,17 +84,26 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which still answers health requests while it drains."""
 
     def __init__(
-        self, config: uvicorn.Config, app: FastAPI, settings: Settings, end: Callable[[int], Any] | None
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        settings: Settings,
+        listener: socket.socket,
+        end: Callable[[int], Any] | None,
     ) -> None:
         super().__init__(config)
+        self._listener = listener
         self._state = app.state
         self._settings = settings
         self._end = end
         self._pool = ThreadPoolExecutor(thread_name_prefix="woolly-pool")
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
+        self._is_restarting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: Exception | None = None
+        if end is not None and can_restart():
+            app.state.models.on_lost = self._begin_to_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the port before models are loaded, so that health can report it."""
@@ -134,6 +145,24 @@ class _Server(uvicorn.Server):
     def _begin_to_drain(self) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
+    def _begin_to_restart(self) -> None:
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
+
+    async def _restart(self) -> None:
+        """Begins the process anew when what runs has ended, at the latest after the grace period."""
+        state = self._state
+        end = asyncio.get_running_loop().time() + self._settings.grace
+        while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(_LAST_BYTES)
+        if not self._is_stopping:
+            state.generator.stop()
+            await state.batches.stop()
+            log.warning("the server restarts: no other way leads back to a GPU that failed")
+            restart(self._listener)
+
     async def _load(self) -> None:
         models = self._state.models
         names = [*([models.main] if models.main is not None else []), *self._settings.preload]
@@ -173,6 +202,9 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if (given := inherited_socket()) is not None:
+        given.setblocking(False)
+        return given
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio switches Nagle's algorithm off only if the protocol is named. With Nagle, each event of a stream waits for
     # the client's acknowledgement of the previous one, which kernels delay by 40 ms.

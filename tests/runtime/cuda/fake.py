@@ -90,11 +90,6 @@ class FakeLibrary:
     def _cuMemHostUnregister(self, place):
         self.pinned.remove(place)
 
-    def _cuDevicePrimaryCtxReset(self, device):
-        """All that the process had there is gone."""
-        self.kept.clear()
-        self.pinned.clear()
-
     def _cuDeviceTotalMem(self, out, device):
         out._obj.value = 2 * self.n_bytes
 

@@ -135,7 +135,7 @@ def test_each_thread_enters_the_context_once(device, library):
 
 def test_a_kernel_that_hangs_ends_the_device_and_not_the_caller(device, library):
     library.results["cuEventQuery"] = libcuda.NOT_READY
-    with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; load the model again"):
+    with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; start the process anew"):
         device.wait()
     library.results.clear()
     with pytest.raises(DeviceError, match="did not finish") as caught:
@@ -182,41 +182,22 @@ def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):
     gc.collect()
     assert not library.pinned
     assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
-    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 0
 
 
-def test_after_a_fault_a_new_device_has_a_new_context(device, library):
-    def open_fake():
-        return open_device(0, Driver(library), limit_s=0.05)
-
-    neighbour = open_fake()
+def test_after_a_fault_the_driver_is_asked_for_nothing_more(device, library):
     seen = device.pinned(10)
     seen[:] = 7
-    device.allocate(10)
-    neighbour.allocate(10)
+    address = device.allocate(10)
     library.results["cuEventQuery"] = 700
     with pytest.raises(DeviceError, match="illegal"):
         device.wait()
-    library.results.clear()
-    device.close()
-    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 1 and not library.kept
-    with pytest.raises(DeviceError, match="illegal"):  # it had its memory in the same context
-        neighbour.allocate(10)
-    neighbour.close()
-    assert library.calls["cuDevicePrimaryCtxReset_v2"] == 1
-    again = open_fake()
-    other = again.pinned(10)
-    address = again.allocate(4)
+    before = library.calls.copy()
+    device.free(address)
+    device.close()  # it could wait for a kernel that never ends
     assert (seen == 7).all()
-    del seen  # the driver is not told: what it knew of this memory went with the context
+    del seen
     gc.collect()
-    assert len(library.pinned) == 1
-    again.free(address)
-    again.close()
-    del other
-    gc.collect()
-    assert not library.pinned and not library.kept
-    assert library.calls["cuDevicePrimaryCtxRetain"] == library.calls["cuDevicePrimaryCtxRelease_v2"]
+    assert library.calls == before
 
 
 def test_memory_that_cannot_be_pinned_is_plain_memory(device, library):

@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import threading
 import weakref
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +33,13 @@ _numbers = itertools.count(1)
 
 
 class _Life:
-    """Whether what a context had is gone, though something of this process still refers to it."""
+    """Whether the driver must not be asked for anything more."""
 
     is_over = False
 
 
 class Context:
-    """A GPU as this process uses it. Those of one GPU share its memory, and a fault of one ends them all."""
-
-    _all: ClassVar[weakref.WeakSet[Context]] = weakref.WeakSet()
+    """A GPU as one program uses it. A fault ends all that the process has on the GPU, and only its end mends that."""
 
     def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
         self.driver = driver
@@ -74,7 +71,6 @@ class Context:
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()
         self._serial = next(_numbers)
-        self._all.add(self)
 
     def enter(self) -> Driver:
         """Makes the context that of the calling thread."""
@@ -90,7 +86,8 @@ class Context:
     def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
         """Remembers a fault after which the context is of no use."""
         if isinstance(error, DeviceError) and error.code == "lost":
-            self.lost = DeviceError(str(error), code="lost", remedy="load the model again")
+            self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
+            self._life.is_over = True
             return self.lost
         return error
 
@@ -134,24 +131,17 @@ class Context:
         return pages[:n_bytes]
 
     def close(self) -> None:
-        """Gives back all memory; after a fault also what others of this process have on the GPU, which is lost."""
-        driver, is_faulty = self.driver, self.lost is not None
-        if not is_faulty:
-            self.enter()
+        """Gives back all memory. After a fault the end of the process does: the driver would fail, or wait forever."""
+        if self.lost is None:
+            driver = self.enter()
             # Results do not matter here: there is nothing left to save.
             for address in self.allocated:
                 driver.result("cuMemFree_v2", address)
             for module in self.modules.values():
                 driver.result("cuModuleUnload", module)
+            driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
         self.allocated.clear()
         self.lost = self.lost or DeviceError("the program was closed", code="lost")
-        if is_faulty and not self._life.is_over:
-            for other in [other for other in list(self._all) if other.number == self.number]:
-                other.lost, other._life.is_over = other.lost or self.lost, True
-            # A fault stays with a context: without this the next program would get the same one, and fail at once.
-            driver.result("cuDevicePrimaryCtxReset_v2", self.number)
-        self._all.discard(self)
-        driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
 
 
 def check_number(index: int, n_devices: int) -> None:
@@ -181,4 +171,4 @@ def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, p
         driver.result("cuCtxSetCurrent", context)
         _current.serial = None
         driver.result("cuMemHostUnregister", place)
-    driver.result("cuDevicePrimaryCtxRelease_v2", number)
+        driver.result("cuDevicePrimaryCtxRelease_v2", number)

@@ -55,7 +55,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (_OUT, _INT, _INT),
     "cuDevicePrimaryCtxRetain": (_OUT, _INT),
     "cuDevicePrimaryCtxRelease_v2": (_INT,),
-    "cuDevicePrimaryCtxReset_v2": (_INT,),
     "cuDeviceTotalMem_v2": (_OUT, _INT),
     "cuCtxSetCurrent": (_HANDLE,),
     "cuMemGetInfo_v2": (_OUT, _OUT),

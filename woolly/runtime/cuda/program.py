@@ -61,7 +61,6 @@ class _Core:
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
         self._lock = threading.Lock()
         self._is_cancelled = False
-        self._is_lost = False
         self._times: list[int] | None = None
         self._hits = 0
         steps = enumerate(self.plan.steps)
@@ -105,7 +104,7 @@ class _Core:
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
         """Rows of what a run left behind."""
-        with self._lock, self._noticing():
+        with self._lock:
             if run != self._n_runs:
                 raise PlanError("another run has overwritten the logits")
             out = self._result(last - first, value.width)
@@ -119,7 +118,7 @@ class _Core:
         """What `download` gives, which queues the copy of what is wanted behind the steps."""
         if not isinstance(state, CudaState):
             raise PlanError("the state is not one of this program; new_state makes one")
-        with self._lock, self._noticing():
+        with self._lock:
             self._is_cancelled = False
             hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
             check_batch(batch, plan, state, self.max_rows, hidden_width)
@@ -143,21 +142,6 @@ class _Core:
         if rows:
             self.device.download(self._emitter.value(value.id), out)
         return out
-
-    @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Remembers that the device was lost."""
-        try:
-            yield
-        except DeviceError as error:
-            self._is_lost = self._is_lost or error.code == "lost"
-            raise
-
-    def end(self) -> None:
-        """Ends the work in the background, and a device that was lost: others may still refer to this."""
-        self.loader.end()
-        if self._is_lost:
-            self.device.close()
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
         n_rows, n_output = batch.n_rows, len(batch.output_rows)
@@ -282,7 +266,7 @@ class CudaProgram:
 
     def close(self) -> None:
         """Ends the work in the background. Memory on the device is given back with the last reference."""
-        self._core.end()
+        self._core.loader.end()
 
     def weight_stats(self) -> WeightStats:
         """Every read is a hit: all weights are on the device."""

@@ -1,4 +1,4 @@
-"""Faults: models whose device has failed, until they are loaded again."""
+"""Faults: models whose device has failed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ class Faults:
     def __init__(self) -> None:
         self._sentences: dict[str, str] = {}
 
-    def note(self, name: str, error: DeviceError) -> None:
-        """Remembers that the device of a model has failed, and that the model is loaded again."""
+    def note(self, name: str, error: DeviceError, *, will_restart: bool) -> None:
+        """Remembers that the device of a model has failed."""
         log.error("device failed", extra={"model": name, "reason": error.fault})
-        self._sentences[name] = f"{error.fault}; {name} is loaded again"
-
-    def stay(self, name: str, reason: str) -> None:
-        """Remembers that a model could not be loaded again."""
-        if (before := self._sentences.get(name)) is not None:
-            self._sentences[name] = f"{before}, but that failed: {reason}; restart the server"
+        self._sentences[name] = f"{error.fault}; {'the server restarts' if will_restart else 'restart the server'}"
 
     def forget(self, name: str) -> None:
         """Forgets the fault of a model that is loaded, or that nobody wants."""

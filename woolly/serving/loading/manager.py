@@ -50,6 +50,7 @@ class ModelManager:
         self._changed = asyncio.Event()
         self._closed = False
         self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # in place of opening.py's
+        self.on_lost: Callable[[], None] | None = None  # called when a device has failed
         self.n_copies = 1  # of each model in this machine's memory
 
     @property
@@ -152,29 +153,12 @@ class ModelManager:
             slot.task = start_task(self._free(slot))
 
     def lose(self, slot: Loaded) -> None:
-        """Gives up a model whose device has failed, and loads it again once, in the background."""
+        """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
-            self.faults.note(slot.info.name, slot.llm.driver.fault)
-            # Not auto: a server that lost its GPU would go on at the speed of the CPU, and with other bits.
-            settings = replace(slot.settings, backend=slot.llm.engine.program.about.backend)
+            self.faults.note(slot.info.name, slot.llm.driver.fault, will_restart=self.on_lost is not None)
             self.discard(slot)
-            start_task(self._load_again(slot, settings))
-
-    async def _load_again(self, lost: Loaded, settings: Settings) -> None:
-        name = lost.info.name
-        assert lost.task is not None
-        await lost.task
-        if self._closed:
-            return
-        slot = self._loaded.get(name)
-        if slot is None:
-            slot = self._loaded[name] = Loaded(lost.info, settings)
-            slot.task = start_task(self._load(slot))
-        try:
-            assert slot.task is not None
-            await asyncio.shield(slot.task)
-        except ApiError as error:
-            self.faults.stay(name, error.message)
+            if self.on_lost is not None:
+                self.on_lost()
 
     def keep(self, name: str, seconds: float) -> None:
         """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""

@@ -63,10 +63,10 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
             return Estimate(0, 0, n_ctx)
         own = load_draft(file, plan, options.ctx, own_draft(options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
-        is_cuda = backend_for(options.device, options.backend) == "cuda"
+        is_whole = options.gpu_layers in (None, "all") and backend_for(options.device, options.backend) == "cuda"
         return Estimate(
             gpus=gpus,
-            may_split=bool(gpus) and not is_cuda,
+            may_split=bool(gpus) and not is_whole,
             weights=weights if budget is None else min(weights, budget),
             cache=int(
                 sum(
@@ -82,7 +82,7 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
 def _gpus(options: ModelOptions) -> tuple[Gpu, ...]:
     """Returns the GPUs that a model would be opened on, with their free memory."""
     backend = backend_for(options.device, options.backend)
-    if backend not in ("auto", "cuda"):
+    if backend not in ("auto", "cuda") or options.gpu_layers in (0, "0"):
         return ()
     try:
         return tuple(find_gpu(number) for number in dict.fromkeys(parse_devices(options.device)))

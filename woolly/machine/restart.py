@@ -1,0 +1,46 @@
+"""Restart: this process begins anew as itself, with the port that it listens at."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ["can_restart", "inherited_socket", "restart"]
+
+# systemd's way to hand an open socket to a process: its number, and in the environment for whom it is.
+_SOCKET = 3
+_NAMES = ("LISTEN_PID", "LISTEN_FDS")
+
+
+def can_restart() -> bool:
+    """Whether the system can replace a process by another one."""
+    return sys.platform != "win32" and len(sys.orig_argv) > 1
+
+
+def restart(listener: socket.socket) -> NoReturn:
+    """Replaces this process by one of the same command, which listens at the same socket: no client is refused.
+
+    Whatever else is open, and all threads, end here. A GPU that failed is free again then, as nothing else can make it.
+    """
+    listing = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
+    for number in [int(entry.name) for entry in listing.iterdir()]:
+        if number >= _SOCKET:
+            with suppress(OSError):  # that of the listing itself is closed by now
+                os.set_inheritable(number, False)
+    os.dup2(listener.fileno(), _SOCKET, inheritable=True)
+    os.set_inheritable(_SOCKET, True)  # dup2 leaves a number that it was given as it is
+    environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def inherited_socket() -> socket.socket | None:
+    """Returns the socket that `restart`, or systemd, gave this process to listen at; None if there is none."""
+    pid, count = (os.environ.pop(name, "") for name in _NAMES)
+    if pid != str(os.getpid()) or count != "1":
+        return None
+    os.set_inheritable(_SOCKET, False)
+    return socket.socket(fileno=_SOCKET)
