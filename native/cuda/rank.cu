@@ -42,6 +42,21 @@ __device__ inline u64 block_best(u64 key) {
     return key;
 }
 
+// Threads of the block for which it holds.
+__device__ inline int block_count(bool holds) {
+#ifdef WOOLLY_EMULATED
+    __shared__ int n;
+    __syncthreads();
+    if (threadIdx.x == 0) n = 0;
+    __syncthreads();
+    n += holds;
+    __syncthreads();
+    return n;
+#else
+    return __syncthreads_count(holds);
+#endif
+}
+
 // Sorts n keys, a power of two, the largest first.
 __device__ inline void sort(u64* keys, int n) {
     for (int run = 2; run <= n; run *= 2)
@@ -64,14 +79,17 @@ __device__ inline void sort(u64* keys, int n) {
 // those of n threads. `kept` has room for these, rounded up to a power of two.
 template <class Keys>
 __device__ inline void select(Keys key_at, int n_own, int n, u64* kept) {
-    __shared__ u64 bests[ROW_THREADS];
     __shared__ int n_kept;
-    u64 best = 0;
+    u64 best = 0, bound = 0;
     for (int i = 0; i < n_own; i++) best = max(best, key_at(i));
-    bests[threadIdx.x] = best;
     if (threadIdx.x == 0) n_kept = 0;
-    sort(bests, blockDim.x);
-    const u64 bound = max(bests[n - 1], (u64)1);
+    for (int bit = 63; bit >= 0; bit--) {
+        const u64 higher = bound | (u64)1 << bit;
+        const int n_reach = block_count(best >= higher);
+        if (n_reach >= n) bound = higher;
+        if (n_reach == n) break;
+    }
+    bound = max(bound, (u64)1);  // fewer than n threads have a key
     if (best >= bound)
         for (int i = 0; i < n_own; i++)
             if (const u64 key = key_at(i); key >= bound) kept[atomicAdd(&n_kept, 1)] = key;
@@ -83,8 +101,8 @@ __device__ inline void select(Keys key_at, int n_own, int n, u64* kept) {
 }
 
 // Blocks of (rows, parts), from `first` on. `keys` gets the n best of each part, `parts` the rest.
-KERNEL_OF(PART_THREADS, rank_parts)(const Batch* b, const float* logits, u64* keys, Part* parts, int width, int first,
-                                    int n) {
+KERNEL_MANY(PART_THREADS, 3, rank_parts)(const Batch* b, const float* logits, u64* keys, Part* parts, int width,
+                                         int first, int n) {
     const int row = blockIdx.x, part = blockIdx.y;
     if (first + row >= b->n_output) return;
     constexpr int N = PART / PART_THREADS;
