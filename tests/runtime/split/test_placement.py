@@ -1,6 +1,5 @@
 """What goes on GPUs whose memory is small, what it takes, and what is said if it does not fit."""
 
-import gc
 import logging
 import re
 from dataclasses import replace
@@ -9,81 +8,16 @@ import numpy as np
 import pytest
 
 from tests.cases.families import FAMILIES
-from tests.cases.tiny import TINY, write_tiny
-from tests.runtime.cuda.emulated import EmulatedDevice
+from tests.cases.tiny import TINY
+from tests.runtime.split.machine import OPTIONS
 from woolly.errors import RequestError
-from woolly.gguf import open_gguf
-from woolly.models import trace
-from woolly.runtime import BACKENDS, Batch, Options, choose, plan_placement
-from woolly.runtime.cuda import CudaBackend, CudaProgram
+from woolly.runtime import Batch, Options, choose
+from woolly.runtime.cuda import CudaProgram
 from woolly.runtime.split import SplitProgram
-from woolly.runtime.split.costs import Costs, atoms_of
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 11)
 LLAMA = replace(TINY["llama"], n_layers=4)
 MIXTURE = replace(FAMILIES["qwen3moe"], n_layers=3)
-OPTIONS = Options(threads=1, max_rows=64, cache_tokens=256)
-
-
-class Small(EmulatedDevice):
-    """A GPU with little memory, which refuses more as a real one does."""
-
-    def __init__(self, n_bytes):
-        super().__init__()
-        self.n_bytes = n_bytes
-
-    def memory(self):
-        return self.n_bytes - sum(self._sizes.values()), self.n_bytes
-
-    def allocate(self, n_bytes):
-        if n_bytes > self.memory()[0]:
-            raise RequestError("the GPU has too little free memory", code="device_memory")
-        return super().allocate(n_bytes)
-
-
-class Machine:
-    """A model, and GPUs that have room for some of it."""
-
-    def __init__(self, file, monkeypatch):
-        self.file, self.plan = file, trace(file)
-        self.atoms, self.layers = atoms_of(self.plan)
-        self.costs = Costs(EmulatedDevice(), self.plan, self.atoms, file.tensors, OPTIONS)
-        self.sizes, self.opened = [], []
-        monkeypatch.setitem(BACKENDS, "cuda", lambda: CudaBackend(self.open, lambda: "sm_80"))
-
-    def open(self, number=0):
-        if number >= len(self.sizes):
-            raise RequestError(f"device is 'cuda:{number}', and this machine has {len(self.sizes)} NVIDIA GPUs")
-        self.opened.append(Small(self.sizes[number]))
-        return self.opened[-1]
-
-    def room_for(self, wanted):
-        """Bytes for the atoms of which `wanted` is true."""
-        return self.costs.total([atom for atom in self.atoms if wanted(atom)])
-
-    def compile(self, backend="auto", **options):
-        return choose(backend).compile(self.plan, self.file.tensors, replace(OPTIONS, **options))
-
-    def place(self, **options):
-        return plan_placement(self.plan, self.file.tensors, replace(OPTIONS, **options))
-
-    def is_closed(self):
-        """Whether all GPUs were given back."""
-        gc.collect()
-        return not any(device._sizes for device in self.opened)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    files = []
-
-    def get(tiny):
-        files.append(open_gguf(write_tiny(tiny, tmp_path / f"{len(files)}.gguf")))
-        return Machine(files[-1], monkeypatch)
-
-    yield get
-    for file in files:
-        file.close()
 
 
 def logits(program):
@@ -175,7 +109,7 @@ def test_a_number_of_layers_is_kept_and_what_does_not_fit_is_said_with_what_woul
         assert "of a cache of 256 tokens" in text and caught.value.code == "device_memory"
         assert "--gpu-layers 3 would fit" in caught.value.worded({"gpu_layers": "--gpu-layers"})
     cached = [replace(OPTIONS, cache_tokens=n) for n in (256, 512)]
-    small, large = (Costs(EmulatedDevice(), one.plan, one.atoms, one.file.tensors, o).total(one.atoms) for o in cached)
+    small, large = (one.counted(options).total(one.atoms) for options in cached)
     one.sizes = [(small + large) // 2]
     with pytest.raises(RequestError, match=r"gpu_layers \d would fit, or ctx 256"):
         one.compile("cuda", cache_tokens=512)
