@@ -9,7 +9,7 @@ from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
 from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan, Slot
 from woolly.runtime.cuda.device import Address
-from woolly.runtime.cuda.state import CudaState
+from woolly.runtime.cuda.state import CudaState, head_bytes
 from woolly.runtime.state import PortableState
 
 SEEN, WINDOWED, LATENT = Paged(2, 24, 40), Paged(1, 16, 16, window=64), Paged(1, 80, 40, v_in_k=True)
@@ -97,6 +97,10 @@ def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeyp
     with pytest.raises(RequestError) as raised:
         CudaState(device, plan_of(Slot(3), Paged(1, 512, 576)), 1, "f16", 1)
     assert str(raised.value) == "a cache of 32 tokens takes 0.0 GB, but the GPU has 8.6 GB free; lower ctx or kv_tokens"
+    page = 2 * head_bytes(16, "f16")
+    monkeypatch.setattr(device, "memory", lambda: (100 * page, 1 << 30))
+    with pytest.raises(RequestError, match=r"lower ctx or kv_tokens: 3072 tokens would fit$"):
+        CudaState(device, plan_of(Paged(1, 16, 16)), 200, "f16")
     monkeypatch.undo()
     assert device.memory() == before
 

@@ -178,6 +178,20 @@ def test_a_run_stops_between_parts_and_one_that_begins_with_nothing_is_refused(o
     np.testing.assert_array_equal(logits(split, 5), want)
 
 
+def test_the_last_reference_frees_all_gpus(opened):
+    plan = trace(file := opened(TINY["llama"]))
+    devices = [EmulatedDevice(), EmulatedDevice()]
+
+    def on(device):
+        return lambda own: CudaBackend(lambda: device).compile(own, file.tensors, OPTIONS)
+
+    program = SplitProgram(plan, segments_at(plan, [cut_points(plan)[3]]), [on(device) for device in devices])
+    state = program.new_state(2)
+    assert all(device._sizes for device in devices)
+    del program, state
+    assert not any(device._sizes for device in devices)  # without a collection of garbage
+
+
 def test_what_cannot_be_split_is_refused_by_one_sentence(opened):
     plan = trace(opened(TINY["llama"]))
     impossible = next(at for at in range(len(plan.steps)) if at not in cut_points(plan))

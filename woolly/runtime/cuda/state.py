@@ -24,6 +24,7 @@ __all__ = ["ENTRY", "CudaState", "check_heads", "head_bytes", "page_bytes", "roo
 Bytes = npt.NDArray[np.uint8]
 
 _LARGEST_HEAD = 576
+_STEP = 256  # tokens; rounds what would fit
 
 # struct Entry of native/cuda/common.cuh
 ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("window", np.int32), ("pad", np.int32)])
@@ -92,9 +93,13 @@ class CudaState:
         except RequestError:
             self._release()
             n_tokens, free = n_pages * PAGE_SIZE, device.memory()[0]
+            growing = sum(k + v for n, k, v in sizes.values() if n == n_pages)
+            left = max(0, free - self.n_bytes + n_pages * growing)
+            fitting = left // max(1, growing) * PAGE_SIZE // _STEP * _STEP
             raise RequestError(
                 f"a cache of {n_tokens} tokens takes {self.n_bytes / 1e9:,.1f} GB, but the GPU has"
-                f" {free / 1e9:,.1f} GB free; lower ctx or kv_tokens",
+                f" {free / 1e9:,.1f} GB free; lower ctx or kv_tokens"
+                + (f": {fitting} tokens would fit" if fitting < n_tokens else ""),
                 field="kv_tokens",
                 names=("ctx", "kv_tokens"),
             ) from None

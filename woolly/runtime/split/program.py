@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,7 @@ class SplitProgram:
         head = self._parts[segments[-1].part]
         self.draft: DraftProgram | None = head.draft
         if isinstance(head, Ranks):
-            self.rank = partial(self._rank, head)
+            self.rank = _ranking(weakref.WeakMethod(self._rank), head)
 
     def load_weights(self) -> None:
         """Starts to load the weights of all parts in the background."""
@@ -183,6 +183,17 @@ class SplitProgram:
         """What the stores of prepared weights of all parts did so far."""
         stats = [program.weight_stats() for program in self._parts]
         return WeightStats(*(sum(values) for values in zip(*(vars(one).values() for one in stats), strict=True)))
+
+
+def _ranking(rank: weakref.WeakMethod[Callable[..., Ranking]], head: Ranks) -> Callable[..., Ranking]:
+    """`Ranks.rank` of a program whose head ranks. It does not keep the program, whose last reference frees a GPU."""
+
+    def ranked(batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+        method = rank()
+        assert method is not None, "the program is gone"
+        return method(head, batch, state, n, first)
+
+    return ranked
 
 
 def check_segments(plan: Plan, segments: Sequence[Segment]) -> None:
