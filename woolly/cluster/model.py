@@ -63,6 +63,12 @@ class FleetLLM(LLM):
         self._identity = self.fleet.identity
         self.driver = _FleetDriver(self.driver.engine, self.fleet, self._given)
 
+    @property
+    def place(self) -> str:
+        """What the replicas compute with."""
+        known = [one for one in self.fleet.report() if "device" in one]
+        return " and ".join(dict.fromkeys(f"{one['device']}, {one['level']}" for one in known)) or "no replica"
+
     def identity(self) -> Identity:
         """Returns the identity that all replicas have."""
         assert self.fleet.identity is not None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Driver, LoadedModel
+from woolly.engine import Driver, Engine, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
 from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
@@ -20,7 +20,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.digest import digest_of
 
-__all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "identity_of"]
+__all__ = ["ARITHMETIC", "Identified", "Identity", "compute_rate", "device_bytes", "identity_of"]
 
 # Tokens of the probe: more than a page, so that the second page and the first are read together. Pages of zeros before
 # them make the past long enough that attention splits it and merges what the splits found.
@@ -48,7 +48,7 @@ class Identity:
 
     arithmetic: int  # ARITHMETIC of the code
     model: str  # SHA-256 over its files, and over those of its adapters
-    backend: str
+    backend: str  # "cpu", "reference", or with the generation of the GPU: "cuda sm_90"
     kv_type: str
     probe: str  # digest of logits and of tokens that were sampled from them; empty for a model that writes nothing
 
@@ -69,6 +69,11 @@ class Identified:
     _loaded: list[LoadedModel]
     _identity: Identity | None = None
     _identifying: threading.Lock
+
+    @property
+    def place(self) -> str:
+        """What computes, such as "NVIDIA H200, sm_90" or "CPU, avx2, 8 threads"."""
+        return self.driver.engine.program.about.place
 
     def identity(self) -> Identity:
         """Returns what decides the bits of the answers; the first call runs a probe between two steps.
@@ -99,7 +104,17 @@ def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] =
 
 def _proved(program: Program, digest: str) -> Identity:
     about = program.about
-    return Identity(ARITHMETIC, digest, about.backend, about.kv_type, _probe(program))
+    # Each generation of GPUs has bits of its own; the levels of CPUs share theirs.
+    backend = f"{about.backend} {about.level}" if about.device else about.backend
+    return Identity(ARITHMETIC, digest, backend, about.kv_type, _probe(program))
+
+
+def device_bytes(engine: Engine) -> int | None:
+    """Returns the bytes of a model on its GPU: weights, cache and values; None if the CPU computes."""
+    program = engine.program
+    if not program.about.device:
+        return None
+    return program.weight_stats().n_bytes + engine.state.n_bytes + program.about.arena_bytes
 
 
 def compute_rate(program: Program) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from woolly import __version__
+from woolly.llm.identity import device_bytes
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.kept_streams import KeptStreams
 from woolly.serving.batches.store import BatchStore
@@ -40,7 +41,7 @@ from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
 from woolly.serving.gate.refusals import Refusals
 from woolly.serving.health import Health, health_router
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.metrics import Stats
+from woolly.serving.metrics import DeviceMetrics, Stats
 from woolly.serving.pages import web
 from woolly.serving.pages.api_reference import add_reference, is_reference
 from woolly.serving.pages.folder import Folder
@@ -101,6 +102,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     stats.watch("woolly_models_loaded", "Models that are loaded.", lambda: len(app.state.models.all_loaded))
 
     _watch_disk(stats, app.state.models)
+    stats.registry.register(DeviceMetrics(lambda: _devices(app.state.models)))
 
     for kind in (ApiError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _reply)
@@ -135,6 +137,13 @@ def _watch_disk(stats: Stats, models: ModelManager) -> None:
         ("woolly_cache_disk_damaged", "n_damaged", "Files that were damaged, and removed."),
     ):
         stats.watch(name, help, partial(total, field))
+
+
+def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
+    """Yields the model, what computes it, and its bytes if that is a GPU."""
+    for slot in models.all_loaded:
+        if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
+            yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
 def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middleware]:

@@ -58,7 +58,7 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
     fault = state.fault
     details = state.details() if request.app.state.authority.is_open else {}
     if fault is None:
-        return {**_head("ok"), **_identities(request), **details}
+        return {**_head("ok"), **_identities(request), **_devices(request), **details}
     response.status_code = 503
     error = {"code": 503, "message": _told(request, fault), "type": "unavailable_error"}
     return {**_head(state.shown), "error": error, **details}
@@ -79,6 +79,15 @@ def _identities(request: Request) -> dict[str, Any]:
     known = {name: llm.known_identity for name, llm in loaded.items() if llm is not None}
     found = {name: identity.id for name, identity in known.items() if identity is not None}
     return {"identity": found} if found else {}
+
+
+def _devices(request: Request) -> dict[str, Any]:
+    """Returns what computes each loaded model, by name; nothing if the server has keys."""
+    if not request.app.state.authority.is_open:
+        return {}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded if slot.state == "ready"}
+    found = {name: llm.place for name, llm in loaded.items() if llm is not None and not llm.is_closed}
+    return {"device": found} if found else {}
 
 
 async def status(request: Request) -> dict[str, Any]:

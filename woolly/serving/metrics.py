@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
-__all__ = ["Stats", "Work"]
+__all__ = ["DeviceMetrics", "Stats", "Work"]
 
 _RECENT = 1024  # answers that the percentiles cover
 
@@ -176,6 +177,29 @@ class Stats:
     def text(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class DeviceMetrics:
+    """What computes each model, read when Prometheus asks. `read` gives model, device and bytes on it, None: a CPU."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, str, int | None]]]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Returns nothing: which metrics there are is not asked at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields a metric with the names, and one with the bytes."""
+        labels = ["model", "device"]
+        info = GaugeMetricFamily("woolly_device_info", "What computes a model.", labels=labels)
+        memory = GaugeMetricFamily("woolly_device_memory_bytes", "Bytes of a model on a GPU.", labels=labels)
+        for model, device, n_bytes in self._read():
+            info.add_metric([model, device], 1)
+            if n_bytes is not None:
+                memory.add_metric([model, device], n_bytes)
+        yield info
+        yield memory
 
 
 def _percentile(values: list[float], share: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from woolly._native import measure_bandwidth
 from woolly.engine import Engine
 from woolly.llm import LLM
+from woolly.llm.identity import device_bytes
 from woolly.machine.memory import available_memory, peak_mib
 from woolly.runtime import PAGE_SIZE
 from woolly.serving.settings import Settings
@@ -28,8 +29,11 @@ class Bandwidth:
         self._gb_per_second: float | None = None
 
     def measured(self, llm: LLM) -> float | None:
-        """10^9 bytes per second; None if there is too little memory to measure in."""
-        threads = llm.engine.program.about.threads
+        """10^9 bytes per second, of a GPU by its clock and width; None if there is too little memory to measure in."""
+        about = llm.engine.program.about
+        if about.device:
+            return None if about.device_bandwidth is None else about.device_bandwidth / 1e9
+        threads = about.threads
         with self._lock:
             if self._gb_per_second is None and available_memory() > 4 * _MEGABYTES << 20:
                 self._gb_per_second = llm.driver.call(lambda _: measure_bandwidth(threads, _MEGABYTES))
@@ -73,6 +77,9 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
             "hit_rate": weights.hits / reads if reads else 0.0,
         },
     }
+    figures["device"] = {"name": about.place, "backend": about.backend}
+    if about.device:
+        figures["device"] |= {"memory_bytes": device_bytes(engine), "memory_total_bytes": about.device_memory}
     if about.level is not None:
         # A token of an answer reads these once, whatever else is in the batch.
         read = sum(step.row_bytes() for step in program.running_plan.steps if step.matrices)

@@ -48,7 +48,7 @@ async function refresh() {
   showBanner();
   emit("models");
   if (isStale) refresh();
-  else if (state.health === "unreachable" || state.health === "draining") timer = setTimeout(refresh, RETRY);
+  else if (["unreachable", "draining", "failed"].includes(state.health)) timer = setTimeout(refresh, RETRY);
   else if (state.isLocked) return; // each question would be one more refused guess
   else if (state.health === "loading" || state.models.some((model) => /ing$/.test(model.state ?? ""))) timer = setTimeout(refresh, LOADING);
 }
@@ -56,7 +56,7 @@ async function refresh() {
 const BANNERS = {
   unreachable: "The server cannot be reached; look whether it is still running. This page tries again by itself.",
   draining: "The server is about to stop.",
-  failed: "The server could not load its model; its log says why.",
+  failed: "The server cannot answer: its model was not loaded, or its GPU failed; its log says why. This page tries again by itself.",
 };
 
 function showBanner() {
@@ -71,7 +71,7 @@ function onProblem(error) {
     lock(error);
     emit("models");
     if (state.isLocked) showLock();
-  } else if (error.code === "unreachable" || error.code === "cut_off" || error.code === "server_stopping" || error.code === "model_loading") refresh();
+  } else if (error.code === "unreachable" || error.code === "cut_off" || error.code === "server_stopping" || error.code === "device_failed" || error.code === "model_loading") refresh();
 }
 
 function onKey(event) {

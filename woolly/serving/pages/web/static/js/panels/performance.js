@@ -137,7 +137,8 @@ function show(stats, slots) {
 
   facts({
     Model: stats.model ?? "none loaded",
-    Kernels: stats.kernels ? `${stats.kernels.level}, ${stats.kernels.threads} threads` : null,
+    "Computed by": stats.device?.name ?? null,
+    "GPU memory": stats.device?.memory_bytes ? `${bytes(stats.device.memory_bytes)} of ${bytes(stats.device.memory_total_bytes)}` : null,
     "Prompt speed": stats.prompt_tokens_per_second ? `${number(stats.prompt_tokens_per_second)} tokens/s` : null,
     Memory: `${number(stats.memory_usage_mb)} MB`,
     "Answers so far": `${number(stats.answers)}, ${number(stats.completion_tokens)} tokens`,
