@@ -71,7 +71,7 @@ def _option(setting: Field[Any], section: str) -> Option:
     kind=_Serve,
 )
 def serve(flags: Mapping[str, Any]) -> None:
-    """Answer over HTTP: OpenAI's API, Ole's and llama-server's, for instance: woolly serve -m smollm2."""
+    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve -m smollm2."""
     # Imported late: the other commands and --help do without a web framework.
     from woolly.serving.logs import log
     from woolly.serving.settings_checks import has_replicas
