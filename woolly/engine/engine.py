@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_expected
 from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.held import HeldRows
+from woolly.engine.held import Failing, HeldRows
 from woolly.engine.hooks import Hook
 from woolly.engine.meaning import Reader
 from woolly.engine.request import FinishReason, Request
@@ -341,20 +340,9 @@ class Engine:
             touched.append(request)
         return touched
 
-    @contextmanager
-    def _failing(self, request: Request) -> Iterator[None]:
+    def _failing(self, request: Request) -> Failing:
         """Fails the request if the block raises: an error of one, such as of a callback, does not affect the others."""
-        begin = time.monotonic()
-        try:
-            yield
-        except Exception as error:
-            self.fail(request, error)
-        except BaseException as error:
-            # This request's state is unknown. Those before it are settled, those after it unchanged.
-            self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
-            raise
-        finally:
-            self._held.spend(request, time.monotonic() - begin)
+        return Failing(self.fail, self._held, request)
 
     def _go_on(self, request: Request, is_decided: bool = True) -> None:
         if request.finish_reason is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from woolly.engine.request import Request
+from woolly.errors import RequestError
 from woolly.sampling.head import Row, kept
 
-__all__ = ["HeldRows"]
+__all__ = ["Failing", "HeldRows"]
 
 # Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
 GRAMMAR_SECONDS = 0.1
@@ -26,12 +28,12 @@ class HeldRows:
 
     def spend(self, request: Request, seconds: float) -> None:
         """Counts the time of a request's choice."""
-        if request.params.structure is not None:
+        if request.sampler.constraint is not None:
             self._seconds += seconds
 
     def must_wait(self, request: Request) -> bool:
         """Whether the choice for a request would delay the others, or is not wanted any more."""
-        if request.params.structure is None:
+        if request.sampler.constraint is None:
             return False
         return request.is_unwanted or self._seconds > GRAMMAR_SECONDS
 
@@ -50,3 +52,27 @@ class HeldRows:
                 del self._rows[request]  # preempted: they are computed again
             elif not self.must_wait(request):
                 yield request, *self._rows.pop(request)
+
+
+class Failing:
+    """Fails a request if the block raises, and counts its time. A class, because each row of each step enters one."""
+
+    __slots__ = ("_begin", "_fail", "_held", "_request")
+
+    def __init__(self, fail: Callable[[Request, Exception], None], held: HeldRows, request: Request) -> None:
+        self._fail, self._held, self._request = fail, held, request
+        self._begin = time.monotonic()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        try:
+            if isinstance(error, Exception):
+                self._fail(self._request, error)
+            elif error is not None:
+                # This request's state is unknown. Those before it are settled, those after it unchanged.
+                self._fail(self._request, RequestError(f"the choice of a token was interrupted by {error!r}"))
+        finally:
+            self._held.spend(self._request, time.monotonic() - self._begin)
+        return isinstance(error, Exception)
