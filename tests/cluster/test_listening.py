@@ -18,7 +18,8 @@ from woolly.cluster.check import check_cluster
 from woolly.cluster.listening import Listening
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat
-from woolly.errors import ModelError, RequestError
+from woolly.errors import DeviceError, ModelError, RequestError
+from woolly.runtime.cpu import CpuProgram
 from woolly.serving import Settings
 from woolly.serving.loading.options import ModelOptions
 
@@ -42,6 +43,29 @@ def listening():
         one.leave()
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_a_replica_whose_gpu_fails_ends_with_the_sentence(tiny_model, monkeypatch):
+    one, raised = Listening("127.0.0.1:0", SECRET), []
+
+    def serve():
+        try:
+            one.serve()
+        except DeviceError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressSeat(one.address, SECRET)], stall=60.0) as llm:
+
+        def fail(*given):
+            raise DeviceError("the GPU failed", code="lost", remedy="start the process anew")
+
+        monkeypatch.setattr(CpuProgram, "run", fail)
+        stream = llm.generate("hello", PARAMS, stream=True)
+        thread.join(60)
+        assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
+        del stream
 
 
 def test_a_replica_that_leaves_gives_its_answers_to_others(listening, tiny_model):

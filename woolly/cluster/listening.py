@@ -90,3 +90,5 @@ class Listening:
         with self._lock:
             self._replica = None
         log.info("front gone", extra={"client": client})
+        if replica.fault is not None:  # the front comes back to the process that is started in place of this one
+            raise replica.fault

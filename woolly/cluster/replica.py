@@ -58,6 +58,7 @@ class Replica:
 
     def __init__(self, link: Link, started: float | None = None) -> None:
         self._link = link
+        self.fault: DeviceError | None = None  # why this process can compute nothing more
         self._llm: LLM | None = None
         self._requests: dict[int, Request] = {}
         self._readings: dict[int, Reading] = {}
@@ -201,10 +202,10 @@ class Replica:
 
     def _is_lost(self, error: BaseException | None) -> bool:
         """Whether the GPU failed. Then this process ends: the front moves its requests, and starts another one."""
-        is_lost = isinstance(error, DeviceError) and error.code == "lost"
-        if is_lost:
+        if isinstance(error, DeviceError) and error.code == "lost":
+            self.fault = error
             self._link.close()
-        return is_lost
+        return self.fault is not None
 
     def _ended(self, id: int, request: Request, chunk: Chunk) -> dict[str, Any]:
         with self._lock:

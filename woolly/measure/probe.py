@@ -32,7 +32,7 @@ _SHORT = 16  # below this many rows, start-up cost is significant and is subtrac
 _REPETITIONS = 7
 _SECONDS = 0.03
 # Rows and columns of a GPU's matrix, and the fewest rows of a batch that its arithmetic could bound.
-_GPU_SIDE, _MANY_ROWS = 4096, 64
+_GPU_SIDE, _MANY_ROWS = 8192, 64
 
 
 def cached_columns(type: GGMLType, columns: int) -> int:
