@@ -33,6 +33,8 @@ MARK = b"woollyk1"
 # generation alone, with all its instructions.
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 PORTABLE = "compute_80"
+# Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
+BY_KIND = ("linear_many", "linear_wide", "moe_products")
 
 
 def own_targets() -> tuple[str, ...]:
@@ -81,8 +83,11 @@ class Compiler:
         self._library = ctypes.CDLL(str(path))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
-    def compile(self, source: Path, target: str) -> tuple[bytes, list[str], str]:
-        """The image of a file for a target, the names of its kernels, and what the compiler says of it."""
+    def compile(self, source: Path, target: str, kind: str = "") -> tuple[bytes, list[str], str]:
+        """The image of a file for a target, the names of its kernels, and what the compiler says of it.
+
+        With a kind of tiles: of its kernels for this kind alone.
+        """
         program = ctypes.c_void_p()
         text = source.read_bytes()
         self._check(self._library.nvrtcCreateProgram(ctypes.byref(program), text, source.name.encode(), 0, None, None))
@@ -94,12 +99,14 @@ class Compiler:
             # a * b + c rounds once or twice as the source says, so that all kernels of a row agree.
             "--fmad=false",
         ]
+        if kind:
+            options += [f"--define-macro=WOOLLY_NAME={kind}", f"--define-macro=WOOLLY_TYPE={kinds()[kind]}"]
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         try:
             result = self._library.nvrtcCompileProgram(program, len(options), array)
             log = self._read(program, "ProgramLog").decode(errors="replace").rstrip("\0\n")
             if result:
-                raise CompileError(f"{source.name} for {target}:\n{log}")
+                raise CompileError(f"{f'{source.name} {kind}'.rstrip()} for {target}:\n{log}")
             ptx = self._read(program, "PTX")
             image = ptx if target.startswith("compute_") else self._read(program, "CUBIN")
         finally:
@@ -121,6 +128,17 @@ class Compiler:
 def sources(only: str | None = None) -> list[Path]:
     """The files that are compiled, or the one of that name."""
     return [path for path in sorted(HERE.glob("*.cu")) if only in (None, path.name, path.stem)]
+
+
+def kinds() -> dict[str, str]:
+    """Kinds of tiles: what they are called in kernels, and as types of C++."""
+    (listed,) = re.findall(r"#define TILE_TYPES\(X\)((?:.*\\\n)*.*)", (HERE / "tile.cuh").read_text())
+    return dict(re.findall(r"X\((\w+), (\w+)\)", listed))
+
+
+def parts(source: Path) -> list[str]:
+    """What a source is compiled for, one by one: kinds of tiles, or all that it has."""
+    return list(kinds()) if source.stem in BY_KIND else [""]
 
 
 def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
@@ -161,19 +179,22 @@ def main() -> int:
         return 1
     compiler, start = Compiler(path), time.monotonic()
 
-    def work(job: tuple[str, Path]) -> tuple[bytes, list[str]] | CompileError:
+    def work(job: tuple[str, Path, str]) -> tuple[bytes, list[str]] | CompileError:
+        target, source, kind = job
         began = time.monotonic()
         try:
-            image, kernels, log = compiler.compile(job[1], job[0])
+            image, kernels, log = compiler.compile(source, target, kind)
         except CompileError as error:
             return error
-        took = time.monotonic() - began
-        print(f"{job[1].name} {job[0]}: {len(kernels)} kernels, {len(image):,} bytes, {took:.1f} s", file=sys.stderr)
+        took, name = time.monotonic() - began, f"{source.name} {kind}".rstrip()
+        print(f"{name} {target}: {len(kernels)} kernels, {len(image):,} bytes, {took:.1f} s", file=sys.stderr)
         if log:
             print(log, file=sys.stderr)
         return image, kernels
 
-    jobs = [(target, file) for target in targets for file in files]
+    jobs = [(target, file, kind) for target in targets for file in files for kind in parts(file)]
+    # The longest first, so that no processor waits for one of them at the end.
+    jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_row"))
     with ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(work, jobs))
     failed = [str(one) for one in done if isinstance(one, CompileError)]
@@ -181,9 +202,10 @@ def main() -> int:
         print("\n".join(failed), file=sys.stderr)
         return 1
     images: dict[str, list[tuple[bytes, list[str]]]] = {}
-    for (target, _), made in zip(jobs, done, strict=True):
+    for (target, *_), made in zip(jobs, done, strict=True):
         assert not isinstance(made, CompileError)
-        images.setdefault(target, []).append(made)
+        if made[1]:  # some have no kernels for a generation
+            images.setdefault(target, []).append(made)
     if options.only is None:
         data = archive(images)
         options.output.parent.mkdir(parents=True, exist_ok=True)

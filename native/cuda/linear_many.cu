@@ -75,7 +75,10 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
                 store_part<NT>(acc, parts, items, item, slice, warp);
             }
         }
-        if (n_splits == 1) store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
+        if (n_splits > 1) continue;
+        store_item<NT, NT / 4 < 8 ? NT / 4 : 8>(
+            sum, all, item, warp, n_tiles * Opener::bytes, n_rows, finish,
+            [&](int row) { return __ldcg(backs + min(item.wide * NT + row, n_rows - 1)); });
     }
 }
 

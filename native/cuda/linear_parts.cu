@@ -3,30 +3,31 @@
 
 // Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
 // each row's power of two. One block for each row.
-template <int HELD>
+template <int HELD, int EACH>
 __device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
                                         float eps, int n_columns, int n_stride, u16* prepared, float* backs) {
     __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
     const int row = blockIdx.x;
     let_next_kernel_begin();
+    RowHalver<HELD, false, false, EACH> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    const int n_rows = batch->rows(kind);
     wait_for_kernel_before();
-    if (row >= batch->rows(kind)) return;
-    RowHalver<HELD> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    if (row >= n_rows) return;
     const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
         *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
     });
     if (threadIdx.x == 0) backs[row] = back;
 }
-KERNEL_MANY(512, 3, linear_prepare)
+KERNEL_MANY(128, 6, linear_prepare)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* backs) {
-    prepare<2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+    prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
 }
 // The same of rows of more than 4096 columns.
-KERNEL_OF(512, linear_prepare_long)
+KERNEL_MANY(256, 2, linear_prepare_long)
 (const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
  u16* prepared, float* backs) {
-    prepare<7>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+    prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
 }
 
 // Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128
@@ -77,10 +78,11 @@ KERNEL_OF(512, linear_normed)
     wait_for_kernel_before();
     if (row >= batch->rows(kind)) return;
     const float* from = x + u64(row) * n_columns;
-    float sum = 0, largest = 0;
-    for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS) sum = __fmaf_rn(__ldcg(from + k), __ldcg(from + k), sum);
-    reduce_row(sum, largest, reduced);
-    const float scale = __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(sum, float(n_columns)) + eps));
+    float sum[1] = {0}, largest = 0;
+    for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
+        sum[0] = __fmaf_rn(__ldcg(from + k), __ldcg(from + k), sum[0]);
+    const float all = reduce_row(sum, largest, reduced);
+    const float scale = __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n_columns)) + eps));
     for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
         y[u64(row) * n_columns + k] = __fmul_rn(__fmul_rn(__ldcg(from + k), scale), norm[k]);
 }

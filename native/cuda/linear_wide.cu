@@ -1,9 +1,12 @@
 // Products of many rows on Hopper: 128 rows of weights by NT rows of activations in a block.
 //
 // Two groups of four warps open tiles in registers, as the operand A of wgmma, over prepared rows in shared memory; one
-// warp copies tiles and rows. The sum of a slice and the sum of slices each have their registers. If a matrix has
-// too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in `parts`, which
-// linear_sum adds up.
+// warp copies tiles, another rows. The sum of a slice and the sum of slices each have their registers. Blocks work in
+// pairs, with other rows of weights and the same rows of activations: each copies half of these, for both.
+//
+// If a matrix has too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in
+// `parts`, which linear_sum adds up. If it has more, but not for whole rounds of all, the last items are dealt by
+// slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
 #include "linears.cuh"
 #include "wgmma.cuh"
 
@@ -11,12 +14,102 @@
 
 namespace {
 
+// Slices of an item that a pair of blocks computes.
+struct Part {
+    int number, first, end;
+};
+// Parts of a pair of blocks, one after another: the beginning of its last item, whole ones, then the end of its first.
+struct Walk {
+    int pair, n_pairs, n_items, n_each, n_splits, n_rounds, begin, end, step;
+
+    __device__ __forceinline__ Walk(const Items& items, bool is_dealt_by_slices)
+        : pair(blockIdx.x >> 1), n_pairs(gridDim.x >> 1), n_splits(items.n_splits), begin(0), end(0), step(-1) {
+        n_items = (items.n_high + 1) / 2 * items.n_wide * n_splits;
+        n_each = N_SLICES / n_splits;
+        n_rounds = (n_items + n_pairs - 1) / n_pairs;
+        if (is_dealt_by_slices && n_items > n_pairs && n_items % n_pairs) {
+            n_rounds -= 2;
+            const int n = (n_items - n_rounds * n_pairs) * N_SLICES;
+            begin = n_rounds * n_pairs * N_SLICES + n * pair / n_pairs;
+            end = n_rounds * n_pairs * N_SLICES + n * (pair + 1) / n_pairs;
+        }
+    }
+    __device__ __forceinline__ bool next(Part& part) {
+        if (step < 0) {
+            step = 0;
+            part = {end / N_SLICES, 0, end % N_SLICES};
+            if (part.end) return true;
+        }
+        if (step < n_rounds) {
+            const int number = step++ * n_pairs + pair;
+            if (number < n_items) {
+                part = {number, number % n_splits * n_each, number % n_splits * n_each + n_each};
+                return true;
+            }
+            step = n_rounds;
+        }
+        if (step == n_rounds) {
+            step++;
+            part = {(begin + N_SLICES - 1) / N_SLICES, 0, N_SLICES};
+            if ((part.number + 1) * N_SLICES <= end) return true;
+        }
+        part = {begin / N_SLICES, begin % N_SLICES, N_SLICES};
+        return step++ == n_rounds + 1 && part.first;
+    }
+};
+// A part's item for one block of the pair. Behind the last rows of weights: those again, for results nobody stores.
+struct PairItem : Item {
+    bool is_stored;
+    __device__ __forceinline__ PairItem(const Items& items, int number, int n_in, int pair, int rank)
+        : Item(items, min(2 * pair + rank, items.n_high - 1), number - pair * n_in),
+          is_stored(2 * pair + rank < items.n_high) {}
+    __device__ __forceinline__ PairItem(const Items& items, int number, int rank)
+        : PairItem(items, number, items.n_wide * items.n_splits, number / (items.n_wide * items.n_splits), rank) {}
+};
+
+// Where a warp of a block leaves the sum of an item that it began. Each has a flag, which is zero between kernels.
+template <int NT>
+__device__ __forceinline__ float4* left_by(float* parts, int block, int warp) {
+    return reinterpret_cast<float4*>(parts) + (block * 8 + warp) * (NT * 4) + (threadIdx.x & 31);
+}
+template <int NT>
+__device__ __forceinline__ void leave_sum(const float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
+    float4* to = left_by<NT>(parts, blockIdx.x, warp);
+#pragma unroll
+    for (int i = 0; i < NT / 2; i += 4) __stcg(to + i * 8, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+    __threadfence();
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flags + blockIdx.x * 8 + warp) : "memory");
+}
+// Goes on from what the pair before left.
+template <int NT>
+__device__ __forceinline__ void take_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
+    u32* flag = flags + (blockIdx.x - 2) * 8 + warp;
+    if ((threadIdx.x & 31) == 0) {
+        u32 is_there;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
+        } while (!is_there);
+        *flag = 0;
+    }
+    __syncwarp();
+    const float4* from = left_by<NT>(parts, blockIdx.x - 2, warp);
+#pragma unroll
+    for (int i = 0; i < NT / 2; i += 4) {
+        const float4 v = __ldcg(from + i * 8);
+        sum[i] = v.x, sum[i + 1] = v.y, sum[i + 2] = v.z, sum[i + 3] = v.w;
+    }
+}
+
 template <class T, int NT>
 __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const u16* x, const float* backs,
                                             int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
-                                            float* parts, int n_splits, int n_tile_stages, int n_row_stages) {
+                                            float* parts, u32* flags, int n_splits, int n_tile_stages,
+                                            int n_row_stages) {
     typedef Tile<T> Opener;
     constexpr int ROW_BYTES = NT * 128;  // of 64 columns
+    constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
     DYNAMIC_SHARED(raw);
     u8* shared = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
     u8 *rows = shared, *tiles = shared + n_row_stages * ROW_BYTES;
@@ -25,120 +118,159 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     auto rows_free = [&](int i) { return barriers + 128 + i * 8; };
     auto tiles_full = [&](int i) { return barriers + 256 + i * 8; };
     auto tiles_free = [&](int i) { return barriers + 384 + i * 8; };
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < n_row_stages; i++) barrier_start(rows_full(i), 1), barrier_start(rows_free(i), 8);
+        for (int i = 0; i < n_row_stages; i++) barrier_start(rows_full(i), 1), barrier_start(rows_free(i), 16);
         for (int i = 0; i < n_tile_stages; i++) barrier_start(tiles_full(i), 1), barrier_start(tiles_free(i), 8);
         barriers_started();
     }
-    __syncthreads();
+    pair_sync();
     let_next_kernel_begin();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
-    const int n_items = items.count(), n_each = N_SLICES / n_splits;
-    int row_stage = 0, row_phase = 0, tile_stage = 0, tile_phase = 0;
+    Walk walk(items, n_splits == 1);
+    Part part;
 
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (warp > 8) return;
         const u64 keep = read_often(), once = read_once();
-        bool is_first = true;
-        for (int number = blockIdx.x; number < n_items; number += gridDim.x) {
-            const Item item(items, number);
-            const Matrix m = chosen(all, item.which);
-            // Behind the last strip: that strip again, for results that nobody stores.
-            const u8* from = m.tiles + u64(min(item.high * 8 + (lane & 7), m.n_strips - 1)) * n_tiles * Opener::bytes;
-            const int end = slice_start((item.split + 1) * n_each, n_tiles);
-            for (int tile = slice_start(item.split * n_each, n_tiles); tile < end; tile++) {
-                barrier_wait(tiles_free(tile_stage), tile_phase ^ 1);
-                if (lane == 0) barrier_expect(tiles_full(tile_stage), 8 * Opener::bytes);
-                __syncwarp();
-                if (lane < 8)
-                    bulk_copy(shared_address(tiles + (tile_stage * 8 + lane) * Opener::bytes),
-                              from + u64(tile) * Opener::bytes, Opener::bytes, tiles_full(tile_stage),
-                              items.n_wide > 1 ? keep : once);
-                if (++tile_stage == n_tile_stages) tile_stage = 0, tile_phase ^= 1;
-                if (is_first) wait_for_kernel_before(), is_first = false;
-                for (int i = 0; i < 4; i++) {
-                    barrier_wait(rows_free(row_stage), row_phase ^ 1);
+        int stage = 0, phase = 1;
+        if (warp == 8) {
+            while (walk.next(part)) {
+                const PairItem item(items, part.number, rank);
+                const Matrix m = chosen(all, item.which);
+                // Behind the last strip: that strip again, for results that nobody stores.
+                const u8* from =
+                    m.tiles + u64(min(item.high * 8 + (lane & 7), m.n_strips - 1)) * n_tiles * Opener::bytes;
+                const int end = slice_start(part.end, n_tiles);
+                for (int tile = slice_start(part.first, n_tiles); tile < end; tile++) {
+                    barrier_wait(tiles_free(stage), phase);
+                    if (lane == 0) barrier_expect(tiles_full(stage), 8 * Opener::bytes);
+                    __syncwarp();
+                    if (lane < 8)
+                        bulk_copy(shared_address(tiles + (stage * 8 + lane) * Opener::bytes),
+                                  from + u64(tile) * Opener::bytes, Opener::bytes, tiles_full(stage),
+                                  items.n_wide > 1 ? keep : once);
+                    if (++stage == n_tile_stages) stage = 0, phase ^= 1;
+                }
+            }
+        } else if (warp == 9) {
+            wait_for_kernel_before();
+            while (walk.next(part)) {
+                const PairItem item(items, part.number, rank);
+                const u16* from = x + u64(item.wide * NT + rank * (NT / 2)) * 64;
+                const int end = slice_start(part.end, n_tiles) * 4;
+                for (int block = slice_start(part.first, n_tiles) * 4; block < end; block++) {
+                    barrier_wait(rows_free(stage), phase);
                     if (lane == 0) {
-                        barrier_expect(rows_full(row_stage), ROW_BYTES);
-                        bulk_copy(shared_address(rows + row_stage * ROW_BYTES),
-                                  x + (u64(tile * 4 + i) * x_stride + item.wide * NT) * 64, ROW_BYTES,
-                                  rows_full(row_stage), keep);
+                        barrier_expect(rows_full(stage), ROW_BYTES);
+                        bulk_copy_to_pair(shared_address(rows + stage * ROW_BYTES + rank * (ROW_BYTES / 2)),
+                                          from + u64(block) * x_stride * 64, ROW_BYTES / 2, rows_full(stage), keep);
                     }
                     __syncwarp();
-                    if (++row_stage == n_row_stages) row_stage = 0, row_phase ^= 1;
+                    if (++stage == n_row_stages) stage = 0, phase ^= 1;
                 }
             }
         }
-        return;
-    }
-
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    wait_for_kernel_before();
-    for (int number = blockIdx.x; number < n_items; number += gridDim.x) {
-        const Item item(items, number);
-        float sum[NT / 2], acc[NT / 2];
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        wait_for_kernel_before();
+        int row_stage = 0, row_phase = 0, tile_stage = 0, tile_phase = 0;
+        // Inverses of the powers of an item's rows, of each warp by itself.
+        float* back = reinterpret_cast<float*>(tiles + n_tile_stages * 8 * Opener::bytes + 512) + warp * NT;
+        const u8* opened;
+        typename Opener::Scales scales;
+        u32 a[2][4][4];
+        auto open = [&](int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); };
+        auto open_next_tile = [&] {
+            barrier_wait(tiles_full(tile_stage), tile_phase);
+            opened = tiles + (tile_stage * 8 + warp) * Opener::bytes;
+            scales = Opener::scales(opened, lane);
+            open(0);
+        };
+        auto free_rows = [&](int stage) {
+            if (lane < 2) barrier_arrive_at(rows_free(stage), lane);
+        };
+        while (walk.next(part)) {
+            const PairItem item(items, part.number, rank);
+            __syncwarp();
 #pragma unroll
-        for (int i = 0; i < NT / 2; i++) sum[i] = 0;
-        for (int slice = item.split * n_each; slice < (item.split + 1) * n_each; slice++) {
-            int is_added = 0, before = -1;
-            for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
-                barrier_wait(tiles_full(tile_stage), tile_phase);
-                const u8* opened = tiles + (tile_stage * 8 + warp) * Opener::bytes;
-                const typename Opener::Scales scales = Opener::scales(opened, lane);
-                u32 a[2][4][4];
-#pragma unroll
-                for (int k16 = 0; k16 < 16; k16++) {
-                    Opener::open(opened, scales, lane, k16, a[k16 >> 2 & 1][k16 & 3]);
-                    if ((k16 & 3) != 3) continue;
-                    barrier_wait(rows_full(row_stage), row_phase);
-                    const u64 operand = wgmma_operand(shared_address(rows + row_stage * ROW_BYTES));
-                    wgmma_fence();
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        Wgmma<NT>::go(acc, a[k16 >> 2 & 1][e], operand + e * 2, is_added);
-                        is_added = 1;
-                    }
-                    wgmma_commit();
-                    wgmma_wait<1>();
-                    if (before >= 0 && lane == 0) barrier_arrive(rows_free(before));
-                    before = row_stage;
-                    if (++row_stage == n_row_stages) row_stage = 0, row_phase ^= 1;
-                }
-                __syncwarp();
-                if (lane == 0) barrier_arrive(tiles_free(tile_stage));
-                if (++tile_stage == n_tile_stages) tile_stage = 0, tile_phase ^= 1;
-            }
-            wgmma_wait<0>();
-            if (before >= 0 && lane == 0) barrier_arrive(rows_free(before));
-            if (before < 0) {  // fewer tiles than slices
-#pragma unroll
-                for (int i = 0; i < NT / 2; i++) acc[i] = 0;
-            }
-            if (n_splits == 1) {
-#pragma unroll
-                for (int i = 0; i < NT / 2; i++) sum[i] += acc[i];
+            for (int i = 0; i < NT; i += 32)
+                if (i + lane < NT) back[i + lane] = __ldcg(backs + min(item.wide * NT + i + lane, n_rows - 1));
+            float sum[NT / 2], acc[NT / 2];
+            if (n_splits == 1 && part.first > 0) {
+                take_sum<NT>(sum, parts, flags, warp);
             } else {
-                store_part<NT>(acc, parts, items, item, slice, warp);
+#pragma unroll
+                for (int i = 0; i < NT / 2; i++) sum[i] = 0;
             }
+            const int last = slice_start(part.end, n_tiles) - 1;
+            if (slice_start(part.first, n_tiles) <= last) open_next_tile();
+            for (int slice = part.first; slice < part.end; slice++) {
+                int is_added = 0, before = -1;
+                for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
+#pragma unroll
+                    for (int k64 = 0; k64 < 4; k64++) {
+                        barrier_wait(rows_full(row_stage), row_phase);
+                        const u64 operand = wgmma_operand(shared_address(rows + row_stage * ROW_BYTES));
+                        wgmma_fence();
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            Wgmma<NT>::go(acc, a[k64 & 1][e], operand + e * 2, is_added);
+                            is_added = 1;
+                        }
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (before >= 0) free_rows(before);
+                        before = row_stage;
+                        if (++row_stage == n_row_stages) row_stage = 0, row_phase ^= 1;
+                        // While this runs, what follows is opened.
+                        if (k64 < 3) {
+                            open(k64 + 1);
+                        } else {
+                            __syncwarp();
+                            if (lane == 0) barrier_arrive(tiles_free(tile_stage));
+                            if (++tile_stage == n_tile_stages) tile_stage = 0, tile_phase ^= 1;
+                            if (tile < last) open_next_tile();
+                        }
+                    }
+                }
+                wgmma_wait<0>();
+                if (before >= 0) free_rows(before);
+                if (before < 0) {  // fewer tiles than slices
+#pragma unroll
+                    for (int i = 0; i < NT / 2; i++) acc[i] = 0;
+                }
+                if (n_splits == 1) {
+#pragma unroll
+                    for (int i = 0; i < NT / 2; i++) sum[i] += acc[i];
+                } else if (item.is_stored) {
+                    store_part<NT>(acc, parts, items, item, slice, warp);
+                }
+            }
+            if (n_splits > 1) continue;
+            if (part.end < N_SLICES)
+                leave_sum<NT>(sum, parts, flags, warp);
+            else if (item.is_stored)
+                store_item<NT, CHUNK>(sum, all, item, warp, n_tiles * Opener::bytes, n_rows, finish,
+                                      [&](int row) { return back[row]; });
         }
-        if (n_splits == 1) store_item<NT>(sum, all, item, warp, n_tiles * Opener::bytes, backs, n_rows, finish);
     }
+    // Copies of one block go to the other, too.
+    pair_sync();
 }
 
 }  // namespace
 
-// grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
-#define LINEAR_WIDE(name, Type, NT)                                                                                    \
-    KERNEL_OF(384, linear_wide__##name##_##NT)                                                                         \
-    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),           \
-     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_tile_stages, int n_row_stages) {                  \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
-        const Finish finish = FINISH_OF;                                                                               \
-        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits, n_tile_stages, \
-                              n_row_stages);                                                                           \
+// grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+#define LINEAR_WIDE(name, Type, NT)                                                                               \
+    KERNEL_IN_PAIRS(384, linear_wide__##name##_##NT)                                                              \
+    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),      \
+     MATRIX(1), MATRIX(2), FINISH, float* parts, u32* flags, int n_splits, int n_tile_stages, int n_row_stages) { \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
+        const Finish finish = FINISH_OF;                                                                          \
+        linear_wide<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, flags, n_splits,    \
+                              n_tile_stages, n_row_stages);                                                       \
     }
 #define LINEAR_WIDES(name, Type) \
     LINEAR_WIDE(name, Type, 16)  \

@@ -25,52 +25,82 @@ __device__ __forceinline__ Power power_for(float largest) {
     return {__uint_as_float(u32(267 - exponent) << 23), __uint_as_float(u32(exponent - 13) << 23)};
 }
 
-// Sum and largest of all threads of the block, in one order. `shared` has 2 floats for each warp; it is free again
-// after the next barrier of the block.
-__device__ __forceinline__ void reduce_row(float& sum, float& largest, float* shared) {
+// Sum and largest of ROW_THREADS numbers, in one order. Each thread of the block stands for EACH of them, which are
+// ROW_THREADS / EACH apart. `shared` has 2 floats for each 32 numbers; it is free again after the next barrier.
+template <int EACH>
+__device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, float* shared) {
+    constexpr int N = ROW_THREADS / 32;
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
-        sum += __shfl_xor_sync(ALL_LANES, sum, o);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], o);
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
     }
     const int warp = threadIdx.x >> 5;
-    float2* pairs = reinterpret_cast<float2*>(shared);
-    if ((threadIdx.x & 31) == 0) pairs[warp] = make_float2(sum, largest);
-    __syncthreads();
-    sum = largest = 0;
+    if ((threadIdx.x & 31) == 0) {
 #pragma unroll
-    for (int i = 0; i < ROW_THREADS / 32; i++) sum += pairs[i].x, largest = fmaxf(largest, pairs[i].y);
+        for (int i = 0; i < EACH; i++) shared[warp + i * (N / EACH)] = sum[i];
+        shared[N + warp] = largest;
+    }
+    __syncthreads();
+    float all = 0;
+    largest = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) all += shared[i];
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) largest = fmaxf(largest, shared[N + i]);
+    return all;
 }
 
-// A row of f32, normed if there is a norm, as halves times a power of two, by all ROW_THREADS threads of a block. Each
-// holds HELD times 4 columns between the passes over the row; of a longer row, both passes read. IS_WHOLE: the row is
-// not longer, and of aligned fours, which needs less code. The bits depend on neither.
-template <int HELD, bool IS_WHOLE = false>
+// A row of f32, normed if there is a norm, as halves times a power of two, by all threads of a block. Each stands for
+// EACH of ROW_THREADS, by whom sums go, and holds HELD times 4 columns for each between the passes over the row; of a
+// longer row, both passes read. IS_WHOLE: the row is not longer, and of aligned fours, which needs less code. It may
+// hold the norm, too, or read it twice. The bits depend on none of this.
+template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1>
 struct RowHalver {
+    static constexpr int N = HELD * EACH;
     const float* norm;
     int n, n_padded;  // columns; behind them come zeros
-    float4 w[HELD];   // of the norm
+    float4 w[HOLDS_NORM ? N : 1];
 
     __device__ __forceinline__ RowHalver(const float* norm, int n, int n_padded)
         : norm(norm), n(n), n_padded(n_padded) {
         weigh(0);
     }
     __device__ __forceinline__ int column(int pass, int i) const {
-        return 4 * ((pass * HELD + i) * ROW_THREADS + int(threadIdx.x));
+        return 4 * ((pass * HELD + i / EACH) * ROW_THREADS + i % EACH * (ROW_THREADS / EACH) + int(threadIdx.x));
     }
-    // Columns k to k + 3. Loads are not in branches, so that they are under way together; behind the row they repeat
-    // it.
+    // All columns of a pass. No load waits for another; behind the row they repeat it.
     template <class Load>
-    __device__ __forceinline__ float4 four(const float* x, int k, bool is_aligned, Load&& load) const {
-        if (IS_WHOLE || is_aligned) return load(reinterpret_cast<const float4*>(x + min(k, n - 4)));
-        return make_float4(load(x + min(k, n - 1)), load(x + min(k + 1, n - 1)), load(x + min(k + 2, n - 1)),
-                           load(x + min(k + 3, n - 1)));
+    __device__ __forceinline__ void fetch(float4 (&to)[N], const float* x, int pass, Load&& load) const {
+        if (IS_WHOLE || ((n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0)) {
+#pragma unroll
+            for (int i = 0; i < N; i++) to[i] = load(reinterpret_cast<const float4*>(x + min(column(pass, i), n - 4)));
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const int k = column(pass, i);
+                to[i] = make_float4(load(x + min(k, n - 1)), load(x + min(k + 1, n - 1)), load(x + min(k + 2, n - 1)),
+                                    load(x + min(k + 3, n - 1)));
+            }
+        }
     }
     __device__ __forceinline__ void weigh(int pass) {
+        if constexpr (HOLDS_NORM) {
+            if (norm != nullptr) {
+                fetch(w, norm, pass, [](auto* at) { return *at; });
+            } else {
 #pragma unroll
-        for (int i = 0; i < HELD; i++)
-            w[i] = norm == nullptr ? make_float4(1, 1, 1, 1)
-                                   : four(norm, column(pass, i), (n & 3) == 0, [](auto* at) { return *at; });
+                for (int i = 0; i < N; i++) w[i] = make_float4(1, 1, 1, 1);
+            }
+        }
+    }
+    __device__ __forceinline__ float4 weight(int pass, int i) const {
+        if constexpr (HOLDS_NORM) return w[i];
+        const int k = column(pass, i);
+        if ((n & 3) == 0) return *reinterpret_cast<const float4*>(norm + min(k, n - 4));
+        return make_float4(norm[min(k, n - 1)], norm[min(k + 1, n - 1)], norm[min(k + 2, n - 1)],
+                           norm[min(k + 3, n - 1)]);
     }
     // Calls put(k, low, high) for columns k (a multiple of 4) and k + 1, k + 2 and k + 3, up to n_padded. `shared` is
     // used until the next barrier. Gives the inverse of the power.
@@ -82,35 +112,43 @@ struct RowHalver {
     template <class Put, class Asked>
     __device__ __forceinline__ float halve(const float* x, float eps, float* shared, Put&& put, Asked&& asked) {
         const int n_passes = IS_WHOLE ? 1 : (n_padded / 4 + HELD * ROW_THREADS - 1) / (HELD * ROW_THREADS);
-        const bool is_aligned = (n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0;
-        float4 v[HELD];
-        float sum = 0, largest = 0;
-        auto load = [&](int pass) {
+        float4 v[N];
+        float sum[EACH], largest = 0;
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < EACH; i++) sum[i] = 0;
+        auto load = [&](int pass) {
+            // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
+            fetch(v, x, pass, [](auto* at) { return __ldcg(at); });
+            if (n_passes > 1) weigh(pass);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
                 const int k = column(pass, i);
-                // What the kernel before wrote comes from the second-level cache: the first may hold older numbers.
-                v[i] = four(x, k, is_aligned, [](auto* at) { return __ldcg(at); });
                 if (k >= n) v[i].x = 0;
                 if (k + 1 >= n) v[i].y = 0;
                 if (k + 2 >= n) v[i].z = 0;
                 if (k + 3 >= n) v[i].w = 0;
             }
-            if (n_passes > 1) weigh(pass);
         };
+        auto most = [](float4 a) { return fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(a.z), fabsf(a.w))); };
         for (int pass = 0; pass < n_passes; pass++) {
             load(pass);
             if (pass == 0) asked();
+            if (norm == nullptr) {
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
-                sum = __fmaf_rn(v[i].x, v[i].x, sum), sum = __fmaf_rn(v[i].y, v[i].y, sum);
-                sum = __fmaf_rn(v[i].z, v[i].z, sum), sum = __fmaf_rn(v[i].w, v[i].w, sum);
-                largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v[i].x * w[i].x), fabsf(v[i].y * w[i].y)),
-                                               fmaxf(fabsf(v[i].z * w[i].z), fabsf(v[i].w * w[i].w))));
+                for (int i = 0; i < N; i++) largest = fmaxf(largest, most(v[i]));
+                continue;
+            }
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const float4 wi = weight(pass, i);
+                float& s = sum[i % EACH];
+                s = __fmaf_rn(v[i].x, v[i].x, s), s = __fmaf_rn(v[i].y, v[i].y, s);
+                s = __fmaf_rn(v[i].z, v[i].z, s), s = __fmaf_rn(v[i].w, v[i].w, s);
+                largest = fmaxf(largest, most(make_float4(v[i].x * wi.x, v[i].y * wi.y, v[i].z * wi.z, v[i].w * wi.w)));
             }
         }
-        reduce_row(sum, largest, shared);
-        const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(sum, float(n)) + eps));
+        const float all = reduce_row(sum, largest, shared);
+        const float scale = norm == nullptr ? 1.f : __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n)) + eps));
         const Power power = power_for(largest * scale);
         auto halves = [&](float a, float b, float wa, float wb) {
             return to_halves(__fmul_rn(__fmul_rn(a, scale), wa) * power.times,
@@ -118,11 +156,19 @@ struct RowHalver {
         };
         for (int pass = 0; pass < n_passes; pass++) {
             if (n_passes > 1) load(pass);
+            if (norm == nullptr) {
 #pragma unroll
-            for (int i = 0; i < HELD; i++) {
+                for (int i = 0; i < N; i++)
+                    if (const int k = column(pass, i); k < n_padded)
+                        put(k, to_halves(v[i].x * power.times, v[i].y * power.times),
+                            to_halves(v[i].z * power.times, v[i].w * power.times));
+                continue;
+            }
+#pragma unroll
+            for (int i = 0; i < N; i++) {
                 const int k = column(pass, i);
-                if (k < n_padded)
-                    put(k, halves(v[i].x, v[i].y, w[i].x, w[i].y), halves(v[i].z, v[i].w, w[i].z, w[i].w));
+                const float4 wi = weight(pass, i);
+                if (k < n_padded) put(k, halves(v[i].x, v[i].y, wi.x, wi.y), halves(v[i].z, v[i].w, wi.z, wi.w));
             }
         }
         return power.back;
@@ -154,8 +200,10 @@ enum Epilogue { PLAIN = 0, RESIDUAL = 1, GLU = 2 };
 static __device__ NEVER_INLINE float gated_by(int kind, float gate, float up, float limit) {
     return gated(kind, gate, up, limit);
 }
+__device__ __forceinline__ bool is_usual(int kind, float limit) { return kind == SILU && limit == 0.f; }
+__device__ __forceinline__ float usual_gate(float gate, float up) { return __fdividef(gate, 1.f + __expf(-gate)) * up; }
 __device__ __forceinline__ float gated_sum(int kind, float limit, float gate, float up) {
-    if (kind == SILU && limit == 0.f) return __fdividef(gate, 1.f + __expf(-gate)) * up;
+    if (is_usual(kind, limit)) return usual_gate(gate, up);
     return gated_by(kind, gate, up, limit);
 }
 
@@ -172,7 +220,7 @@ struct Finish {
 __device__ __forceinline__ float finished(float sum, float factor, float back, bool has_bias, float bias, float scale) {
     float y = __fmul_rn(__fmul_rn(sum, factor), back);
     if (has_bias) y = __fadd_rn(y, bias);
-    return scale == 1.f ? y : __fmul_rn(y, scale);
+    return __fmul_rn(y, scale);
 }
 
 // The work of kernels of many rows, in items: 128 rows of a matrix by NT rows of activations, for a part of the slices.
@@ -192,11 +240,10 @@ struct Item {
     int packed;       // the first of its 128 rows, counted over all matrices
 
     // Blocks that follow one another share rows of weights.
-    __device__ __forceinline__ Item(const Items& items, int number) {
-        split = number % items.n_splits;
-        wide = number / items.n_splits % items.n_wide;
-        high = number / items.n_splits / items.n_wide;
-        packed = high * 128;
+    __device__ __forceinline__ Item(const Items& items, int number)
+        : Item(items, number / (items.n_splits * items.n_wide), number % (items.n_splits * items.n_wide)) {}
+    __device__ __forceinline__ Item(const Items& items, int high_of_all, int number)
+        : split(number % items.n_splits), wide(number / items.n_splits), high(high_of_all), packed(high * 128) {
         which = high < items.n_high0 ? 0 : high < items.n_high0 + items.n_high1 ? 1 : 2;
         high -= which == 0 ? 0 : which == 1 ? items.n_high0 : items.n_high0 + items.n_high1;
     }
@@ -205,51 +252,75 @@ __device__ __forceinline__ Matrix chosen(const Matrix (&all)[3], int which) {
     return which == 0 ? all[0] : which == 1 ? all[1] : all[2];
 }
 
-// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ...
-template <int NT>
-__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
-                                           int warp, int strip_bytes, const float* backs, int n_rows,
-                                           const Finish& finish) {
-    const Matrix m = chosen(all, item.which);
-    const int strip = item.high * 8 + warp, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
-    if (strip >= m.n_strips) return;
-    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + g;
-    const float factor_a = factors[0], factor_b = factors[8];
-    const int n_each = finish.epilogue == GLU ? 8 : 16, out_a = strip * n_each + g, out_b = out_a + 8;
-    const bool has_a = out_a < m.n_rows, has_b = out_b < m.n_rows;
-    const float* biases = finish.epilogue == GLU ? all[1].bias : m.bias;
-    const float bias_a = m.bias != nullptr && has_a ? m.bias[out_a] : 0.f;
-    const float bias_b = biases != nullptr && (finish.epilogue == GLU ? has_a : has_b)
-                             ? biases[finish.epilogue == GLU ? out_a : out_b]
-                             : 0.f;
-    auto row_of = [&](int i) { return item.wide * NT + (i >> 1) * 8 + 2 * t + (i & 1); };
-    constexpr int CHUNK = NT / 4 < 8 ? NT / 4 : 8;
+// The row of an item whose sums a lane has at 4 (i / 2) + i % 2 and, of the row of weights 8 on, two further.
+__device__ __forceinline__ int row_in_item(int i) { return (i >> 1) * 8 + 2 * (threadIdx.x & 3) + (i & 1); }
+
+// Where a warp stores what it has of an item: rows out and out + 8 of the matrix; in pairs, row `out` of both.
+struct Out {
+    float factor_a, factor_b, bias_a, bias_b;
+    int out;
+    bool has_a, has_b, has_bias_a, has_bias_b;
+};
+// For one of the ways to finish: code for each element of a warp should be short. Residuals of CHUNK rows are under way
+// together; rows behind the last repeat it.
+template <int NT, int CHUNK, int EPILOGUE, class Back, class Gate>
+__device__ __forceinline__ void store_rows(const float (&sum)[NT / 2], const Matrix& m, int first_row, const Out& o,
+                                           int n_rows, const Finish& finish, Back&& back_of, Gate&& gate) {
 #pragma unroll
     for (int first = 0; first < NT / 4; first += CHUNK) {
-        // Loads first, outside of branches: they are under way together. Rows behind the last repeat it.
-        float back[CHUNK], kept[2 * CHUNK];
-#pragma unroll
-        for (int i = 0; i < CHUNK; i++) back[i] = __ldcg(backs + min(row_of(first + i), n_rows - 1));
-        if (finish.epilogue == RESIDUAL) {
+        float kept[2 * CHUNK];
+        if (EPILOGUE == RESIDUAL) {
 #pragma unroll
             for (int i = 0; i < CHUNK; i++) {
-                const float* from = finish.residual + u64(min(row_of(first + i), n_rows - 1)) * m.n_rows;
-                kept[2 * i] = __ldcg(from + min(out_a, m.n_rows - 1));
-                kept[2 * i + 1] = __ldcg(from + min(out_b, m.n_rows - 1));
+                const int row = min(first_row + row_in_item(first + i), n_rows - 1);
+                const float* from = finish.residual + u64(row) * m.n_rows;
+                kept[2 * i] = __ldcg(from + min(o.out, m.n_rows - 1));
+                kept[2 * i + 1] = __ldcg(from + min(o.out + 8, m.n_rows - 1));
             }
         }
 #pragma unroll
         for (int i = 0; i < CHUNK; i++) {
-            const int row = row_of(first + i), at = ((first + i) >> 1) * 4 + (i & 1);
-            float a = finished(sum[at], factor_a, back[i], m.bias != nullptr, bias_a, finish.scale);
-            float b = finished(sum[at + 2], factor_b, back[i], biases != nullptr, bias_b, finish.scale);
-            if (finish.epilogue == RESIDUAL) a = __fadd_rn(kept[2 * i], a), b = __fadd_rn(kept[2 * i + 1], b);
-            if (finish.epilogue == GLU) a = gated_sum(finish.gate, finish.limit, a, b);
-            float* to = m.y + u64(row) * m.n_rows + out_a;
-            if (row < n_rows && has_a) to[0] = a;
-            if (row < n_rows && has_b && finish.epilogue != GLU) to[8] = b;
+            const int row = first_row + row_in_item(first + i), at = ((first + i) >> 1) * 4 + (i & 1);
+            const float back = back_of(row_in_item(first + i));
+            float a = finished(sum[at], o.factor_a, back, o.has_bias_a, o.bias_a, finish.scale);
+            float b = finished(sum[at + 2], o.factor_b, back, o.has_bias_b, o.bias_b, finish.scale);
+            if (EPILOGUE == RESIDUAL) a = __fadd_rn(kept[2 * i], a), b = __fadd_rn(kept[2 * i + 1], b);
+            if (EPILOGUE == GLU) a = gate(a, b);
+            float* to = m.y + u64(row) * m.n_rows + o.out;
+            if (row < n_rows && o.has_a) to[0] = a;
+            if (EPILOGUE != GLU && row < n_rows && o.has_b) to[8] = b;
         }
     }
+}
+// Stores what a warp has of an item, sums as mma gives them: of all slices, with what follows ... `back_of` gives the
+// inverse of the power of a row of the item.
+template <int NT, int CHUNK, class Back>
+__device__ __forceinline__ void store_item(const float (&sum)[NT / 2], const Matrix (&all)[3], const Item& item,
+                                           int warp, int strip_bytes, int n_rows, const Finish& finish,
+                                           Back&& back_of) {
+    const Matrix m = chosen(all, item.which);
+    const int strip = item.high * 8 + warp, g = threadIdx.x >> 2 & 7, first_row = item.wide * NT;
+    if (strip >= m.n_strips) return;
+    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + g;
+    const bool is_glu = finish.epilogue == GLU;
+    const float* biases = is_glu ? all[1].bias : m.bias;
+    Out o;
+    o.factor_a = factors[0], o.factor_b = factors[8];
+    o.out = strip * (is_glu ? 8 : 16) + g;
+    o.has_a = o.out < m.n_rows, o.has_b = o.out + (is_glu ? 0 : 8) < m.n_rows;
+    o.has_bias_a = m.bias != nullptr, o.has_bias_b = biases != nullptr;
+    o.bias_a = o.has_bias_a && o.has_a ? m.bias[o.out] : 0.f;
+    o.bias_b = o.has_bias_b && o.has_b ? biases[o.out + (is_glu ? 0 : 8)] : 0.f;
+    auto none = [](float a, float) { return a; };
+    if (finish.epilogue == RESIDUAL)
+        store_rows<NT, CHUNK, RESIDUAL>(sum, m, first_row, o, n_rows, finish, back_of, none);
+    else if (!is_glu)
+        store_rows<NT, CHUNK, PLAIN>(sum, m, first_row, o, n_rows, finish, back_of, none);
+    else if (is_usual(finish.gate, finish.limit))
+        store_rows<NT, CHUNK, GLU>(sum, m, first_row, o, n_rows, finish, back_of, usual_gate);
+    else
+        store_rows<NT, CHUNK, GLU>(sum, m, first_row, o, n_rows, finish, back_of,
+                                   [&](float a, float b) { return gated_by(finish.gate, a, b, finish.limit); });
 }
 // ... or of one slice, for linear_sum.
 template <int NT>

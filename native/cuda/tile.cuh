@@ -29,14 +29,16 @@ struct Q5_K;
 struct Q6_K;
 // All kinds of tiles: X(name in kernels, name here). Other types of files are packed as one of these (blocks.cuh):
 // BF16 as F16, IQ4_XS as IQ4_NL, and IQ1, IQ2, IQ3, TQ1_0 and TQ2_0 as Wide, which is wider but loses nothing.
-#define TILE_TYPES(X)                                                                                     \
-    X(f16, F16)                                                                                           \
-    X(q8_0, Q8_0) X(wide, Wide) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) \
-        X(mxfp4, MXFP4) X(nvfp4, NVFP4) X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)
+#define TILE_TYPES(X)                                                                                       \
+    X(f16, F16)                                                                                             \
+    X(q8_0, Q8_0)                                                                                           \
+    X(wide, Wide) X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4) \
+        X(nvfp4, NVFP4) X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)
 
 // Tile<T>: `bytes` of a tile; `Scales`, what a lane keeps of a tile; `open`: the operand A of mma number k16 (0 to 15),
 // a[0] row g, a[1] row g + 8, a[2] and a[3] the same rows 8 columns on. All lanes of a warp must call them together.
 // The tile may lie in shared or global memory, 16 bytes aligned. Unroll the loop over k16: four mma share one load.
+// Kinds with nibbles have `open_word`, too, which is given them (nibble_word).
 template <class T>
 struct Tile;
 
@@ -50,6 +52,25 @@ __device__ __forceinline__ u32 nibble_word(const u8* tile, int lane, int k16) {
     return word_of(*reinterpret_cast<const Words4*>(tile + (k16 >> 2) * 512 + lane * 16), k16 & 3);
 }
 
+// Numbers that are in registers from here on. Compilers load each word of a vector where it is used, by itself, which
+// takes four times as long in shared memory.
+__device__ __forceinline__ void together(u32& a, u32& b) {
+#ifndef WOOLLY_EMULATED
+    asm volatile("" : "+r"(a), "+r"(b));
+#endif
+}
+__device__ __forceinline__ void together(u32& a, u32& b, u32& c, u32& d) {
+#ifndef WOOLLY_EMULATED
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));
+#endif
+}
+// The words of four mma at once, number k64 (0 to 3) of a tile.
+__device__ __forceinline__ Words4 nibble_words(const u8* tile, int lane, int k64) {
+    Words4 v = *reinterpret_cast<const Words4*>(tile + k64 * 512 + lane * 16);
+    together(v.x, v.y, v.z, v.w);
+    return v;
+}
+
 // Fifth bits of four mma in one word: of row g under bit 4, of row g + 8 under bit 8, after a shift for columns 2t and
 // 2t + 1 (`later` 0) or those 8 on (1).
 __device__ __forceinline__ u32 fifth_bits(u32 word, int k16, int later) {
@@ -60,6 +81,7 @@ __device__ __forceinline__ u32 fifth_bits(u32 word, int k16, int later) {
 template <>
 struct Tile<F16> {
     static constexpr int bytes = 8192;
+    static constexpr bool has_nibbles = false;
     struct Scales {};
     __device__ __forceinline__ static Scales scales(const u8*, int) { return {}; }
     __device__ __forceinline__ static void open(const u8* tile, const Scales&, int lane, int k16, u32 a[4]) {
@@ -83,6 +105,7 @@ __device__ __forceinline__ void open_bytes(const u8* tile, u32 pair, int lane, i
 template <>
 struct Tile<Q8_0> {
     static constexpr int bytes = 4096 + 256;
+    static constexpr bool has_nibbles = false;
     typedef Words2 Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words2*>(tile + 4096 + lane * 8);
@@ -96,6 +119,7 @@ struct Tile<Q8_0> {
 template <>
 struct Tile<Wide> {
     static constexpr int bytes = 4096 + 512;
+    static constexpr bool has_nibbles = false;
     typedef Words4 Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words4*>(tile + 4096 + lane * 16);
@@ -107,3 +131,28 @@ struct Tile<Wide> {
 
 #include "tile_32.cuh"
 #include "tile_k.cuh"
+
+template <class A, class B>
+constexpr bool is_same = false;
+template <class A>
+constexpr bool is_same<A, A> = true;
+// Operands A of four mma, number k64 (0 to 3) of a tile.
+template <class T>
+__device__ __forceinline__ void open_four(const u8* tile, const typename Tile<T>::Scales& s, int lane, int k64,
+                                          u32 (&a)[4][4]) {
+    if constexpr (is_same<T, Q6_K>) {
+        const Words4 v = nibble_words(tile, lane, k64);
+        Words2 h = *reinterpret_cast<const Words2*>(tile + 2048 + (k64 >> 1) * 512 + lane * 16 + (k64 & 1) * 8);
+        together(h.x, h.y);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            Tile<Q6_K>::open_words(word_of(v, e), e < 2 ? h.x : h.y, s, lane, k64 * 4 + e, a[e]);
+    } else if constexpr (Tile<T>::has_nibbles) {
+        const Words4 v = nibble_words(tile, lane, k64);
+#pragma unroll
+        for (int e = 0; e < 4; e++) Tile<T>::open_word(word_of(v, e), tile, s, lane, k64 * 4 + e, a[e]);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; e++) Tile<T>::open(tile, s, lane, k64 * 4 + e, a[e]);
+    }
+}

@@ -8,6 +8,7 @@
 template <bool HAS_FIFTH, bool HAS_MINIMA, u32 MINUS>
 struct Nibbles32 {
     static constexpr int quants = HAS_FIFTH ? 2560 : 2048, bytes = quants + (HAS_MINIMA ? 512 : 256);
+    static constexpr bool has_nibbles = true;
     struct Scales {
         u32 pairs[2], minima[2];
     };
@@ -20,7 +21,11 @@ struct Nibbles32 {
         return {{w.x, w.y}, {0, 0}};
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16), u = v >> 8;
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
+                                                     u32 a[4]) {
+        const u32 u = v >> 8;
         const int group = k16 >> 1;
         const u32 pair = from_lane(s.pairs[group & 1], lane, group >> 1);
         const u32 add = HAS_MINIMA ? from_lane(s.minima[group & 1], lane, group >> 1) : half_mul(pair, MINUS);
@@ -51,6 +56,7 @@ struct Tile<Q5_1> : Nibbles32<true, true, 0> {};
 template <>
 struct Tile<IQ4_NL> {
     static constexpr int bytes = 2048 + 256;
+    static constexpr bool has_nibbles = true;
     typedef Words2 Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return *reinterpret_cast<const Words2*>(tile + 2048 + lane * 8);
@@ -62,7 +68,9 @@ struct Tile<IQ4_NL> {
         return pick_bytes(low, high, (four & 0x8888u) >> 1 | 0x3210u);
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16);
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 pair = from_lane(k16 & 2 ? s.y : s.x, lane, k16 >> 2);
         const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
         const u32 early = values(v & 0xffffu), late = values(v >> 16);
@@ -78,6 +86,7 @@ struct Tile<IQ4_NL> {
 template <int COLUMNS>
 struct E2M1Tile {
     static constexpr int n = COLUMNS == 16 ? 4 : 2, bytes = 2048 + 128 * n;
+    static constexpr bool has_nibbles = true;
     struct Scales {
         u32 pairs[n];
     };
@@ -91,7 +100,9 @@ struct E2M1Tile {
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16);
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
         const u32 pair = from_lane(s.pairs[(COLUMNS == 16 ? k16 : k16 >> 1) & (n - 1)], lane, k16 >> 2);
         const u32 sign = 0x80008000u, rest = 0x0e000e00u;
         a[0] = half_mul(v & (sign | rest), half_low(pair));

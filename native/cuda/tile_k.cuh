@@ -9,6 +9,7 @@
 template <>
 struct Tile<Q4_K> {
     static constexpr int bytes = 2048 + 256;
+    static constexpr bool has_nibbles = true;
     struct Scales {
         u32 a[2], b[2];  // (scale, minimum) of groups 2t and 2t + 1, rows g and g + 8
     };
@@ -30,7 +31,10 @@ struct Tile<Q4_K> {
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16), u = v >> 8;
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+        const u32 u = v >> 8;
         const int group = k16 >> 1;
         const u32 first = from_lane(s.a[group & 1], lane, group >> 1),
                   second = from_lane(s.b[group & 1], lane, group >> 1);
@@ -46,12 +50,17 @@ struct Tile<Q4_K> {
 template <>
 struct Tile<Q5_K> {
     static constexpr int bytes = 2048 + 512 + 256;
+    static constexpr bool has_nibbles = true;
     typedef Tile<Q4_K>::Scales Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return Tile<Q4_K>::scales_at(tile + 2560, lane);
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16), u = v >> 8;
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
+                                                     u32 a[4]) {
+        const u32 u = v >> 8;
         const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
         const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
         const int group = k16 >> 1;
@@ -71,6 +80,7 @@ struct Tile<Q5_K> {
 template <>
 struct Tile<Q6_K> {
     static constexpr int bytes = 2048 + 1024 + 256 + 128;
+    static constexpr bool has_nibbles = false;
     struct Scales {
         u32 pairs[4];  // (row g, row g + 8) of groups 4t to 4t + 3
     };
@@ -87,9 +97,12 @@ struct Tile<Q6_K> {
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
-        const u32 v = nibble_word(tile, lane, k16), u = v >> 8;
         const u8* uppers = tile + 2048 + (k16 >> 3) * 512 + lane * 16;
         const u32 h = word_of(*reinterpret_cast<const Words4*>(uppers), k16 >> 1 & 3);
+        open_words(nibble_word(tile, lane, k16), h, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_words(u32 v, u32 h, const Scales& s, int lane, int k16, u32 a[4]) {
+        const u32 u = v >> 8;
         const u32 pair = from_lane(s.pairs[k16 & 3], lane, k16 >> 2);
         const u32 minus = half_mul(pair, 0x82008020u);  // -32 in units of the fields: 2^-24, 2^-20
         const bool odd = k16 & 1;
@@ -115,6 +128,7 @@ constexpr u32 SIXTEENTHS = 0x2c002c00u;
 template <>
 struct Tile<Q2_K> {
     static constexpr int bytes = 1024 + 256 + 128;
+    static constexpr bool has_nibbles = false;
     struct Scales {
         u32 pairs[4], minus[4];
     };
@@ -149,6 +163,7 @@ struct Tile<Q2_K> {
 template <>
 struct Tile<Q3_K> {
     static constexpr int bytes = 1024 + 512 + 256 + 32;
+    static constexpr bool has_nibbles = false;
     typedef Tile<Q6_K>::Scales Scales;
     __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
         return Tile<Q6_K>::scales_at(tile + 1536, lane);

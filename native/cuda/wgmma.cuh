@@ -19,6 +19,32 @@ __device__ __forceinline__ u64 wgmma_operand(u32 address) {
     return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
+// Blocks in pairs: neighbours that may copy to each other's shared memory.
+#define KERNEL_IN_PAIRS(n_threads, name) \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(n_threads, 1) name
+
+// Waits for all threads of the pair. What they wrote, but the starts of barriers, may still be under way.
+__device__ __forceinline__ void pair_sync() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Arrives at the barrier of block `rank` of the pair that has this address in each. Without a scope: with that of the
+// pair, each arrival would wait for all that the thread wrote.
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+}
+// A copy to the same place in both blocks; the barrier of each counts its bytes.
+__device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+        "l"(from), "r"(n_bytes), "r"(barrier), "h"(u16(3)), "l"(policy)
+        : "memory");
+}
+
 // d = a b, plus d if `is_added`.
 template <int N>
 struct Wgmma;

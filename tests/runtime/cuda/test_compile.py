@@ -31,6 +31,14 @@ def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
         compiler.compile(tmp_path / "wrong.cu", TARGET)
 
 
+def test_a_kind_of_tiles_is_compiled_by_itself(compiler):
+    source = compiling.HERE / "moe_products.cu"
+    assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "pack.cu") == [""]
+    _, whole, _ = compiler.compile(source, TARGET)
+    _, kernels, log = compiler.compile(source, TARGET, "q4_k")
+    assert log == "" and sorted(kernels) == sorted(name for name in whole if "q4_k" in name) != []
+
+
 def test_ptx_names_the_same_kernels(compiler, tmp_path):
     (tmp_path / "two.cu").write_text('#include "common.cuh"\nKERNEL(a)(int n) {}\nKERNEL(b)(const Batch* b) {}\n')
     image, kernels, _ = compiler.compile(tmp_path / "two.cu", compiling.PORTABLE)

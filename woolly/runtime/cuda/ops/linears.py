@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
@@ -256,9 +258,9 @@ def _prepare(e: Emitter, rows: _Input, all_tiles: Sequence[Tiles]) -> None:
     prepared, backs, stride = _prepared(e, rows)
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, prepared, backs)
-    kernel = "linear_prepare" if n <= 4096 else "linear_prepare_long"
+    kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
     least = 2 if all(_groups(e, rows, tiles) for tiles in all_tiles) else 1
-    e.launch(kernel, Rows(kind), 512, *args, least=least, kind=kind, early=True)
+    e.launch(kernel, Rows(kind), n_threads, *args, least=least, kind=kind, early=True)
 
 
 def _stages(e: Emitter, rows: _Input, n_bytes: int, n_group: int) -> int:
@@ -331,17 +333,23 @@ def _many(
     prepared, backs, stride = _prepared(e, rows)
     # Hopper's own instructions are in kernels of their own.
     family, widths = ("wide", _WIDE) if e.device.kernels_for == 90 else ("many", _MANY)
+    is_wide, n_blocks = family == "wide", e.device.n_processors
     n_high = sum(-(-m[4] // 8) for m in matrices)
-    for width, most, n_splits in _variants(widths, n_high, e.device.n_processors):
+    n_pair = 2 if is_wide else 1  # blocks of wide kernels work in pairs
+    n_items, n_groups = -(-n_high // n_pair), n_blocks // n_pair
+    for width, most, n_splits in _variants(widths, n_items, n_groups):
         if most < first:
             continue
-        parts = e.scratch("linears parts", 16 * width * n_high * 512) if n_splits > 1 else _NULL
-        stages, shared = _wide_stages(e, width, n_bytes) if family == "wide" else _many_stages(e, width, n_bytes)
+        # Sums of slices, or of items that one pair of blocks begins and the next ends.
+        n_sums = 16 * n_high if n_splits > 1 else n_blocks if is_wide else 0
+        parts = e.scratch("linears parts", 512 * width * n_sums) if n_sums else _NULL
+        flags = (e.array("linears flags", 32 * n_blocks, lambda: np.zeros(8 * n_blocks, np.uint32)),) if is_wide else ()
+        stages, shared = _wide_stages(e, width, n_bytes) if is_wide else _many_stages(e, width, n_bytes)
         e.launch(
             f"linear_{family}__{tiles.kind}_{width}",
-            min(e.device.n_processors, n_high * n_splits * -(-min(most, stride) // width)),
-            384 if family == "wide" else 256,
-            *(kind, prepared, backs, stride, n, *flat, *finish.args, parts, n_splits, *stages),
+            min(n_groups, n_items * n_splits * -(-min(most, stride) // width)) * n_pair,
+            384 if is_wide else 256,
+            *(kind, prepared, backs, stride, n, *flat, *finish.args, parts, *flags, n_splits, *stages),
             shared=shared,
             least=first,
             most=most,
@@ -349,21 +357,16 @@ def _many(
             early=True,
         )
         if n_splits > 1:
-            e.launch(
-                *("linear_sum", (n_high, Rows(kind)), 128, kind, parts, backs, width),
-                *(rows.n_tiles * n_bytes, *flat, *finish.args),
-                least=first,
-                most=most,
-                kind=kind,
-                early=True,
-            )
+            args = (kind, parts, backs, width, rows.n_tiles * n_bytes, *flat, *finish.args)
+            grid = (n_high, Rows(kind))
+            e.launch("linear_sum", grid, 128, *args, least=first, most=most, kind=kind, early=True)
         first = most + 1
 
 
 def _wide_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...], int]:
     """Stages of tiles and of rows, and the shared memory that they take."""
     row_stages = 8 if width < 128 else 6 if n_bytes < 4608 else 5
-    fixed = 1024 + 512 + row_stages * width * 128  # alignment, barriers and rows
+    fixed = 1024 + 512 + 32 * width + row_stages * width * 128  # alignment, barriers, powers and rows
     tile_stages = min(8, (e.device.shared_bytes - fixed) // (8 * n_bytes))
     return (tile_stages, row_stages), fixed + tile_stages * 8 * n_bytes
 
