@@ -367,7 +367,8 @@ def _wide_stages(e: Emitter, width: int, n_bytes: int) -> tuple[tuple[int, ...],
     """Stages of tiles and of rows, and the shared memory that they take."""
     row_stages = 8 if width < 128 else 6 if n_bytes < 4608 else 5
     fixed = 1024 + 512 + 32 * width + row_stages * width * 128  # alignment, barriers, powers and rows
-    tile_stages = min(8, (e.device.shared_bytes - fixed) // (8 * n_bytes))
+    # More would be under way than memory takes at once.
+    tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
     return (tile_stages, row_stages), fixed + tile_stages * 8 * n_bytes
 
 
