@@ -62,10 +62,12 @@ def test_a_replica_whose_gpu_fails_ends_with_the_sentence(tiny_model, monkeypatc
             raise DeviceError("the GPU failed", code="lost", remedy="start the process anew")
 
         monkeypatch.setattr(CpuProgram, "run", fail)
-        stream = llm.generate("hello", PARAMS, stream=True)
+        asking = threading.Thread(target=lambda: list(llm.generate("hello", PARAMS, stream=True)), daemon=True)
+        asking.start()
         thread.join(60)
         assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
-        del stream
+    asking.join(60)  # closing ended the answer, for which there is no replica
+    assert not asking.is_alive()
 
 
 def test_a_replica_that_leaves_gives_its_answers_to_others(listening, tiny_model):
