@@ -55,8 +55,9 @@ class Scorer:
         kv_type: str | None,
         backend: str,
         device: str | None = None,
+        gpu_layers: int | str | None = None,
     ) -> None:
-        options = Options(threads=threads, kv_type=kv_type, device=device)
+        options = Options(threads=threads, kv_type=kv_type, device=device, gpu_layers=gpu_layers)
         self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
         try:
             limit = context_limit(self.loaded.file, self.loaded.program.plan)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from woolly.cli.commands.bench_formats import FORMATS, Record, write
 from woolly.cli.parse.command import command
 from woolly.cli.parse.number_list import numbers
-from woolly.cli.parse.options import BACKEND, DEVICE, MODEL, complete_model, one_model
+from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, complete_model, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import results
@@ -70,6 +70,7 @@ _BANDWIDTH_MEGABYTES = 1024
     Option("--kv-type -ctk --ctk", "Number type of the cache: f16, f32 or q8_0.", list, shown="f16", metavar="LIST"),
     BACKEND,
     DEVICE,
+    GPU_LAYERS,
     Option("--repetitions --reps -r", "Repetitions of each test.", int, to="reps", default=5),
     Option("--output -o", f"One of: {', '.join(FORMATS)}.", shown="md, or table if that is too wide for the terminal"),
     Option("--json", "The same as -o json.", bool, to="as_json", default=False),
@@ -87,6 +88,7 @@ def bench(
     kv_type: tuple[str, ...],
     backend: str | None,
     device: str | None,
+    gpu_layers: str | None,
     reps: int,
     output: str | None,
     as_json: bool,
@@ -114,7 +116,7 @@ def bench(
     if reps < 1:
         raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
     works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
-    settings = _settings(threads, kv_type, rows, device)
+    settings = _settings(threads, kv_type, rows, device, gpu_layers)
     most, least = max(work.n_sequences for work in works), min(options.rows() for options in settings)
     if most > least:
         raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
@@ -155,7 +157,7 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: S
 
 
 def _settings(
-    threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str], device: str | None
+    threads: Sequence[str], kv_types: Sequence[str], rows: Sequence[str], device: str | None, gpu_layers: str | None
 ) -> list[Options]:
     """Every combination of settings; the model is loaded once for each."""
     from woolly.runtime import Options
@@ -164,7 +166,7 @@ def _settings(
     sizes: list[int | None] = [*numbers("-ub", rows, 1)] if rows else [None]
     types = [part for text in kv_types for part in text.split(",")] or ["f16"]
     return [
-        Options(threads=count, kv_type=kv_type, max_rows=most, device=device)
+        Options(threads=count, kv_type=kv_type, max_rows=most, device=device, gpu_layers=gpu_layers)
         for count, kv_type, most in itertools.product(counts, dict.fromkeys(types), sizes)
     ]
 

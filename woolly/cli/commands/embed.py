@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import BACKEND, DEVICE, MODEL, NAMED, THREADS, model_and_text, one_model
+from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, model_and_text, one_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import steps_bar, tell
@@ -42,6 +42,7 @@ _BLOCK = 256  # texts that are lost at most if the command is ended; large enoug
     THREADS,
     BACKEND,
     DEVICE,
+    GPU_LAYERS,
 )
 def embed(
     model: str | None,
@@ -58,6 +59,7 @@ def embed(
     threads: int | None,
     backend: str | None,
     device: str | None,
+    gpu_layers: str | None,
 ) -> None:
     """Make vectors of texts, for search, clustering and RAG."""
     if output is not None:
@@ -74,7 +76,7 @@ def embed(
     from woolly.llm import LLM
 
     options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}
-    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto", device=device) as llm:
+    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:
         # One that fails stops the command before any work is done.
         n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
         if n_cut:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, KV_TYPE, MODEL, NAMED, THREADS, model_and_text
+from woolly.cli.parse.options import (
+    AS_JSON,
+    BACKEND,
+    DEVICE,
+    GPU_LAYERS,
+    KV_TYPE,
+    MODEL,
+    NAMED,
+    THREADS,
+    model_and_text,
+)
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.progress import steps_bar
 from woolly.cli.terminal.sizes import counted, duration
@@ -44,6 +54,7 @@ __all__ = ["perplexity"]
     KV_TYPE,
     BACKEND,
     DEVICE,
+    GPU_LAYERS,
     AS_JSON,
 )
 def perplexity(
@@ -57,6 +68,7 @@ def perplexity(
     kv_type: str | None,
     backend: str | None,
     device: str | None,
+    gpu_layers: str | None,
     as_json: bool,
 ) -> None:
     """Measure perplexity as llama.cpp's tool does, so that figures can be compared; lower is better."""
@@ -67,7 +79,13 @@ def perplexity(
         "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
     )
     content = _read(text)
-    options: dict[str, Any] = {"threads": threads, "kv_type": kv_type, "backend": backend or "auto", "device": device}
+    options: dict[str, Any] = {
+        "threads": threads,
+        "kv_type": kv_type,
+        "backend": backend or "auto",
+        "device": device,
+        "gpu_layers": gpu_layers,
+    }
     with Scorer(model, ctx, **options) as scorer:
         windows = windows_of(scorer.tokens_of(content), ctx, chunks)
         start = time.perf_counter()

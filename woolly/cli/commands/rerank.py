@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, MODEL, NAMED, THREADS, one_model
+from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, one_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.texts.sources import read_texts
@@ -29,6 +29,7 @@ __all__ = ["rerank"]
     THREADS,
     BACKEND,
     DEVICE,
+    GPU_LAYERS,
     AS_JSON,
 )
 def rerank(
@@ -44,6 +45,7 @@ def rerank(
     threads: int | None,
     backend: str | None,
     device: str | None,
+    gpu_layers: str | None,
     as_json: bool,
 ) -> None:
     """Print documents by how well they answer a query, the best first: score, and document."""
@@ -61,7 +63,7 @@ def rerank(
         raise UsageError("there are no documents; one per line was expected, or -d")
     from woolly.llm import LLM
 
-    with LLM(name, threads=threads, backend=backend or "auto", device=device) as llm:
+    with LLM(name, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:
         scores = llm.rerank(query, texts, raw=raw, truncate=truncate)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[:top]
     if as_json:

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, KV_TYPE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
+from woolly.cli.parse.options import (
+    AS_JSON,
+    BACKEND,
+    DEVICE,
+    GPU_LAYERS,
+    KV_TYPE,
+    MODEL,
+    NAMED,
+    THREADS,
+    WEIGHT_MEMORY,
+    one_model,
+)
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import results
@@ -38,6 +49,7 @@ _COLUMNS, _NAME, _CELL = 100, 12, 29
     WEIGHT_MEMORY,
     BACKEND,
     DEVICE,
+    GPU_LAYERS,
     Option("--plot", "Write a roofline plot (SVG) to this file.", Path, metavar="FILE"),
     AS_JSON,
 )
@@ -52,6 +64,7 @@ def why(
     weight_memory: str | None,
     backend: str | None,
     device: str | None,
+    gpu_layers: str | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -72,7 +85,9 @@ def why(
     for option, value, least in (("-p", prompt, 2), ("-b", batch, 1), ("-d", depth or 0, 0)):
         if value < least:
             raise UsageError(f"{option} is {value}, but at least {least} was expected")
-    options = Options(threads, parse_size("weight_memory", weight_memory), kv_type, device=device)
+    options = Options(
+        threads, parse_size("weight_memory", weight_memory), kv_type, device=device, gpu_layers=gpu_layers
+    )
     if batch > options.rows():
         raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run at once")
     if plot is not None and not plot.parent.is_dir():

@@ -147,7 +147,7 @@ class SplitBackend:
 def _for_part(options: Options, backend: str, is_alone: bool = False) -> Options:
     """The options of a part. A level may name those of all parts, as `About.level` does."""
     level = options.level
-    if level is not None and not is_alone:
+    if level is not None and ("+" in level or not is_alone):
         level = next((one for one in level.split("+") if one.startswith("sm_") is (backend == "cuda")), None)
     # The weights that a GPU gets were counted when they were placed.
     budget = None if backend == "cuda" else options.weight_memory
