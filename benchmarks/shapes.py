@@ -92,7 +92,8 @@ SHAPES = {
     ),
 }  # fmt: skip
 
-_SCHEMES = {"Q4_K_M": GGMLType.Q4_K, "Q8_0": GGMLType.Q8_0, "Q4_0": GGMLType.Q4_0, "Q6_K": GGMLType.Q6_K}
+_PLAIN = ("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "F16", "BF16")  # one type for all
+_SCHEMES = {"Q4_K_M": GGMLType.Q4_K} | {name: GGMLType[name] for name in _PLAIN}
 
 
 class Maker:
