@@ -17,11 +17,12 @@
 
 namespace woolly::tiles {
 
-int tile_rows[8];
+int tile_rows[8], tile_columns = 64;
 uint8_t tile_bytes[8][16][64];
 
-inline void tiles_begin(int rows, int more) {
-    const int of[8] = {rows, rows, more, more, rows, more, 16, 16};
+inline void tiles_begin(int rows, int more, int columns) {
+    const int of[8] = {rows, rows, more, more, rows, more, columns / 4, columns / 4};
+    tile_columns = columns;
     std::memcpy(tile_rows, of, sizeof of);
     std::memset(tile_bytes, 0, sizeof tile_bytes);
 }
@@ -39,7 +40,8 @@ inline void tile_zero() {
 }
 template <int t>
 inline void tile_load(const void* p, int64_t stride) {
-    for (int r = 0; r < rows_of(t); ++r) std::memcpy(tile_bytes[t][r], static_cast<const char*>(p) + r * stride, 64);
+    const size_t n = size_t(t == 4 || t == 5 ? tile_columns : 64);
+    for (int r = 0; r < rows_of(t); ++r) std::memcpy(tile_bytes[t][r], static_cast<const char*>(p) + r * stride, n);
 }
 template <int t>
 inline void tile_store(void* p, int64_t stride) {
@@ -47,12 +49,13 @@ inline void tile_store(void* p, int64_t stride) {
 }
 template <class Byte>
 inline void tile_sum(int c, int a, int b) {
-    if (rows_of(c) != rows_of(a) || rows_of(b) != 16) std::abort();
+    if (rows_of(c) != rows_of(a) || rows_of(b) != tile_columns / 4) std::abort();
     for (int m = 0; m < rows_of(c); ++m)
         for (int n = 0; n < 16; ++n) {
             int32_t sum;
             std::memcpy(&sum, &tile_bytes[c][m][4 * n], 4);
-            for (int k = 0; k < 64; ++k) sum += int8_t(tile_bytes[a][m][k]) * Byte(tile_bytes[b][k / 4][4 * n + k % 4]);
+            for (int k = 0; k < tile_columns; ++k)
+                sum += int8_t(tile_bytes[a][m][k]) * Byte(tile_bytes[b][k / 4][4 * n + k % 4]);
             std::memcpy(&tile_bytes[c][m][4 * n], &sum, 4);
         }
 }
@@ -113,6 +116,7 @@ inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
 #include "cpu/kernels/generic/grid256.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
+#include "cpu/kernels/generic/grid_groups.h"
 
 namespace woolly::tiles {
 
@@ -123,7 +127,9 @@ constexpr void set_tiles(KernelTable& t, WeightType type) {
 #else
     set_grid(t, type, Kernel{});
 #endif
+#ifdef TEST_DOTS
     set_grid_32(t, type, Kernel{});
+#endif
     t.dot[int(type)] = dot_any<Kernel>;
 }
 
@@ -137,6 +143,9 @@ constexpr KernelTable make_tiles() {
     WOOLLY_BLOCKS_32(WOOLLY_ROW)
     WOOLLY_BLOCKS_256(WOOLLY_ROW)
 #undef WOOLLY_ROW
+#ifndef TEST_DOTS
+    set_groups(t);
+#endif
     return t;
 }
 

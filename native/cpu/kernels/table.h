@@ -23,10 +23,10 @@ struct ActivationRow {
 };
 
 // Sums of 256 columns in bytes, sum = low + 64 * high: 16 low ones and 16 high ones of 16 columns each, then 8 and 8
-// of 32 columns each.
-constexpr int kPlanes = 48;
+// of 32 columns each; then the sum of all in 32 bits.
+constexpr int kPlanes = 64, kPlanesAll = 48;
 
-constexpr int kDotRows = 4;
+constexpr int kDotRows = 8;
 // tile[m * 16 + row] = dot(panel row, activation m), for m < n_rows <= kDotRows.
 // `panel` is packed (cpu/weights/pack.h says how), `columns` the matrix's.
 using PanelDot = void (*)(const uint8_t* panel, int64_t columns, const ActivationRow* rows, int n_rows, float* tile);
@@ -63,10 +63,10 @@ struct GridBlocks {
 };
 struct Grid {
     void (*open)(const uint8_t* block, uint8_t* to);
-    // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for all rows m of all tiles. Tile rows
-    // that no row fills may hold anything. Called with the blocks in order, on sums that began as zeros, it gives what
-    // PanelDot gives, to the bit.
-    void (*dot)(const GridBlocks& blocks, int n_tiles);
+    // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows, and for other rows of
+    // their tiles anything: tile rows that no row fills may hold anything. Called with the blocks in order, on sums
+    // that began as zeros, it gives what PanelDot gives, to the bit.
+    void (*dot)(const GridBlocks& blocks, int n_rows);
     int columns, bytes, open_bytes;  // of a block, packed and opened
 };
 // A tile of q8_256: quants [4][16][64], scales [16], sums of 32 columns in 16 bits [16][8], of 16 columns [16][16].
@@ -76,6 +76,7 @@ constexpr int kTileScales = 4096, kTileSums32 = kTileScales + 64, kTileSums16 = 
 // A tile of q8_32: quants [16][32], scales [16], lows [16], sums less than 0 [16].
 constexpr int kTile32Scales = 512, kTile32Lows = kTile32Scales + 64, kTile32Less = kTile32Lows + 64,
               kTile32Bytes = kTile32Less + 64;
+constexpr int kFewTiles = 4;
 constexpr int tile_bytes(Activation kind) { return kind == Activation::q8_32 ? kTile32Bytes : kTileBytes; }
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
@@ -118,6 +119,7 @@ struct KernelTable {
     PanelDot dot[kWeightTypes];  // null if a type has no kernel
     Wide wide[kWeightTypes];
     Grid grid[kWeightTypes];
+    Grid few[kWeightTypes];   // for up to kFewTiles row tiles; null: grid serves them, too
     int row_block;            // rows of a batch for which a panel is opened once, for all types
     bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
     bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary

@@ -33,7 +33,7 @@ struct Subject {
         : kernels(k), type(t), tile(size_t(kMost) * kPanel), pair(2 * size_t(kTileRows) * kPanel) {
         const Wide& wide = kernels.wide[type];
         weights.resize(panel_bytes(info, kColumns) * kPanels);
-        const Grid& grid = kernels.grid[type];
+        const Grid& grid = few();
         int64_t opened = kColumns / wide.block * wide.open_bytes;
         if (grid.dot != nullptr) {
             opened = std::max<int64_t>(opened, 2 * kColumns / grid.columns * grid.open_bytes);
@@ -67,9 +67,10 @@ struct Subject {
         wide.dot(to, kColumns / wide.block, rows.data(), 0, n, tile.data(), ahead);
     }
 
+    const Grid& few() const { return kernels.few[type].dot != nullptr ? kernels.few[type] : kernels.grid[type]; }
     // Two panels at every second call, because kernels take them in pairs.
-    void tiled(const uint8_t* panel) {
-        const Grid& grid = kernels.grid[type];
+    void tiled(const uint8_t* panel, int n) {
+        const Grid& grid = few();
         const int n_blocks = int(kColumns / grid.columns);
         const size_t bytes = weights.size() / kPanels;
         if (size_t(panel - weights.data()) / bytes % 2 != 0) return;
@@ -77,7 +78,7 @@ struct Subject {
         std::fill(pair.begin(), pair.end(), 0.0f);
         for (int b = 0; b < 2 * n_blocks; ++b) grid.open(panel + b * grid.bytes, to + b * grid.open_bytes);
         const int64_t of_panel = int64_t(kTileRows) * kPanel;
-        grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel}, 1);
+        grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel}, n);
     }
 
     template <class F>
@@ -143,7 +144,7 @@ int grid_from(const KernelTable& kernels, int type) {
         return crossover(
             subject,
             [&](const uint8_t* panel, int n) { n < open_from ? subject.direct(panel, n) : subject.opened(panel, n); },
-            [&](const uint8_t* panel, int) { subject.tiled(panel); });
+            [&](const uint8_t* panel, int n) { subject.tiled(panel, n); });
     });
 }
 

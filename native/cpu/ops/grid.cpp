@@ -11,7 +11,6 @@ namespace woolly {
 namespace {
 
 constexpr int64_t kColumns = 1024;  // whose activations stay in the second cache
-constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time, so that each call has enough to do
 
 // Panels and blocks that are opened at a time: so much stays in the first cache, unless rows are few.
 struct Opened {
@@ -20,6 +19,11 @@ struct Opened {
 constexpr Opened opened_at_once(const Grid& grid, int n_tiles) {
     if (grid.columns == 32) return {2, 16};
     return n_tiles <= kFewTiles ? Opened{4, 4} : Opened{2, 1};
+}
+
+// The kernels for as many row tiles.
+const Grid& grid_of(const KernelTable& kernels, int type, int n_tiles) {
+    return n_tiles <= kFewTiles && kernels.few[type].dot != nullptr ? kernels.few[type] : kernels.grid[type];
 }
 
 }  // namespace
@@ -32,7 +36,8 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
         if (grid.dot == nullptr) continue;
         m->grid_from = grid_from(kernels_, m->type);
         const Opened most = opened_at_once(grid, 1);
-        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)));
+        const int bytes_each = std::max(grid.open_bytes, kernels_.few[m->type].open_bytes);
+        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * bytes_each)));
         size_t& bytes = tiles_.bytes[int(m->info.activation)];
         bytes = std::max(bytes, size_t(n_tiles * (m->columns / grid.columns)) * size_t(tile_bytes(m->info.activation)));
     }
@@ -50,8 +55,9 @@ void GridPanels::pack(const Worker& w, Matrix& matrix) const {
 
 void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows) const {
     const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-    const Worker::Range range = w.share(n_tiles);
-    for (int64_t r = range.first * kTileRows; r < std::min(range.last * kTileRows, n_rows); ++r)
+    // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some.
+    const Worker::Range range = w.share(n_rows);
+    for (int64_t r = range.first; r < range.last; ++r)
         write(panels_.prepare_own(w, kind, r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows), n_tiles);
 }
 
@@ -63,10 +69,10 @@ void GridPanels::write(const ActivationRow& row, Activation kind, int64_t column
 
 float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n,
                        int64_t n_tiles, int slot) const {
-    const Grid& grid = kernels_.grid[matrix.type];
+    const int tiles = (n + kTileRows - 1) / kTileRows;
+    const Grid& grid = grid_of(kernels_, matrix.type, tiles);
     const int64_t n_blocks = matrix.columns / grid.columns, chunk = kColumns / grid.columns;
     const int64_t bytes = tile_bytes(matrix.info.activation), step = n_tiles * bytes;
-    const int tiles = (n + kTileRows - 1) / kTileRows;
     const Opened each = opened_at_once(grid, tiles);
     uint8_t* open = w.own() + open_at_;
     float* sums = reinterpret_cast<float*>(w.own() + sums_at_) + slot * panels_at_once * sums_step;
@@ -82,7 +88,7 @@ float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_pan
                         grid.open(weights + k * grid.bytes, open + (i * blocks + k) * grid.open_bytes);
                 }
                 const uint8_t* at = tiles_.memory[int(matrix.info.activation)].data() + b * step + tile * bytes;
-                grid.dot({open, count, blocks, at, step, sums + first * sums_step, sums_step}, tiles);
+                grid.dot({open, count, blocks, at, step, sums + first * sums_step, sums_step}, n);
             }
     return sums;
 }

@@ -41,13 +41,14 @@ class GridPanels {
         int64_t rows, panels;
         int64_t groups(const Matrix& matrix) const { return (matrix.n_panels() + panels - 1) / panels; }
     };
-    // Fewer rows, then fewer panels, until there are eight tasks for each thread. `n_groups(task)` counts the groups of
-    // panels of all matrices.
+    // Fewer rows, then fewer panels, until there are four tasks for each thread: a panel is opened once for each block
+    // of rows, which costs a fifth with 128 rows and a twentieth with 512. `n_groups(task)` counts the groups of panels
+    // of all matrices.
     template <class F>
     Task task(int64_t n_rows, const F& n_groups) const {
         Task task{std::min(rows_at_once, (n_rows + kTileRows - 1) / kTileRows * kTileRows), panels_at_once};
-        while (n_groups(task) * ((n_rows + task.rows - 1) / task.rows) < 8 * program_.n_threads()) {
-            if (task.rows > 256 || (task.rows > 128 && task.panels <= 4)) {
+        while (n_groups(task) * ((n_rows + task.rows - 1) / task.rows) < 4 * program_.n_threads()) {
+            if (task.rows > 128) {
                 task.rows = (task.rows / 2 + kTileRows - 1) / kTileRows * kTileRows;
             } else if (task.panels > 2) {
                 task.panels /= 2;

@@ -18,12 +18,16 @@ inline void planes(const int32_t* sums, int64_t n_columns, int8_t* to) {
             to[32 + i] = int8_t(sum & 63);
             to[40 + i] = int8_t(sum >> 6);
         }
+        int32_t all = 0;
+        for (int i = 0; i < 16; ++i) all += sums[i];
+        std::memcpy(to + kPlanesAll, &all, 4);
     }
 }
 
-// Sum over all groups of factor * (sum of the activations): factors in chunks of 4 groups, of 16 or 32 columns.
+// Sum over all groups of factor * (sum of the activations): factors in chunks of 4 groups, of 16 or 32 columns, and the
+// planes of a super-block.
 template <int n_groups, bool is_signed>
-[[gnu::always_inline]] inline I32 dot_sums(const U8* factors, const ActivationRow& row, int64_t b) {
+[[gnu::always_inline]] inline I32 dot_sums(const U8* factors, const int8_t* sums) {
     I32 low = izero(), high = izero();
     const auto add = [&]<int k>(I32& to, Columns planes) __attribute__((always_inline)) {
         if constexpr (is_signed) {
@@ -33,13 +37,13 @@ template <int n_groups, bool is_signed>
         }
     };
     if constexpr (n_groups == 8) {
-        const Columns planes = columns(row.planes + kPlanes * b + 32);
+        const Columns planes = columns(sums + 32);
         add.template operator()<0>(low, planes);
         add.template operator()<1>(low, planes);
         add.template operator()<2>(high, planes);
         add.template operator()<3>(high, planes);
     } else {
-        const Columns first = columns(row.planes + kPlanes * b), second = columns(row.planes + kPlanes * b + 16);
+        const Columns first = columns(sums), second = columns(sums + 16);
         add.template operator()<0>(low, first);
         add.template operator()<1>(low, first);
         add.template operator()<2>(low, first);
@@ -51,8 +55,8 @@ template <int n_groups, bool is_signed>
     }
     I32 sum = iadd(low, ishift_left<6>(high));
     if constexpr (is_signed && kSignedOffset != 0) {
-        int32_t all = 0;
-        for (int i = 0; i < 16; ++i) all += row.sums[16 * b + i];
+        int32_t all;
+        std::memcpy(&all, sums + kPlanesAll, 4);
         sum = isub(sum, iset1(kSignedOffset * all));
     }
     return sum;
@@ -73,11 +77,24 @@ template <class Type>
     for (int k = 0; k < Type::n_groups / 4; ++k) store_bytes(bytes + 64 * k, minima[k]);
 }
 
+// Whether the dot of a group fits 16 bits, so that one operation multiplies it with the sub-scale and adds it. The
+// factor is then 256 times the sub-scale, which takes one operation, too, and the sum is shifted at the end: it has
+// eight bits to spare.
+template <class Type>
+constexpr bool kShortDots = kShortProducts && 256 / Type::n_groups * Type::most * 127 < 32768;
+
 template <class Type, int M>
 inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
+    constexpr bool is_short = kShortDots<Type>;
     F32 acc[M];
-    for (int m = 0; m < M; ++m) acc[m] = zero();
+    // As in Open32::dot.
+    const int8_t *q[M], *planes[M];
+    const float* scale_of[M];
+    for (int m = 0; m < M; ++m) {
+        acc[m] = zero();
+        q[m] = rows[m].q, planes[m] = rows[m].planes, scale_of[m] = rows[m].scale;
+    }
     for (int64_t b = 0; b < n_columns / 256; ++b, panel += Type::bytes) {
         U8 scales[n];
         Type::scales(panel, scales);
@@ -86,7 +103,8 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
             sum[m] = izero();
             constexpr int offset = Type::signed_quants ? kSignedOffset : Type::offset;
             if constexpr (offset != 0)
-                sum[m] = imul(dot_sums<Type::n_groups, Type::is_signed>(scales, rows[m], b), iset1(-offset));
+                sum[m] = imul(dot_sums<Type::n_groups, Type::is_signed>(scales, planes[m] + kPlanes * b),
+                              iset1(-offset * (is_short ? 256 : 1)));
         }
         // One unit of fields may be two groups.
         const auto unit = [&]<int u>() __attribute__((always_inline)) {
@@ -97,8 +115,7 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
             Columns a[Type::unit / 16][M];
             for (int m = 0; m < M; ++m) {
                 for (int i = 0; i < n_dots; ++i) dot[i][m] = izero();
-                for (int i = 0; i < Type::unit / 16; ++i)
-                    a[i][m] = columns(rows[m].q + 256 * b + Type::unit * u + 16 * i);
+                for (int i = 0; i < Type::unit / 16; ++i) a[i][m] = columns(q[m] + 256 * b + Type::unit * u + 16 * i);
             }
             Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
                 for (int m = 0; m < M; ++m) {
@@ -108,21 +125,28 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
             });
             const auto scale = [&]<int i>() __attribute__((always_inline)) {
                 constexpr int g = u * n_dots + i;
-                const I32 factor = sub_scale<Type, g>(scales);
-                for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
+                if constexpr (is_short) {
+                    const I32 factor = byte_times_256<g % 4>(scales[g / 4]);
+                    for (int m = 0; m < M; ++m) sum[m] = add_short_product(sum[m], dot[i][m], factor);
+                } else {
+                    const I32 factor = sub_scale<Type, g>(scales);
+                    for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
+                }
             };
             scale.template operator()<0>();
             if constexpr (n_dots == 2) scale.template operator()<1>();
         };
         each<256 / Type::unit>(unit);
-        for (int m = 0; m < M; ++m)
-            acc[m] = fma(to_float(sum[m]), mul(Type::scale(panel), set1(rows[m].scale[b])), acc[m]);
+        for (int m = 0; m < M; ++m) {
+            if constexpr (is_short) sum[m] = ishift_right<8>(sum[m]);
+            acc[m] = fma(to_float(sum[m]), mul(Type::scale(panel), set1(scale_of[m][b])), acc[m]);
+        }
         if constexpr (Type::has_min) {
             U8 minima[n];
             Type::minima(panel, minima);
             for (int m = 0; m < M; ++m) {
-                const I32 low = dot_sums<Type::n_groups, false>(minima, rows[m], b);
-                acc[m] = fma(to_float(low), mul(halves(panel + 32), set1(-rows[m].scale[b])), acc[m]);
+                const I32 low = dot_sums<Type::n_groups, false>(minima, planes[m] + kPlanes * b);
+                acc[m] = fma(to_float(low), mul(halves(panel + 32), set1(-scale_of[m][b])), acc[m]);
             }
         }
     }
@@ -177,7 +201,7 @@ struct Q6_K : Scale, Packed<BlockQ6_K> {
 };
 // Six-bit scales minus 32 in 12 bytes: nibbles, then pairs of upper bits; quants minus 4.
 struct Q3_K : Scale, Packed<BlockQ3_K> {
-    static constexpr int n_groups = 16, unit = 32, offset = 4;
+    static constexpr int n_groups = 16, unit = 32, offset = 4, most = 7;
     static constexpr bool is_signed = true, has_min = false, signed_quants = false;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         const U8 a = load_bytes(panel + 32), b = load_bytes(panel + 96), c = load_bytes(panel + 160);
@@ -193,7 +217,7 @@ struct Q3_K : Scale, Packed<BlockQ3_K> {
 };
 // Four-bit scales and minima in one byte.
 struct Q2_K : Scale, Packed<BlockQ2_K> {
-    static constexpr int n_groups = 16, unit = 16, offset = 0;
+    static constexpr int n_groups = 16, unit = 16, offset = 0, most = 3;
     static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         for (int k = 0; k < 4; ++k) to[k] = low_bits(load_bytes(panel + 64 + 64 * k), 15);

@@ -10,6 +10,7 @@ namespace woolly::WOOLLY_TARGET {
 template <class Block>
 struct Packed {
     static constexpr int bytes = kPanel * int(sizeof(Block)), quants = kPanel * part_bytes(Block::layout(), false);
+    static constexpr int most = 255;  // no quant is larger
 };
 
 [[gnu::always_inline]] inline F32 halves(const uint8_t* p) { return load_f16(reinterpret_cast<const uint16_t*>(p)); }
@@ -88,7 +89,13 @@ struct MXFP4 : Indices<BlockMXFP4, kMxfp4Values> {
 template <class Type, int M>
 inline void dot_blocks32(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     F32 acc[M];
-    for (int m = 0; m < M; ++m) acc[m] = zero();
+    // As in Open32::dot.
+    const int8_t* q[M];
+    const float *scales[M], *lows[M];
+    for (int m = 0; m < M; ++m) {
+        acc[m] = zero();
+        q[m] = rows[m].q, scales[m] = rows[m].scale, lows[m] = rows[m].lows;
+    }
     const int64_t n_blocks = n_columns / 32;
     for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes) {
         for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + kPrefetch + line);
@@ -96,7 +103,7 @@ inline void dot_blocks32(const uint8_t* panel, int64_t n_columns, const Activati
         I32 dot[M];
         for (int m = 0; m < M; ++m) {
             constexpr int32_t offset = Type::offset + (Type::is_signed ? kSignedOffset : 0);
-            for (int i = 0; i < 2; ++i) a[i][m] = columns(rows[m].q + 32 * b + 16 * i);
+            for (int i = 0; i < 2; ++i) a[i][m] = columns(q[m] + 32 * b + 16 * i);
             dot[m] = biased(offset == 0 ? 0 : -offset * rows[m].sums[b]);
         }
         Type::unpack(panel, [&]<int v>(U8 w) __attribute__((always_inline)) {
@@ -110,9 +117,8 @@ inline void dot_blocks32(const uint8_t* panel, int64_t n_columns, const Activati
         });
         const F32 d = Type::scale(panel);
         for (int m = 0; m < M; ++m) {
-            const float scale = rows[m].scale[b];
-            acc[m] = fma(unbiased(dot[m]), mul(d, set1(scale)), acc[m]);
-            if constexpr (Type::has_min) acc[m] = fma(halves(panel + 32), set1(rows[m].lows[b]), acc[m]);
+            acc[m] = fma(unbiased(dot[m]), mul(d, set1(scales[m][b])), acc[m]);
+            if constexpr (Type::has_min) acc[m] = fma(halves(panel + 32), set1(lows[m][b]), acc[m]);
         }
     }
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);

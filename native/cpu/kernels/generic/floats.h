@@ -18,29 +18,40 @@ struct LoadBf16 {
 // Columns that are summed together, as sum_columns does it; the sums of all such segments are added in order.
 constexpr int kFloatColumns = 256;
 
-template <class Type>
-[[gnu::always_inline]] inline F32 sum_segment(const uint8_t* p, const float* x, int n) {
-    F32 acc[4] = {zero(), zero(), zero(), zero()};
+// sum[m] += the dot with columns [0, n) of row m.
+template <class Type, int M>
+[[gnu::always_inline]] inline void sum_segment(const uint8_t* p, const float* const* x, int n, F32* sum) {
+    F32 acc[M][4];
+    for (int m = 0; m < M; ++m)
+        for (int i = 0; i < 4; ++i) acc[m][i] = zero();
     int c = 0;
     for (; c + 4 <= n; c += 4, p += 4 * Type::bytes) {
         for (int line = 0; line < 4 * Type::bytes; line += 64) prefetch(p + kPrefetch + line);
         each<4>([&]<int i>() __attribute__((always_inline)) {
-            acc[i] = fma(Type::at(p + i * Type::bytes), set1(x[c + i]), acc[i]);
+            const F32 w = Type::at(p + i * Type::bytes);
+            for (int m = 0; m < M; ++m) acc[m][i] = fma(w, set1(x[m][c + i]), acc[m][i]);
         });
     }
-    for (; c < n; ++c, p += Type::bytes) acc[0] = fma(Type::at(p), set1(x[c]), acc[0]);
-    return add(add(acc[0], acc[1]), add(acc[2], acc[3]));
+    for (; c < n; ++c, p += Type::bytes)
+        for (int m = 0; m < M; ++m) acc[m][0] = fma(Type::at(p), set1(x[m][c]), acc[m][0]);
+    for (int m = 0; m < M; ++m) sum[m] = add(sum[m], add(add(acc[m][0], acc[m][1]), add(acc[m][2], acc[m][3])));
 }
 
 inline int segment(int64_t left) { return left < kFloatColumns ? int(left) : kFloatColumns; }
 
 template <class Type, int M>
 inline void dot_floats(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
-    for (int m = 0; m < M; ++m) {
-        F32 sum = zero();
-        for (int64_t c = 0; c < columns; c += kFloatColumns)
-            sum = add(sum, sum_segment<Type>(panel + c * Type::bytes, rows[m].x + c, segment(columns - c)));
-        store(tile + 16 * m, sum);
+    // As many rows at a time as there are registers for their sums.
+    constexpr int each_time = M < kFloatDots ? M : kFloatDots;
+    for (int m = 0; m < M; m += each_time) {
+        F32 sum[each_time];
+        for (int i = 0; i < each_time; ++i) sum[i] = zero();
+        for (int64_t c = 0; c < columns; c += kFloatColumns) {
+            const float* x[each_time];
+            for (int i = 0; i < each_time; ++i) x[i] = rows[m + i].x + c;
+            sum_segment<Type, each_time>(panel + c * Type::bytes, x, segment(columns - c), sum);
+        }
+        for (int i = 0; i < each_time; ++i) store(tile + 16 * (m + i), sum[i]);
     }
 }
 

@@ -7,8 +7,8 @@
 // dots doubles the time).
 //
 // The level supplies split_products, scale_twice, byte_products, pair_dot, byte_pair and the tiles: tiles_begin(rows,
-// more), tiles_end(), and by number tile_zero, tile_load, tile_dot, tile_dot_unsigned, tile_store. Tiles 0 to 3 are
-// sums: low and high planes of 16 rows, then of 16 more; 4 and 5 are activations, 6 and 7 weights.
+// more, columns), tiles_end(), and by number tile_zero, tile_load, tile_dot, tile_dot_unsigned, tile_store. Tiles 0 to
+// 3 are sums: low and high planes of 16 rows, then of 16 more; 4 and 5 are activations, 6 and 7 weights.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -111,9 +111,10 @@ struct GridSums256 {
         each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) { finish<2 * i>(last, sums); });
     }
 
-    static void dot(const GridBlocks& of, int n_tiles) {
+    static void dot(const GridBlocks& of, int n_rows) {
+        const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
         alignas(64) int32_t sums[4 * 256];
-        tiles_begin(16, n_tiles > 1 ? 16 : 0);
+        tiles_begin(16, n_tiles > 1 ? 16 : 0, 64);
         if (n_tiles > 1) units<true>(of, 0, n_tiles / 2, sums);
         if (n_tiles % 2 != 0) units<false>(of, n_tiles - 1, 1, sums);
         tiles_end();

@@ -89,7 +89,8 @@ struct GridDots256 {
         }
     }
 
-    static void dot(const GridBlocks& of, int n_tiles) {
+    static void dot(const GridBlocks& of, int n_rows) {
+        const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
         int p = 0;
         for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
         if (p < of.n_panels) panels<1>(of, p, n_tiles);

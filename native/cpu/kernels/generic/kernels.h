@@ -19,12 +19,14 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Rows are taken four, two or one at a time, as far as the level has registers for them (kMaxRows). Types whose quants
-// are expensive to look up take them one by one: opened panels serve two rows already.
+// Rows are taken eight, four, two or one at a time, as far as the level has registers for them (kMaxRows). Types whose
+// quants are expensive to look up take them one by one: opened panels serve two rows already.
 template <class Type>
 void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, int n_rows, float* tile) {
     constexpr int most = Type::one_by_one ? 1 : kMaxRows;
     int m = 0;
+    if constexpr (most >= 8)
+        for (; m + 8 <= n_rows; m += 8) Type::template dot<8>(panel, n_columns, rows + m, tile + 16 * m);
     if constexpr (most >= 4)
         for (; m + 4 <= n_rows; m += 4) Type::template dot<4>(panel, n_columns, rows + m, tile + 16 * m);
     if constexpr (most >= 2)

@@ -41,7 +41,7 @@ struct Opened256 {
         if constexpr (offset != 0) {
             U8 scales[n / 4];
             for (int k = 0; k < n / 4; ++k) scales[k] = load_bytes(p + packed + 64 * k);
-            return imul(dot_sums<n, signed_factors>(scales, row, b), iset1(-offset));
+            return imul(dot_sums<n, signed_factors>(scales, row.planes + kPlanes * b), iset1(-offset));
         }
         return strip_zero();
     }

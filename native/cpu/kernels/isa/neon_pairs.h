@@ -100,13 +100,13 @@ struct PairedQ4_K : Q4_K {
                 sum_half<M, 1>(quants, rows, b, scales, sum);
             }
             for (int m = 0; m < M; ++m) {
-                const I32 sums = dot_sums<8, false>(scales, rows[m], b);
+                const I32 sums = dot_sums<8, false>(scales, rows[m].planes + kPlanes * b);
                 for (int i = 2; i < 4; ++i) sum[m].v[i] = vaddq_s32(sum[m].v[i], vshlq_n_s32(sums.v[i], 3));
                 acc[m] = fma(to_float(sum[m]), mul(halves(panel), set1(rows[m].scale[b])), acc[m]);
             }
             Q4_K::minima(panel, minima);
             for (int m = 0; m < M; ++m) {
-                const I32 low = dot_sums<8, false>(minima, rows[m], b);
+                const I32 low = dot_sums<8, false>(minima, rows[m].planes + kPlanes * b);
                 acc[m] = fma(to_float(low), mul(halves(panel + 32), set1(-rows[m].scale[b])), acc[m]);
             }
         }

@@ -8,13 +8,14 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {};
 };
 
-// Sums and activations have as many rows as there are rows of the batch, weights 16.
-[[gnu::noinline]] inline void tiles_begin(int rows, int more) {
+// Sums and activations have as many rows as there are rows of the batch. A dot sums `columns`, at most 64: a row of
+// weights holds four of them.
+[[gnu::noinline]] inline void tiles_begin(int rows, int more, int columns) {
     TileShapes shapes;
-    const int of[8] = {rows, rows, more, more, rows, more, 16, 16};
+    const int of[8] = {rows, rows, more, more, rows, more, columns / 4, columns / 4};
     for (int i = 0; i < 8; ++i) {
         shapes.rows[i] = uint8_t(of[i]);
-        shapes.row_bytes[i] = of[i] > 0 ? 64 : 0;
+        shapes.row_bytes[i] = uint16_t(of[i] == 0 ? 0 : i == 4 || i == 5 ? columns : 64);
     }
     // GCC 12 believes that the instruction reads eight bytes and would drop the stores to the others.
     asm volatile("" ::"r"(&shapes) : "memory");

@@ -94,6 +94,11 @@ inline I32 ishift_left(I32 a) {
     WOOLLY_PARTS a.v[i] = _mm256_slli_epi32(a.v[i], n);
     return a;
 }
+template <int n>
+inline I32 ishift_right(I32 a) {
+    WOOLLY_PARTS a.v[i] = _mm256_srai_epi32(a.v[i], n);
+    return a;
+}
 inline F32 to_float(I32 a) {
     F32 r;
     WOOLLY_PARTS r.v[i] = _mm256_cvtepi32_ps(a.v[i]);
@@ -279,8 +284,8 @@ inline U8 trit(U8 a) {
 
 // Rows that one pass over the weights computes, and over opened ones.
 constexpr int kMaxRows = 4, kWideRows = 2;
-// Rows that meet opened floats together.
-constexpr int kFloatRows = 1;
+// Rows that meet opened floats together, and packed ones.
+constexpr int kFloatRows = 1, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
 constexpr int kProductRows = 6, kProductSums = 6;
 
@@ -328,6 +333,21 @@ template <int g>
     return acc;
 }
 #endif
+
+// As in avx512.h.
+constexpr bool kShortProducts = true;
+template <int k>
+[[gnu::always_inline]] inline I32 byte_times_256(U8 a) {
+    const __m128i from = _mm_set_epi32(int(0x80800080u) + ((12 + k) << 8), int(0x80800080u) + ((8 + k) << 8),
+                                       int(0x80800080u) + ((4 + k) << 8), int(0x80800080u) + (k << 8));
+    I32 r;
+    WOOLLY_PARTS r.v[i] = _mm256_shuffle_epi8(a.v[i], _mm256_broadcastsi128_si256(from));
+    return r;
+}
+[[gnu::always_inline]] inline I32 add_short_product(I32 sum, I32 dot, I32 factor) {
+    WOOLLY_PARTS sum.v[i] = _mm256_add_epi32(sum.v[i], _mm256_madd_epi16(dot.v[i], factor.v[i]));
+    return sum;
+}
 
 #undef WOOLLY_PARTS
 

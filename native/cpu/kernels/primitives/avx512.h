@@ -60,6 +60,10 @@ template <int n>
 inline I32 ishift_left(I32 a) {
     return {_mm512_slli_epi32(a.v, n)};
 }
+template <int n>
+inline I32 ishift_right(I32 a) {
+    return {_mm512_srai_epi32(a.v, n)};
+}
 inline I32 biased(int32_t x) { return iset1(x); }
 inline F32 unbiased(I32 a) { return to_float(a); }
 inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
@@ -167,9 +171,9 @@ inline U8 trit(U8 a) {
 }
 
 // Rows that one pass over the weights computes, and over opened ones.
-constexpr int kMaxRows = 4, kWideRows = 8;
-// Rows that meet opened floats together.
-constexpr int kFloatRows = 6;
+constexpr int kMaxRows = 8, kWideRows = 8;
+// Rows that meet opened floats together, and packed ones.
+constexpr int kFloatRows = 6, kFloatDots = 4;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
 constexpr int kProductRows = 6, kProductSums = 24;
 
@@ -187,6 +191,19 @@ constexpr int32_t kSignedOffset = 128;
 template <int g>
 [[gnu::always_inline]] inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
     return dot4<g>(acc, flip_sign(w), a);
+}
+
+// sum += dot * factor, for dots of 16 bits. The factor is byte k of each lane, times 256: the lane's upper half is 0,
+// so that the sign of the dot does not count.
+constexpr bool kShortProducts = true;
+template <int k>
+[[gnu::always_inline]] inline I32 byte_times_256(U8 a) {
+    const __m128i from = _mm_set_epi32(int(0x80800080u) + ((12 + k) << 8), int(0x80800080u) + ((8 + k) << 8),
+                                       int(0x80800080u) + ((4 + k) << 8), int(0x80800080u) + (k << 8));
+    return {_mm512_shuffle_epi8(a.v, _mm512_broadcast_i32x4(from))};
+}
+[[gnu::always_inline]] inline I32 add_short_product(I32 sum, I32 dot, I32 factor) {
+    return {_mm512_dpwssd_epi32(sum.v, dot.v, factor.v)};
 }
 
 // Two numbers of 16 bits in each lane, and acc += such pairs times one pair of activations' sums.

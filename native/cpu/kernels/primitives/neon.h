@@ -313,4 +313,7 @@ template <int g>
 
 #undef WOOLLY_PARTS
 
+// Dots of 16 bits are multiplied as all others are (generic/blocks256.h).
+constexpr bool kShortProducts = false;
+
 }  // namespace woolly::WOOLLY_TARGET

@@ -69,8 +69,8 @@ template <int l>
     WOOLLY_STRIP c.v[i] = vfmaq_laneq_f32(c.v[i], a.v[i], b, l);
     return c;
 }
-// Rows that meet opened floats together.
-constexpr int kFloatRows = 3;
+// Rows that meet opened floats together, and packed ones.
+constexpr int kFloatRows = 3, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
 constexpr int kProductRows = 8, kProductSums = 8;
 

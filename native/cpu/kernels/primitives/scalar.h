@@ -301,8 +301,8 @@ inline U8 trit(U8 a) {
 
 // Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
 constexpr int kMaxRows = 1, kWideRows = 1;
-// Rows that meet opened floats together.
-constexpr int kFloatRows = 1;
+// Rows that meet opened floats together, and packed ones.
+constexpr int kFloatRows = 1, kFloatDots = 1;
 // Rows of a product of f32 matrices, and the strips of sums that registers hold.
 constexpr int kProductRows = 2, kProductSums = 2;
 
@@ -325,5 +325,8 @@ inline I32 dot4(I32 acc, U8 w, Columns a) {
 }
 
 #undef WOOLLY_LANES
+
+// Dots of 16 bits are multiplied as all others are (generic/blocks256.h).
+constexpr bool kShortProducts = false;
 
 }  // namespace woolly::WOOLLY_TARGET
