@@ -8,6 +8,15 @@
 
 namespace woolly::WOOLLY_TARGET {
 
+template <bool first, class A, class B>
+struct Either {
+    using type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+    using type = B;
+};
+
 // n groups in order: from(i) tells where the activations (and the distance of their rows) and the weights of group i
 // are, end(i, sums) takes its sums, 16 for each row.
 struct Group {
@@ -79,7 +88,8 @@ struct GroupSums32 {
     template <int M>
     [[gnu::noinline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, float* acc) {
         F32 sum[M];
-        for (int m = 0; m < M; ++m) sum[m] = load(acc + 16 * m);
+        // By `each`, not by a loop: GCC keeps an array in registers only if its indices are numbers from the start.
+        each<M>([&]<int m>() __attribute__((always_inline)) { sum[m] = load(acc + 16 * m); });
         groups_in_turn(
             of.n_blocks,
             [&](int b) __attribute__((always_inline)) {
@@ -90,14 +100,16 @@ struct GroupSums32 {
                 const float* scales = reinterpret_cast<const float*>(row + kTile32Scales);
                 const float* lows = reinterpret_cast<const float*>(row + kTile32Lows);
                 const F32 d = load(reinterpret_cast<const float*>(at));
-                for (int m = 0; m < M; ++m)
+                each<M>([&]<int m>() __attribute__((always_inline)) {
                     sum[m] = fma(to_float(load_ints(sums + 16 * m)), mul(d, set1(scales[m])), sum[m]);
+                });
                 if constexpr (has_min) {
                     const F32 least = load(reinterpret_cast<const float*>(at + 64));
-                    for (int m = 0; m < M; ++m) sum[m] = fma(least, set1(lows[m]), sum[m]);
+                    each<M>([&]<int m>()
+                                __attribute__((always_inline)) { sum[m] = fma(least, set1(lows[m]), sum[m]); });
                 }
             });
-        for (int m = 0; m < M; ++m) store(acc + 16 * m, sum[m]);
+        each<M>([&]<int m>() __attribute__((always_inline)) { store(acc + 16 * m, sum[m]); });
     }
 };
 
@@ -126,9 +138,17 @@ struct GroupSums256 {
     template <int M>
     [[gnu::noinline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, float* acc) {
         alignas(64) float first[M * 16];
-        F32 parts[M];
-        I32 whole[M];
-        for (int m = 0; m < M; ++m) parts[m] = zero(), whole[m] = izero();
+        typename Either<exact, F32, I32>::type parts[M];
+        const auto clear = [&]() __attribute__((always_inline)) {
+            each<M>([&]<int m>() __attribute__((always_inline)) {
+                if constexpr (exact) {
+                    parts[m] = zero();
+                } else {
+                    parts[m] = izero();
+                }
+            });
+        };
+        clear();
         groups_in_turn(
             8 * of.n_blocks,
             [&](int i) __attribute__((always_inline)) {
@@ -141,27 +161,38 @@ struct GroupSums256 {
                 const uint8_t *p = open + b * bytes, *row = tiles + b * of.tiles_step;
                 if constexpr (exact) {
                     const F32 factor = load(reinterpret_cast<const float*>(p + factors + 64 * g));
-                    for (int m = 0; m < M; ++m) parts[m] = fma(to_float(load_ints(sums + 16 * m)), factor, parts[m]);
-                    if (g == 3)
-                        for (int m = 0; m < M; ++m) store(first + 16 * m, parts[m]), parts[m] = zero();
+                    each<M>([&]<int m>() __attribute__((always_inline)) {
+                        parts[m] = fma(to_float(load_ints(sums + 16 * m)), factor, parts[m]);
+                    });
+                    if (g == 3) {
+                        each<M>([&]<int m>() __attribute__((always_inline)) { store(first + 16 * m, parts[m]); });
+                        clear();
+                    }
                 } else {
                     const I32 factor = load_ints(reinterpret_cast<const int32_t*>(p + factors + 64 * g));
-                    for (int m = 0; m < M; ++m) whole[m] = iadd(whole[m], imul(factor, load_ints(sums + 16 * m)));
+                    each<M>([&]<int m>() __attribute__((always_inline)) {
+                        parts[m] = iadd(parts[m], imul(factor, load_ints(sums + 16 * m)));
+                    });
                 }
                 if (g < 7) return;
                 const float* scales = reinterpret_cast<const float*>(row + kTileScales);
-                const F32 d = load(reinterpret_cast<const float*>(p)),
-                          least = load(reinterpret_cast<const float*>(p + low));
-                for (int m = 0; m < M; ++m) {
-                    const F32 sum = exact ? add(load(first + 16 * m), parts[m]) : to_float(whole[m]);
-                    parts[m] = zero(), whole[m] = izero();
-                    F32 y = fma(sum, mul(d, set1(scales[m])), load(acc + 16 * m));
+                const F32 d = load(reinterpret_cast<const float*>(p));
+                const F32 least = load(reinterpret_cast<const float*>(p + low));
+                each<M>([&]<int m>() __attribute__((always_inline)) {
+                    F32 sum;
+                    if constexpr (exact) {
+                        sum = add(load(first + 16 * m), parts[m]);
+                    } else {
+                        sum = to_float(parts[m]);
+                    }
                     I32 lows = izero();
                     each<4>([&]<int k>() __attribute__((always_inline)) {
                         lows = pair_dot(lows, load_bytes(p + minima + 64 * k), row + kTileSums32 + 16 * m + 4 * k);
                     });
+                    const F32 y = fma(sum, mul(d, set1(scales[m])), load(acc + 16 * m));
                     store(acc + 16 * m, fma(to_float(lows), mul(least, set1(scales[m])), y));
-                }
+                });
+                clear();
             });
     }
 };
