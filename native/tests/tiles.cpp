@@ -116,7 +116,7 @@ inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
 #include "cpu/kernels/generic/grid256.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
-#include "cpu/kernels/generic/grid_groups.h"
+#include "cpu/kernels/generic/grid32_tiles.h"
 
 namespace woolly::tiles {
 
@@ -144,7 +144,7 @@ constexpr KernelTable make_tiles() {
     WOOLLY_BLOCKS_256(WOOLLY_ROW)
 #undef WOOLLY_ROW
 #ifndef TEST_DOTS
-    set_groups(t);
+    set_grids_32_tiles(t);
 #endif
     return t;
 }

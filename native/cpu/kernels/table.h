@@ -76,7 +76,6 @@ constexpr int kTileScales = 4096, kTileSums32 = kTileScales + 64, kTileSums16 = 
 // A tile of q8_32: quants [16][32], scales [16], lows [16], sums less than 0 [16].
 constexpr int kTile32Scales = 512, kTile32Lows = kTile32Scales + 64, kTile32Less = kTile32Lows + 64,
               kTile32Bytes = kTile32Less + 64;
-constexpr int kFewTiles = 4;
 constexpr int tile_bytes(Activation kind) { return kind == Activation::q8_32 ? kTile32Bytes : kTileBytes; }
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
@@ -119,7 +118,6 @@ struct KernelTable {
     PanelDot dot[kWeightTypes];  // null if a type has no kernel
     Wide wide[kWeightTypes];
     Grid grid[kWeightTypes];
-    Grid few[kWeightTypes];   // for up to kFewTiles row tiles; null: grid serves them, too
     int row_block;            // rows of a batch for which a panel is opened once, for all types
     bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
     bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary

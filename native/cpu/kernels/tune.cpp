@@ -33,7 +33,7 @@ struct Subject {
         : kernels(k), type(t), tile(size_t(kMost) * kPanel), pair(2 * size_t(kTileRows) * kPanel) {
         const Wide& wide = kernels.wide[type];
         weights.resize(panel_bytes(info, kColumns) * kPanels);
-        const Grid& grid = few();
+        const Grid& grid = kernels.grid[type];
         int64_t opened = kColumns / wide.block * wide.open_bytes;
         if (grid.dot != nullptr) {
             opened = std::max<int64_t>(opened, 2 * kColumns / grid.columns * grid.open_bytes);
@@ -67,10 +67,9 @@ struct Subject {
         wide.dot(to, kColumns / wide.block, rows.data(), 0, n, tile.data(), ahead);
     }
 
-    const Grid& few() const { return kernels.few[type].dot != nullptr ? kernels.few[type] : kernels.grid[type]; }
     // Two panels at every second call, because kernels take them in pairs.
     void tiled(const uint8_t* panel, int n) {
-        const Grid& grid = few();
+        const Grid& grid = kernels.grid[type];
         const int n_blocks = int(kColumns / grid.columns);
         const size_t bytes = weights.size() / kPanels;
         if (size_t(panel - weights.data()) / bytes % 2 != 0) return;

@@ -11,6 +11,7 @@ namespace woolly {
 namespace {
 
 constexpr int64_t kColumns = 1024;  // whose activations stay in the second cache
+constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time, so that each call has enough to do
 
 // Panels and blocks that are opened at a time: so much stays in the first cache, unless rows are few.
 struct Opened {
@@ -19,11 +20,6 @@ struct Opened {
 constexpr Opened opened_at_once(const Grid& grid, int n_tiles) {
     if (grid.columns == 32) return {2, 16};
     return n_tiles <= kFewTiles ? Opened{4, 4} : Opened{2, 1};
-}
-
-// The kernels for as many row tiles.
-const Grid& grid_of(const KernelTable& kernels, int type, int n_tiles) {
-    return n_tiles <= kFewTiles && kernels.few[type].dot != nullptr ? kernels.few[type] : kernels.grid[type];
 }
 
 }  // namespace
@@ -36,8 +32,7 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
         if (grid.dot == nullptr) continue;
         m->grid_from = grid_from(kernels_, m->type);
         const Opened most = opened_at_once(grid, 1);
-        const int bytes_each = std::max(grid.open_bytes, kernels_.few[m->type].open_bytes);
-        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * bytes_each)));
+        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)));
         size_t& bytes = tiles_.bytes[int(m->info.activation)];
         bytes = std::max(bytes, size_t(n_tiles * (m->columns / grid.columns)) * size_t(tile_bytes(m->info.activation)));
     }
@@ -70,7 +65,7 @@ void GridPanels::write(const ActivationRow& row, Activation kind, int64_t column
 float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n,
                        int64_t n_tiles, int slot) const {
     const int tiles = (n + kTileRows - 1) / kTileRows;
-    const Grid& grid = grid_of(kernels_, matrix.type, tiles);
+    const Grid& grid = kernels_.grid[matrix.type];
     const int64_t n_blocks = matrix.columns / grid.columns, chunk = kColumns / grid.columns;
     const int64_t bytes = tile_bytes(matrix.info.activation), step = n_tiles * bytes;
     const Opened each = opened_at_once(grid, tiles);

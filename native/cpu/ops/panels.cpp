@@ -10,6 +10,8 @@ namespace woolly {
 
 namespace {
 
+constexpr int64_t kFloatBytes = 1 << 20;  // of the f32 rows of a task
+
 // ActivationRow says what that is. By bits, without a branch: the loop is vectorized.
 bool are_ordinary(const float* x, size_t n) {
     constexpr uint32_t least = (127 - 60) << 23, most = (127 + 28) << 23;
@@ -52,6 +54,7 @@ Panels::Panels(const Arguments& a, const std::vector<Matrix*>& matrices, size_t 
     size_t open_bytes = 0;
     for (Matrix* m : matrices) {
         panel_bytes_ = std::max(panel_bytes_, aligned(panel_bytes(m->info, m->columns)));
+        floats_ = floats_ || m->info.activation == Activation::f32;
         const Wide& wide = kernels_.wide[m->type];
         if (wide.dot == nullptr) continue;
         m->wide_from = wide_from(kernels_, m->type);
@@ -188,6 +191,8 @@ void Panels::gated(const Worker& w, Matrix* gate, Matrix& up, int64_t panel, con
 int64_t Panels::rows_per_task(bool whole, int64_t n_panels, int64_t n_rows) const {
     if (!whole) return n_rows;
     int64_t each = row_block();
+    // Rows of floats are four times as long as quants, and still have to stay in the cache.
+    while (floats_ && each > 16 && each * columns_ * 4 > kFloatBytes) each /= 2;
     while (each > 16 && n_panels * ((n_rows + each - 1) / each) < 8 * program_.n_threads()) each /= 2;
     return std::min(each, n_rows);
 }

@@ -76,6 +76,7 @@ class Panels {
     const Vector* const norm_;
     const float eps_;
     Activations& activations_;
+    bool floats_ = false;  // whether a matrix takes the input as f32
     // Layout of a worker's own memory: a prepared row, a normed row, two panels (gate and up), opened weights, the
     // tile.
     size_t row_bytes_ = 0, panel_bytes_ = 0, normed_at_ = 0, panels_at_ = 0, open_at_ = 0, tile_at_ = 0;

@@ -9,7 +9,7 @@
 #include "cpu/kernels/generic/kernels.h"
 #include "cpu/kernels/primitives/amx_tiles.h"
 #include "cpu/kernels/generic/grid256.h"
-#include "cpu/kernels/generic/grid_groups.h"
+#include "cpu/kernels/generic/grid32_tiles.h"
 // clang-format on
 
 namespace woolly {
@@ -18,7 +18,7 @@ extern const KernelTable k_amx_table;
 constinit const KernelTable k_amx_table = [] {
     KernelTable table = amx::make_table("amx");
     amx::set_grids(table);
-    amx::set_groups(table);
+    amx::set_grids_32_tiles(table);
     return table;
 }();
 
