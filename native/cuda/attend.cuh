@@ -33,8 +33,9 @@ struct Attend {
     int most;    // rows of a sequence that the kernel for few rows takes
     int stages;  // copies of K and V in shared memory: one that is computed with, the others on their way
     float scale, softcap, temper;
+    int n_group;  // heads of a KV head
 
-    __device__ int group() const { return heads / kv_heads; }
+    __device__ int group() const { return n_group; }
     __device__ bool is_plain() const { return slopes == nullptr && table == nullptr && softcap == 0.f; }
     // Numbers of a part: its maximum, its sum, two that fill up, and the sums of V.
     __device__ int part_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
@@ -44,11 +45,11 @@ struct Attend {
     const Batch *b, const float *q, float *out, float *parts, u32 *done, const float *sinks, const float *slopes,     \
         const float *table, const int *buckets, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, \
         int v_room, int mask, int window, int temper_length, int temper_offset, int n_parts, int most, int stages,    \
-        float scale, float softcap, float temper
+        float scale, float softcap, float temper, int n_group
 #define ATTEND_ARGUMENTS                                                                                             \
     Attend {                                                                                                         \
         b, q, out, parts, done, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room, v_room, \
-            mask, window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper                \
+            mask, window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper, n_group       \
     }
 
 __device__ __forceinline__ float power_of_2(float x) {
@@ -77,10 +78,13 @@ __device__ __forceinline__ Seen seen(const Attend& a, int row) {
     return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), at};
 }
 
-// What a row's q is multiplied by.
+// What a row's q is multiplied by. Few models need more than 1: a call leaves the others' code short.
+static __device__ NEVER_INLINE float tempered_at(float temper, int position, int length) {
+    return 1.f + temper * log1pf(float(position / length));
+}
 __device__ __forceinline__ float tempered(const Attend& a, int row) {
     if (a.temper == 0.f) return 1.f;
-    return 1.f + a.temper * log1pf(float((a.b->positions[row] + a.temper_offset) / a.temper_length));
+    return tempered_at(a.temper, a.b->positions[row] + a.temper_offset, a.temper_length);
 }
 
 // A product of q and k, already scaled, as a score times log2(e). `distance`: how far the position is after the row.

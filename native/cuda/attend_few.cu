@@ -108,17 +108,19 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
                               fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-            if (t == 0) shared.tops[warp][g + 8 * half] = top;
+            if (t == 0)
+                shared.tops[warp][g + 8 * half] = __fmul_rn(top, shared.queries[g + 8 * half].factor(a.is_plain()));
         }
         __syncthreads();
         for (int half = 0; half < 2; half++) {
             const int i = g + 8 * half;
             tops[half] =
                 fmaxf(fmaxf(shared.tops[0][i], shared.tops[1][i]), fmaxf(shared.tops[2][i], shared.tops[3][i]));
-            const float base = finite_top(tops[half]);
+            const float base = finite_top(tops[half]), factor = shared.queries[i].factor(a.is_plain());
             for (int n = 0; n < 2; n++)
                 *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
-                    to_halves(power_of_2(scores[n][2 * half] - base), power_of_2(scores[n][2 * half + 1] - base));
+                    to_halves(power_at(scores[n][2 * half], factor, base),
+                              power_at(scores[n][2 * half + 1], factor, base));
         }
         __syncthreads();
 

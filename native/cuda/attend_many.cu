@@ -95,12 +95,7 @@ struct Many {
                         mma(scores[2 * n], queries[c], columns[0], columns[1]);
                         mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
                     }
-                if (is_plain && from >= inner.first && from + GROUP - 1 <= inner.last) {
-#pragma unroll
-                    for (int n = 0; n < GROUP / 8; n++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++) scores[n][e] = __fmul_rn(scores[n][e], mine[e / 2].times);
-                } else {
+                if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
 #pragma unroll
                     for (int n = 0; n < GROUP / 8; n++)
 #pragma unroll
@@ -108,6 +103,7 @@ struct Many {
                             scores[n][e] =
                                 score_at(a, mine[e / 2], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
                 }
+                const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
                 float tops[2], bases[2];
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
@@ -116,7 +112,7 @@ struct Many {
                     for (int n = 0; n < GROUP / 8; n++)
                         top = fmaxf(top, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
                     top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                    tops[half] = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                    tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
                     bases[half] = finite_top(tops[half]);
                 }
                 u32 powers[GROUP / 16][4];
@@ -126,7 +122,8 @@ struct Many {
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         const float* two = scores[2 * i + e / 2] + e % 2 * 2;
-                        powers[i][e] = to_halves(power_of_2(two[0] - bases[e % 2]), power_of_2(two[1] - bases[e % 2]));
+                        powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                                 power_at(two[1], factors[e % 2], bases[e % 2]));
                     }
                     mma(totals, powers[i], ONES, ONES);
                 }

@@ -58,6 +58,9 @@ struct Query {
     int row, head, at;  // at: its position
     Seen range;         // nothing if it is none
     float times;        // what products are multiplied by
+
+    // What is left to multiply scores with.
+    __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? times : 1.f; }
 };
 
 __device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bool is_one) {
@@ -65,60 +68,84 @@ __device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bo
     return {row, head, a.b->positions[row], seen(a, row), 0.f};
 }
 
-// The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
-// load 128 columns before they wait for the first.
-template <class Place>  // of a column
-__device__ __forceinline__ float load_query(const Attend& a, const Query& one, int columns, int lane,
-                                            const Place& place) {
+// What a query whose largest magnitude is `most` is multiplied by, so that it fits halves, and its products, back.
+struct Scaled {
+    float up, down;
+
+    __device__ __forceinline__ Scaled(float most) {
+        const int exponent = min(max(__float_as_int(most) >> 23, 9), 253);  // the largest becomes 256 to 512
+        up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
+    }
+    __device__ __forceinline__ float times(const Attend& a) const {
+        return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
+    }
+};
+
+// Columns from `base` on of a query's head, tempered, as eight lanes hold 128 of them.
+__device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, int base, int lane, float2 (&x)[8]) {
     const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
     const bool is_one = one.range.first <= one.range.last, are_pairs = a.k_dim % 2 == 0;
-    const float temper = is_one ? tempered(a, one.row) : 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = base + 2 * (lane + 8 * i);
+        x[i] = make_float2(0.f, 0.f);
+        if (!is_one || c >= a.k_dim) continue;
+        if (are_pairs)
+            x[i] = *reinterpret_cast<const float2*>(q + c);
+        else
+            x[i] = make_float2(q[c], c + 1 < a.k_dim ? q[c + 1] : 0.f);
+    }
+    if (a.temper == 0.f || !is_one) return;
+    const float temper = tempered(a, one.row);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
+}
+// The largest magnitude of all the eight lanes hold.
+__device__ __forceinline__ float most_of(const float2 (&x)[8], float most) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+    for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    return most;
+}
+template <class Place>  // of a column
+__device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int base, int columns, int lane,
+                                          const Place& place) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = base + 2 * (lane + 8 * i);
+        if (c < columns) *reinterpret_cast<u32*>(place(c)) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
+    }
+}
+
+// The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
+// load 128 columns before they wait for the first.
+__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
+    auto place = [&](int c) { return to + 2 * c; };
     float2 x[8];
-    auto load = [&](int base) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int c = base + 2 * (lane + 8 * i);
-            x[i] = make_float2(0.f, 0.f);
-            if (!is_one || c >= a.k_dim) continue;
-            if (are_pairs)
-                x[i] = *reinterpret_cast<const float2*>(q + c);
-            else
-                x[i] = make_float2(q[c], c + 1 < a.k_dim ? q[c + 1] : 0.f);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
-    };
     float most = 0.f;
     for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
-        load(base);
-#pragma unroll
-        for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+        fetch_query(a, one, base, lane, x);
+        most = most_of(x, most);
     }
-    for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    const int exponent = min(max(__float_as_int(most) >> 23, 9), 253);  // the largest becomes 256 to 512
-    const float up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
+    const Scaled scaled(most);
     for (int base = 0; base < columns; base += 128) {
-        if (base > 0) load(base);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int c = base + 2 * (lane + 8 * i);
-            if (c < columns)
-                *reinterpret_cast<u32*>(place(c)) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
-        }
+        if (base > 0) fetch_query(a, one, base, lane, x);
+        put_query(x, scaled.up, base, columns, lane, place);
     }
-    return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
+    return scaled.times(a);
 }
 
-__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
-    return load_query(a, one, columns, lane, [&](int c) { return to + 2 * c; });
-}
-
-// A score, or NOTHING where the query does not see the position.
+// A score, or NOTHING where the query does not see the position. A plain one is the product alone: it is multiplied
+// when its power is computed.
 __device__ __forceinline__ float score_at(const Attend& a, const Query& one, float product, int position,
                                           bool is_plain) {
     if (position < one.range.first || position > one.range.last) return NOTHING;
-    const float x = __fmul_rn(product, one.times);
-    return is_plain ? x : score_of(a, x, one.head, position - one.at);
+    return is_plain ? product : score_of(a, __fmul_rn(product, one.times), one.head, position - one.at);
+}
+
+// The power of a score, of which `base` is the largest, multiplied.
+__device__ __forceinline__ float power_at(float score, float factor, float base) {
+    return power_of_2(__fmaf_rn(score, factor, -base));
 }
 
 // Eight whole numbers of a q8_0 cache as halves.

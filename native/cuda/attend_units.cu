@@ -161,7 +161,7 @@ struct Units {
                     }
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                if (t == 0) shared.tops[warp][g + 8 * half] = top;
+                if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
             }
             __syncthreads();
             if (unit < last)
@@ -172,11 +172,13 @@ struct Units {
             for (int half = 0; half < 2; half++) {
                 const int i = g + 8 * half;
                 const float top = fmaxf(shared.tops[warp][i], shared.tops[warp ^ 1][i]), base = finite_top(top);
+                const float factor = mine[half].factor(is_plain);
                 if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
 #pragma unroll
                 for (int n = 0; n < 4; n++)
                     *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
-                        to_halves(power_of_2(scores[n][2 * half] - base), power_of_2(scores[n][2 * half + 1] - base));
+                        to_halves(power_at(scores[n][2 * half], factor, base),
+                                  power_at(scores[n][2 * half + 1], factor, base));
             }
             copies_wait<1>();
             __syncthreads();
@@ -244,7 +246,7 @@ struct Units {
         if (n_runs > 1) {
             const int tiles = (group + QUERIES - 1) / QUERIES;
             u32* const done = a.done + (parts.place(a, row) * a.kv_heads + kv_head) * tiles + tile;
-            if (is_last_of(n_runs, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, THREADS);
+            if (is_last_of(n_runs, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, WARPS * 32);
             return;
         }
         if (warp >= D / 16) return;

@@ -48,8 +48,9 @@ struct Wide {
 
     // Copies K and V of the rows from `row` to `end` of sequence `s`; `piece` counts groups of K and of V.
     __device__ __forceinline__ void bring(int s, int row, int end, int& piece) const {
-        constexpr int chunks = D / 8;
-        const int tid = threadIdx.x % COPIERS;
+        constexpr int chunks = D / 8, step = COPIERS / chunks;  // rows that are copied at once
+        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks;
+        const int into = place(GROUP, first_row, chunk), from_row = first_row * (2 * D) + chunk * 16;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
         const Seen range = range_of(row, end);
@@ -63,12 +64,13 @@ struct Wide {
                 const u8* const heads[2] = {head_of<F16>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<F16>(all, pages[1], a.kv_heads, kv_head, D)};
                 barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
+                u8* const to = ring + slot * bytes + into;
+                const bool is_whole = from >= range.first && from + GROUP - 1 <= range.last;
 #pragma unroll
-                for (int i = 0; i < GROUP * chunks / COPIERS; i++) {
-                    const int n = tid + i * COPIERS, r = n / chunks, chunk = n % chunks, p = from + r;
-                    copy16_or_zeros(ring + slot * bytes + place(GROUP, r, chunk),
-                                    heads[r / PAGE] + r % PAGE * (2 * D) + chunk * 16,
-                                    p >= range.first && p <= range.last);
+                for (int i = 0; i < GROUP / step; i++) {
+                    const int p = from + first_row + i * step;
+                    copy16_or_zeros(to + i * step * 128, heads[i * step / PAGE] + from_row + i * step % PAGE * (2 * D),
+                                    is_whole || (p >= range.first && p <= range.last));
                 }
                 copies_commit();
                 if (piece >= UNDER_WAY) {
@@ -111,13 +113,18 @@ struct Wide {
         const Seen range = range_of(row, end);
         const int first = of_warp(range.first / GROUP), last = of_warp(range.last / GROUP);
         named_barrier(1 + team, 128);  // whoever still reads what the rows before left
+        float2 x[4][8];                // of four queries at once
+        auto query = [&](int at) {
+            return query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+        };
+#pragma unroll
+        for (int i = 0; i < 4; i++) fetch_query(a, query(warp * 16 + 4 * i + lane / 8), 0, lane % 8, x[i]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
-            const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
-            const float times =
-                load_query(a, one, D, lane % 8, [&](int c) { return q + place(WIDE, at, c / 8) + c % 8 * 2; });
-            if (lane % 8 == 0) all_times[at] = times;
+            const Scaled scaled(most_of(x[i], 0.f));
+            put_query(x[i], scaled.up, 0, D, lane % 8, [&](int c) { return q + place(WIDE, at, c / 8) + c % 8 * 2; });
+            if (lane % 8 == 0) all_times[at] = scaled.times(a);
         }
         publish();
         named_barrier(1 + team, 128);
@@ -125,7 +132,7 @@ struct Wide {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = warp * 16 + g + 8 * half;
-            mine[half] = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+            mine[half] = query(at);
             mine[half].times = all_times[at];
         }
         // What all queries of the warp see.
@@ -156,23 +163,24 @@ struct Wide {
         // A group, whose scores are there. Those of the next are on their way while its sums are merged.
         auto work = [&](int at, bool is_last) {
             const int from = at * GROUP;
-            if (__all_sync(ALL_LANES, is_plain && from >= inner.first && from + GROUP - 1 <= inner.last)) {
-#pragma unroll
-                for (int i = 0; i < GROUP / 2; i++) scores[i] = __fmul_rn(scores[i], mine[i / 2 % 2].times);
-            } else {
+            if (!__all_sync(ALL_LANES, is_plain && from >= inner.first && from + GROUP - 1 <= inner.last)) {
 #pragma unroll
                 for (int i = 0; i < GROUP / 2; i++)
                     scores[i] = score_at(a, mine[i / 2 % 2], scores[i], from + i / 4 * 8 + 2 * t + i % 2, is_plain);
             }
+            const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
             float tops[2], bases[2], totals[4] = {}, old[2], now[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float top = NOTHING;
+                float two[2] = {scores[2 * half], scores[2 * half + 1]};
 #pragma unroll
-                for (int n = 0; n < GROUP / 8; n++)
-                    top = fmaxf(top, fmaxf(scores[4 * n + 2 * half], scores[4 * n + 2 * half + 1]));
+                for (int n = 1; n < GROUP / 8; n++) {
+                    two[0] = fmaxf(two[0], scores[4 * n + 2 * half]);
+                    two[1] = fmaxf(two[1], scores[4 * n + 2 * half + 1]);
+                }
+                float top = fmaxf(two[0], two[1]);
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                tops[half] = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
                 bases[half] = finite_top(tops[half]);
             }
             u32 powers[GROUP / 16][4];
@@ -181,7 +189,8 @@ struct Wide {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const float* two = scores + 8 * i + 2 * e;
-                    powers[i][e] = to_halves(power_of_2(two[0] - bases[e % 2]), power_of_2(two[1] - bases[e % 2]));
+                    powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                             power_at(two[1], factors[e % 2], bases[e % 2]));
                 }
                 mma(totals, powers[i], ONES, ONES);
             }

@@ -151,3 +151,13 @@ def test_the_result_lies_behind_all_others(plans):
 def test_fusing_all_at_once_is_fusing_one_by_one(plans):
     for name in TINY:
         assert fuse(plans[name, 0]) == plans[name, len(FUSIONS)]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_a_joined_step_reads_is_not_where_the_next_step_writes(plans, name):
+    plan = plans[name, len(FUSIONS)]
+    joined = [i for i, step in enumerate(plan.steps[:-1]) if step.op == "store"]
+    placement = place(plan, 5, joined=joined)
+    for index in joined:
+        for read in plan.steps[index].inputs:
+            assert not any(placement.overlap(read, written) for written in plan.steps[index + 1].outputs)

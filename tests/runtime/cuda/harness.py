@@ -92,9 +92,9 @@ class CaseProgram:
         n_rows, n_output = batch.n_rows, len(batch.output_rows)
         assert n_rows <= self.max_rows
         self._upload_batch(batch, state)
-        for launches in self.emitter.launches[first:last]:
-            for launch in launches:
-                grid = launch.dimensions(n_rows, n_output)
+        for step in range(first, last):
+            for launch in self.emitter.launches[step]:
+                grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
                 if grid is not None:
                     self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
         value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]

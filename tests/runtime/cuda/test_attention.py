@@ -31,7 +31,7 @@ ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
 CASES = list(ATTENTIONS) if ALL else QUICK
 
 
-FILES = ("embed", "store", "attend", "attend_few", "attend_many", "attend_units")
+FILES = ("embed", "store", "attend", "attend_few", "attend_many", "attend_units", "attend_groups", "attend_row")
 
 
 class Attention:
@@ -129,13 +129,36 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
         for n_bytes in (0, 1 << 20):
             monkeypatch.setattr(ops, "PART_BYTES", n_bytes)
             attention, first = Attention(case, file, 30), [0, 0, 0]
-            for counts in ((200, 3, 0), (5, 30, 20), (1, 1, 230), (9, 0, 1), (70, 40, 1), (1, 1, 0)):
+            for counts in (
+                (200, 3, 0),
+                (5, 30, 20),
+                (1, 1, 230),
+                (9, 0, 1),
+                (70, 40, 1),
+                (1, 1, 0),
+                (1, 0, 0),
+                (1, 0, 0),
+            ):
                 taken = [s for s in (2, 0, 1) if counts[s]]
                 parts = [(TEXTS[s][first[s] : first[s] + counts[s]], first[s], PAGES[s]) for s in taken]
                 got = attention.run(Batch.of(parts))
                 at = sum(counts[s] for s in taken[: taken.index(0)])
                 np.testing.assert_array_equal(got[at : at + counts[0]], whole[first[0] : first[0] + counts[0]])
                 first = [a + b for a, b in zip(first, counts, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["f16-many", "f16-norms"])
+def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, tmp_path):
+    options = {"norms": True} if name == "f16-norms" else {}
+    case = _attention(f"rows-{name}-apart", 64, 3, "adjacent", "f16", kv_heads=2, **options)
+    with case.open(tmp_path) as file:
+        together, apart = Attention(case, file, 30), Attention(case, file, 30)
+        n = len(apart.program.plan.steps)
+        for first, count in ((0, 1), (1, 62), (63, 1), (64, 1), (65, 70), (135, 1)):
+            batch = Batch.of([(TEXTS[1][first : first + count], first, PAGES[1])])
+            for last in range(1, n + 1):
+                got = apart.program.run(batch, apart.state, last - 1, last)
+            np.testing.assert_array_equal(together.run(batch), got)
 
 
 def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):

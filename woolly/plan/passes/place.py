@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from woolly.plan.plan import Plan
@@ -24,11 +25,11 @@ class Placement:
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
 
-def place(plan: Plan, max_rows: int, alignment: int = 64) -> Placement:
+def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> Placement:
     """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
 
     That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
-    must not push others apart.
+    must not push others apart. A step that is `joined` may run at once with the next, so that its inputs live longer.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}
@@ -37,7 +38,7 @@ def place(plan: Plan, max_rows: int, alignment: int = 64) -> Placement:
             made.setdefault(value, index)
             last_use[value] = index
         for value in step.inputs:
-            last_use[value] = index
+            last_use[value] = index + (index in joined)
     # One of a step at most: no two of them are alive together.
     results = {step.outputs[-1] for step in plan.steps} - {value for step in plan.steps for value in step.inputs}
     sizes = {v: -(-plan.values[v].width * max_rows * _BYTES // alignment) * alignment for v in made}

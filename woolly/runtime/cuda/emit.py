@@ -50,6 +50,14 @@ class Launch:
     most: int = 1 << 30
     kind: int = 0
     early: bool = False  # may begin while the kernel before it ends: it waits itself before it reads
+    # Of two steps that one kernel may compute: where the other step is, one before or after (-1 or 1). What is `joined`
+    # is launched in runs that have both, the rest in runs that have one of them.
+    other: int = 0
+    joined: bool = False
+
+    def is_of(self, step: int, first: int, last: int) -> bool:
+        """Whether it is launched for its step in a run of the steps from `first` to `last`."""
+        return self.other == 0 or (first <= step + self.other < last) == self.joined
 
     def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
         """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch."""
@@ -199,6 +207,11 @@ class Emitter:
         """The first column of the step's rotary embedding in the tables of turns."""
         return self._turns.column(step)
 
+    def beside(self, offset: int) -> Step | None:
+        """The step that comes so many after the one that is emitted."""
+        index = len(self.launches) - 1 + offset
+        return self._all.steps[index] if 0 <= index < len(self._all.steps) else None
+
     def launch(
         self,
         kernel: str,
@@ -210,10 +223,12 @@ class Emitter:
         most: int = 1 << 30,
         kind: int = 0,
         early: bool = False,
+        other: int = 0,
+        joined: bool = False,
     ) -> None:
         """Adds a kernel to the step. Its first argument, the batch, is added here."""
         axes = grid if isinstance(grid, tuple) else (grid,)
-        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early)
+        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early, other, joined)
         self.launches[-1].append(row)
 
 

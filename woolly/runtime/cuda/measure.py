@@ -13,6 +13,7 @@ from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.cuda.emit import Emitter
+from woolly.runtime.cuda.ops.attention import joined
 from woolly.runtime.cuda.state import check_heads
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
@@ -58,7 +59,7 @@ def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: 
     running = fuse(plan)
     draft = None if plan.draft is None else fuse(plan.draft)
     whole = running if draft is None else append(running, draft)
-    placement = place(whole, max_rows, ALIGNMENT)
+    placement = place(whole, max_rows, ALIGNMENT, joined(whole, kv_type))
     views, counter = Views(tensors), _Counter(device)
     emitter = Emitter(
         whole,

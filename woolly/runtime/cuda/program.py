@@ -27,6 +27,7 @@ from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
 from woolly.runtime.cuda.measure import ALIGNMENT, RESERVE, USUAL_ROWS
+from woolly.runtime.cuda.ops.attention import joined
 from woolly.runtime.cuda.rank import Ranker
 from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
@@ -66,7 +67,7 @@ class _Core:
         steps = enumerate(self.plan.steps)
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
         weakref.finalize(self, device.close)
-        placement = place(self.plan, self.max_rows, ALIGNMENT)
+        placement = place(self.plan, self.max_rows, ALIGNMENT, joined(self.plan, self.kv_type))
         self.arena_bytes = placement.n_bytes
         turns = Turns(self.plan, views)
         arena = device.allocate(placement.n_bytes)
@@ -153,13 +154,16 @@ class _Core:
             self._replay(_bucket(n_rows), _bucket(n_output), first, last)
 
     def _queue_steps(self, n_rows: int, n_output: int, first: int, last: int) -> None:
-        for launches in self._emitter.launches[first:last]:
+        for step in range(first, last):
             if self._is_cancelled:
                 return
-            for launch in launches:
-                grid = launch.dimensions(n_rows, n_output)
-                if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
+            self._queue_step(n_rows, n_output, step, first, last)
+
+    def _queue_step(self, n_rows: int, n_output: int, step: int, first: int, last: int) -> None:
+        for launch in self._emitter.launches[step]:
+            grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
+            if grid is not None:
+                self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
 
     def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int) -> None:
         assert self._times is not None
@@ -184,11 +188,8 @@ class _Core:
         self.device.replay(graph)
 
     def _capture(self, n_rows: int, n_output: int, first: int, last: int) -> None:
-        for launches in self._emitter.launches[first:last]:
-            for launch in launches:
-                grid = launch.dimensions(n_rows, n_output)
-                if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
+        for step in range(first, last):
+            self._queue_step(n_rows, n_output, step, first, last)
 
     def _result(self, n_rows: int, width: int) -> Float32:
         """Memory of the host for a value; the same each time, unless a larger value needs more."""

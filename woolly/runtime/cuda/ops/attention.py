@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
-from woolly.plan import Paged, Step
+from woolly.plan import Paged, Plan, Step
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.emit import Emitter, Rows, emits
 from woolly.runtime.cuda.state import room
 
-__all__ = ["MOST_OF_FEW", "PART_BYTES", "QUERIES"]
+__all__ = ["MOST_OF_FEW", "PART_BYTES", "QUERIES", "joined"]
 
 # Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
 PART_BYTES = 64 << 20
@@ -20,10 +20,30 @@ PART_BYTES = 64 << 20
 MOST_OF_FEW = 15
 QUERIES = 128
 
+_STREAMED = 8  # rows from which on few rows of each sequence stream through rings
+
 _FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
 _ALL_ROWS = 1 << 30
 _NONE = Address(0)
 _MASKS = {"": 0, "all": 1, "chunked": 2}
+
+
+def joined(plan: Plan, kv_type: str) -> frozenset[int]:
+    """Steps that keep k and v whose next step is the attention over them: for one row a kernel computes both."""
+    pairs = zip(plan.steps, plan.steps[1:], strict=False)
+    return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(step, after, kv_type))
+
+
+def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
+    if step is None or after is None or (step.op, after.op) != ("store", "attend"):
+        return False
+    is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
+    return is_own and kv_type == "f16" and len(step.inputs) == 3
+
+
+def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
+    """Whether few rows are computed by the kernel through whose memory groups of positions stream."""
+    return e.kv_type == "f16" and _many_memory(entry, group, e.device.shared_bytes) > 0
 
 
 @emits("store")
@@ -34,10 +54,7 @@ def _store(e: Emitter, step: Step) -> None:
     heads = e.width(q) // head_dim
     vectors = {role: e.vector(w) for role, w in zip(step.roles, step.weights, strict=True) if role != "divisors"}
     rope = step.rope()
-    e.launch(
-        f"store_{e.kv_type}",
-        (Rows(0), -(-(heads + entry.heads) // 4)),
-        128,
+    arguments = (
         e.value(q),
         e.value(k),
         e.value(v[0]) if v else _NONE,
@@ -55,8 +72,13 @@ def _store(e: Emitter, step: Step) -> None:
         e.column(step),
         int(rope is not None and rope.style == "adjacent"),
         step.number("eps"),
-        early=True,
     )
+    grid = Rows(0), -(-(heads + entry.heads) // 4)
+    if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
+        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, least=2, early=True)
+        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, most=1, early=True, other=1)
+    else:
+        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, early=True)
 
 
 @emits("attend")
@@ -89,9 +111,41 @@ def _attend(e: Emitter, step: Step) -> None:
     else:
         kernel = f"attend_many_{e.kv_type}_{columns}"
         e.launch(kernel, (tiles, entry.heads), 256, *arguments, shared=many, least=least, early=True)
-    # One block on each processor holds a whole unit of K and V.
-    units = (16 + 2 * 256) * (2 * columns + 16)
-    e.launch(f"attend_units_{e.kv_type}_{columns}", e.device.n_processors, 256, *arguments, shared=units, early=True)
+    # A block on each processor holds a whole unit of K and V, or two have a ring of three groups of 64 positions each.
+    # The first answers sooner, the second reads faster.
+    kernel, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
+    ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * (2 * columns + (0 if columns % 64 == 0 else 16))
+    n, store = e.device.n_processors, e.beside(-1)
+    if not _is_streamed(e, entry, group):
+        e.launch(kernel, n, 256, *arguments, shared=units, early=True)
+        return
+    e.launch(f"attend_groups_{e.kv_type}_{columns}", 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True)
+    if store is None or not _are_joined(store, step, e.kv_type):
+        e.launch(kernel, n, 256, *arguments, shared=units, most=_STREAMED - 1, early=True)
+        return
+    e.launch(kernel, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
+    e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=-1)
+    rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
+    e.launch(
+        f"attend_row_{e.kv_type}_{columns}",
+        2 * n // 16 * 16 or 16,  # whole clusters, as many as find room at once
+        128,
+        e.value(store.inputs[0]),
+        *arguments[1:],
+        e.value(store.inputs[1]),
+        e.value(store.inputs[2]),
+        e.vector(vectors["q_norm"]) if "q_norm" in vectors else _NONE,
+        e.vector(vectors["k_norm"]) if "k_norm" in vectors else _NONE,
+        0 if rope is None else rope.n_rot,
+        e.column(store),
+        int(rope is not None and rope.style == "adjacent"),
+        store.number("eps"),
+        shared=ring,
+        most=1,
+        early=True,
+        other=-1,
+        joined=True,
+    )
 
 
 def _many_memory(entry: Paged, group: int, most: int) -> int:
@@ -153,6 +207,7 @@ def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, 
         step.number("scale"),
         step.number("softcap"),
         step.number("temper"),
+        heads // entry.heads,
     )
 
 

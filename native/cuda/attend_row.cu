@@ -1,0 +1,315 @@
+// attend over f16 caches for a run of one row, heads of K and V as long, together with store: the row's heads are
+// normed and turned here, with the functions of store: by every block its q, by the block of the newest position k,
+// which it writes to the cache. Older positions are on their way before the kernel before has ended.
+//
+// On Hopper blocks form clusters. A cluster takes all heads of one KV head, and where that would be long, a part of its
+// positions. Its blocks take a run of groups each, and then a part of the columns to merge: from each other's shared
+// memory, or, in the last of several clusters, from memory.
+#include "attend_groups.cuh"
+#include "store.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define CLUSTERED 1
+constexpr int CLUSTER = 8;
+#else
+#define CLUSTERED 0
+constexpr int CLUSTER = 1;
+#endif
+
+namespace {
+
+// Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
+__device__ __forceinline__ void cluster_barrier() {
+#if CLUSTERED
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+// Four numbers at an address in shared memory, of another block of the cluster.
+__device__ __forceinline__ float4 load_of(const float* p, int rank) {
+#if CLUSTERED
+    float4 x;
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there));
+    return x;
+#else
+    return *reinterpret_cast<const float4*>(p);
+#endif
+}
+
+// Heads of the only row.
+template <int D>
+struct Heads {
+    static constexpr int bytes = Groups<D>::bytes;
+    static constexpr int held = (D + 63) / 64;  // pairs of a head that turn together, of a lane
+
+    const Groups<D>& groups;
+    const Turned& turned_by;
+    const float *const k, *const v;
+
+    // q as queries, k and v to the cache and, if their group is there, to the ring.
+    __device__ __forceinline__ void prepare(const Entry& entry, const int* table, int first_head, int kv_head,
+                                            int first, int last, Seen range) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, position = range.last;
+        const Attend& a = groups.a;
+        u8 *const q = groups.q, *const copies = groups.copies;
+        // Where heads are turned that registers cannot hold: the ring's last place is still free.
+        float* const turned = reinterpret_cast<float*>(copies + (STAGES - 1) * 2 * bytes);
+        const int n = min(QUERIES, kv_head * a.group() + a.group() - first_head), newest = position / GROUP;
+        const bool is_newest = newest >= first && newest <= last;
+        u8* const group = newest - first < STAGES - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
+        const int page = is_newest ? table[position / PAGE] : 0;
+        const long long turns = turned_by.table(position);
+        const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
+        // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
+        const bool is_held = D % 64 == 0 && a.k_dim == D && a.v_dim == D && turned_by.n_turned == D &&
+                             (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr));
+        float held_cosines[held], held_sines[held];
+        if (is_held) {
+#pragma unroll
+            for (int i = 0; i < held; i++)
+                held_cosines[i] = cosines[lane + 32 * i], held_sines[i] = sines[lane + 32 * i];
+        }
+        for (int i = tid; i < Groups<D>::q_bytes / 16; i += THREADS)
+            reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
+        if (tid < QUERIES)
+            groups.shared.queries[tid] =
+                tid < n ? Query{0, first_head + tid, position, range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
+        __syncthreads();
+        wait_for_kernel_before();
+        const float temper = tempered(a, 0);
+        u8 *const k_row = const_cast<u8*>(head_of<F16>(entry.k, page, a.kv_heads, kv_head, D)),
+                  *const v_row = const_cast<u8*>(head_of<F16>(entry.v, page, a.kv_heads, kv_head, D));
+        for (int i = warp; i < n + is_newest; i += WARPS) {
+            if (is_held) {
+                prepare_held(i, i < n, first_head, kv_head, temper, held_cosines, held_sines, k_row, v_row, position,
+                             group);
+                continue;
+            }
+            const bool is_q = i < n;
+            const float* const from = is_q ? a.q + (first_head + i) * a.k_dim : k + kv_head * a.k_dim;
+            const float *const value = v + kv_head * a.v_dim, *const norm = is_q ? turned_by.q_norm : turned_by.k_norm;
+            float* const head = turned + i * D;
+            load_head(turned_by, head, from, norm, a.k_dim, cosines, sines, lane);
+            if (is_q) {
+                float most = 0.f;
+                for (int c = lane; c < a.k_dim; c += 32) most = fmaxf(most, fabsf(__fmul_rn(head[c], temper)));
+                for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
+                const Scaled scaled(most);
+                for (int c = lane; c < a.k_dim; c += 32)
+                    reinterpret_cast<u16*>(q + i * Groups<D>::q_stride)[c] =
+                        u16(to_halves(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
+                if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
+                continue;
+            }
+            const int n_values = check_value(head, a.k_dim, value, a.v_dim, lane) ? a.v_dim : 0;
+            put<F16>(head, a.k_dim, D, k_row, position % PAGE, lane);
+            put<F16>(value, n_values, D, v_row, position % PAGE, lane);
+            if (group == nullptr) continue;
+            for (int c = 2 * lane; c < D; c += 64) {
+                u8* const to = group + Groups<D>::place(position % GROUP, c / 8) + c % 8 * 2;
+                *reinterpret_cast<u32*>(to) =
+                    to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
+                *reinterpret_cast<u32*>(to + bytes) =
+                    to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
+            }
+        }
+    }
+
+    // Head i of q, or k and v, in registers.
+    __device__ __forceinline__ void prepare_held(int i, bool is_q, int first_head, int kv_head, float temper,
+                                                 const float (&cosines)[held], const float (&sines)[held], u8* k_row,
+                                                 u8* v_row, int position, u8* group) const {
+        const Attend& a = groups.a;
+        u8* const q = groups.q;
+        const int lane = threadIdx.x % 32, base = turned_by.is_adjacent ? 2 * lane : lane;
+        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        const float* const from = (is_q ? a.q + (first_head + i) * D : k + kv_head * D) + base;
+        const float* const weight = is_q ? turned_by.q_norm : turned_by.k_norm;
+        const float* const value = v + kv_head * D + base;
+        float x[held][2], values[held][2];
+#pragma unroll
+        for (int j = 0; j < held; j++) {
+            x[j][0] = from[j * next], x[j][1] = from[j * next + step];
+            if (!is_q) values[j][0] = value[j * next], values[j][1] = value[j * next + step];
+        }
+        if (weight != nullptr) {  // then they are not adjacent, and all first ones come before all second ones
+            float sum = 0.f;
+#pragma unroll
+            for (int j = 0; j < 2 * held; j++) sum = __fmaf_rn(x[j % held][j / held], x[j % held][j / held], sum);
+            const float scale = norm_scale(sum, D, turned_by.eps);
+#pragma unroll
+            for (int j = 0; j < held; j++) {
+                x[j][0] = __fmul_rn(__fmul_rn(x[j][0], scale), weight[base + j * next]);
+                x[j][1] = __fmul_rn(__fmul_rn(x[j][1], scale), weight[base + j * next + step]);
+            }
+        }
+        float most = 0.f;
+        bool are_numbers = true;
+#pragma unroll
+        for (int j = 0; j < held; j++) {
+            const float left = __fsub_rn(__fmul_rn(x[j][0], cosines[j]), __fmul_rn(x[j][1], sines[j]));
+            x[j][1] = __fadd_rn(__fmul_rn(x[j][0], sines[j]), __fmul_rn(x[j][1], cosines[j]));
+            x[j][0] = left;
+            if (is_q) {
+                x[j][0] = __fmul_rn(x[j][0], temper), x[j][1] = __fmul_rn(x[j][1], temper);
+                most = fmaxf(most, fmaxf(fabsf(x[j][0]), fabsf(x[j][1])));
+            } else {
+                are_numbers = are_numbers && fabsf(values[j][0]) <= 3e38f && fabsf(values[j][1]) <= 3e38f;
+            }
+        }
+        if (is_q) {
+            for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
+            const Scaled scaled(most);
+            u16* const to = reinterpret_cast<u16*>(q + i * Groups<D>::q_stride) + base;
+#pragma unroll
+            for (int j = 0; j < held; j++) {
+                to[j * next] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
+                to[j * next + step] = u16(to_halves(__fmul_rn(x[j][1], scaled.up), 0.f));
+            }
+            if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
+            return;
+        }
+        // As check_value says.
+        are_numbers = __all_sync(ALL_LANES, are_numbers);
+        if (!are_numbers && lane == 31) x[held - 1][1] = __int_as_float(0x7fc00000);
+#pragma unroll
+        for (int j = 0; j < 2 * held; j++) {
+            const int c = base + j / 2 * next + j % 2 * step, row = position % PAGE, at = position % GROUP;
+            const u16 of_k = u16(to_halves_saturated(x[j / 2][j % 2], 0.f)),
+                      of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
+            reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
+            if (group == nullptr) continue;
+            u8* const to = group + Groups<D>::place(at, c / 8) + c % 8 * 2;
+            *reinterpret_cast<u16*>(to) = of_k, *reinterpret_cast<u16*>(to + bytes) = of_v;
+        }
+    }
+};
+
+template <int D>
+__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    __shared__ float is_last[4];
+    let_next_kernel_begin();
+    constexpr int of_unit = UNIT / GROUP, stride = D + 4;
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
+    const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
+    const Seen range = seen(a, 0);
+    const int first = range.first / GROUP, last = range.last / GROUP;
+    // Runs of 1, 2 or 4 groups if a cluster has enough blocks for them, else of whole units.
+    int shift = 0;
+    while ((1 << shift) < of_unit && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
+    const bool is_inside = (last >> shift) - (first >> shift) < CLUSTER;
+    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;  // clusters of an item, and items at once
+    if (!is_inside) {
+        each = max(1, at_once / items), at_once /= each;
+        per_run = ((last - first) / (each * CLUSTER) + of_unit) / of_unit * of_unit;
+        while (last / per_run - first / per_run >= each * CLUSTER) per_run += of_unit;
+    }
+    const int span = per_run < of_unit ? GROUP : UNIT;
+    const Parts parts(a, UNIT);
+    if (!is_inside && !parts.apart) per_run = last + 1;  // no room for parts
+    const int first_run = is_inside ? first >> shift : first / per_run;
+    const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
+    const Groups<D> groups(a, shared, memory);
+    const Heads<D> heads{groups, turned, k, v};
+    // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
+    float* const inside = reinterpret_cast<float*>(groups.copies + (STAGES - 1) * 2 * groups.bytes);
+    auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
+    for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
+        const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
+        const int first_head = kv_head * a.group() + tile * QUERIES, part_stride = a.part_stride();
+        const int first_of_cluster = is_inside ? 0 : cluster % each * CLUSTER,
+                  run = first_run + first_of_cluster + rank;
+        float* const outside = a.parts + (long long)first_head * parts.n * part_stride;
+        const int run_first = max(first, run * per_run), run_last = min(last, run * per_run + per_run - 1);
+        if (run < first_run + n_runs)
+            groups.attend(
+                {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? span : 0, 1,
+                [&](const Query&, int i, int part) {
+                    return is_inside ? inside + (place_of(part) * QUERIES + i) * stride
+                                     : outside + (i * parts.n + part) * part_stride;
+                },
+                [&](const Entry& entry, const int* table) {
+                    heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
+                });
+        if (n_runs == 1 || first_of_cluster >= n_runs) continue;
+        if (!is_inside) {
+            __threadfence();
+            cluster_barrier();
+            if (rank == 0 && tid == 0) {
+                u32* const done = a.done + item;
+                is_last[0] = atomicAdd(done, 1u) == u32((n_runs + CLUSTER - 1) / CLUSTER - 1);
+                if (is_last[0] != 0.f) *done = 0;
+            }
+        }
+        cluster_barrier();
+        const int n = min(QUERIES, a.group() - tile * QUERIES);
+        if (is_inside) {
+            // A thread takes four columns of a query.
+            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, at_a_time = 8;
+            const int i = tid / columns, c = (tid % columns * CLUSTER + rank) * 4;
+            const int first_part = range.first / span, last_part = range.last / span;
+            Softmax all, unit;
+            float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), unit_sum = sum;
+            for (int from = first_part; from <= last_part && i < n && c < D; from += at_a_time) {
+                float4 headers[at_a_time], values[at_a_time];
+#pragma unroll
+                for (int j = 0; j < at_a_time; j++) {
+                    const int p = min(from + j, last_part), owner = (span == UNIT ? p : p >> shift) - first_run;
+                    const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
+                    headers[j] = load_of(part, owner), values[j] = load_of(part + 4 + c, owner);
+                }
+#pragma unroll
+                for (int j = 0; j < at_a_time; j++) {
+                    const int p = from + j;
+                    if (p > last_part) break;
+                    float mine, others;
+                    unit.merge(headers[j].x, headers[j].y, mine, others);
+                    add_part(unit_sum, mine, values[j], others);
+                    if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
+                    all.merge(unit.top, unit.sum, mine, others);
+                    add_part(sum, mine, unit_sum, others);
+                    unit = Softmax(), unit_sum = make_float4(0.f, 0.f, 0.f, 0.f);
+                }
+            }
+            if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
+        } else if (load_of(is_last, 0).x != 0.f) {
+            __threadfence();
+            const int c = (rank + CLUSTER * lane) * 4;
+            for (int i = warp; i < n; i += WARPS) {
+                Softmax all;
+                const float4 sum = merge_units(a, outside + (long long)i * parts.n * part_stride, range.first / UNIT,
+                                               range.last / UNIT, c, groups.factors(), all);
+                if (c < D) put_result(a, 0, first_head + i, c, all, sum);
+            }
+        }
+        cluster_barrier();  // nobody's shared memory is needed any more
+    }
+    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+}
+
+}  // namespace
+
+#if CLUSTERED
+#define KERNEL_CLUSTERED(name) extern "C" __global__ void __launch_bounds__(128, 2) __cluster_dims__(8, 1, 1) name
+#else
+#define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
+#endif
+#define ATTEND_ROW(D)                                                                                           \
+    KERNEL_CLUSTERED(attend_row_f16_##D)                                                                        \
+    (ATTEND_PARAMETERS, const float* k, const float* v, const float* q_norm, const float* k_norm, int n_turned, \
+     int column, int is_adjacent, float eps) {                                                                  \
+        attend<D>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);       \
+    }
+
+ATTEND_ROW(64)
+ATTEND_ROW(80)
+ATTEND_ROW(96)
+ATTEND_ROW(128)
