@@ -50,8 +50,8 @@ class Launch:
     most: int = 1 << 30
     kind: int = 0
     early: bool = False  # may begin while the kernel before it ends: it waits itself before it reads
-    # Of two steps that one kernel may compute: where the other step is, one before or after (-1 or 1). What is `joined`
-    # is launched in runs that have both, the rest in runs that have one of them.
+    # One kernel may compute two steps: this says where the other is, one before or after (-1 or 1). What is `joined` is
+    # launched in runs that have both, the rest in runs that have one of them.
     other: int = 0
     joined: bool = False
 
@@ -208,7 +208,7 @@ class Emitter:
         return self._turns.column(step)
 
     def beside(self, offset: int) -> Step | None:
-        """The step that comes so many after the one that is emitted."""
+        """The step that many places after the one that is emitted; None if there is none."""
         index = len(self.launches) - 1 + offset
         return self._all.steps[index] if 0 <= index < len(self._all.steps) else None
 
