@@ -63,7 +63,7 @@ def measured(
     engine = Engine(program, tokenizer, ctx=CTX, kv_tokens=n * CTX, chunk=512, max_running=n)  # type: ignore[arg-type]
     random = np.random.RandomState(n)
     for i in range(n):
-        prompt = random.randint(0, 30000, 500).tolist()
+        prompt = random.randint(0, 30000, 60).tolist()
         settings = SamplingParams(seed=i, max_tokens=n_tokens, ignore_eos=True, **params)
         engine.add(engine.new_request(prompt, settings))
     steps, own = [], []

@@ -204,17 +204,20 @@ def test_samplers_that_choose_together_choose_what_each_chooses_alone():
         )
     ]
     asked += [{"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.5}, {"top_k": 300}, {"mirostat": 2}]
-    asked += [{"logit_bias": {3: False}}, {"logprobs": 2}, {"logprobs": 2, "post_sampling_probs": True}]
+    asked += [{"logit_bias": dict.fromkeys(range(0, N_VOCAB, 2), False)}, {"logprobs": 2}]
+    asked += [{"logprobs": 2, "post_sampling_probs": True}, {"logit_bias": {2999: 5.0}}, {"logprobs": 257}]
+    asked += [{"logits_processors": (lambda ids, logits: -logits,)}]
     together, alone = ([Sampler(SamplingParams(seed=i, **given)) for i, given in enumerate(asked)] for _ in range(2))
     for step in range(4):
         given = np.resize(rows(1.0 + step), (len(asked), N_VOCAB))
         given[5] = -np.inf
         heads = [head_of(row, 64) for row in given]
         ids, logits = np.array([head.ids for head in heads]), np.array([head.logits for head in heads])
-        tokens = choose_together([sampler.chooses_alike() for sampler in together], ids, logits, False)
+        chains = [sampler.chooses_alike(row) for sampler, row in zip(together, ids, strict=True)]
+        tokens = choose_together(chains, ids, logits, False)
         assert [i for i, token in enumerate(tokens) if token is None] == [
             *(i for i, one in enumerate(asked[:40]) if one["top_k"] > 64 or i == 5),
-            *(41, 42, 43, 44, 46),
+            *(41, 42, 43, 44, 46, 47, 48, 49),
         ]
         for i, (head, token) in enumerate(zip(heads, tokens, strict=True)):
             if i != 5:

@@ -90,7 +90,7 @@ class RankedRows:
         if len(samplers) < _TOGETHER:
             return
         ids, logits, is_sound = self._ranking.ids, self._ranking.logits, self._is_sound
-        chains = [samplers[i].chooses_alike() if i in samplers and is_sound[i] else None for i in range(len(ids))]
+        chains = [samplers[i].chooses_alike(ids[i]) if i in samplers and is_sound[i] else None for i in range(len(ids))]
         self._tokens = choose_together(chains, ids, logits, ids.shape[1] == self._n_vocab)
 
     def _row(self, i: int) -> Float32:

@@ -38,6 +38,7 @@ class LogitBias:
         self._values = np.where(np.isfinite(sums), np.clip(sums, -_LARGEST, _LARGEST), sums).astype(np.float32)
         self._ends = np.array(sorted(ends | set(params.stop_token_ids)), np.intp)
         self._min_tokens = params.min_tokens
+        self._tokens, self._banned = frozenset(biases), frozenset(self._ends.tolist())
 
     def acts(self, n_output: int) -> bool:
         """Whether `apply` changes a row after n_output tokens of the answer."""
@@ -49,6 +50,13 @@ class LogitBias:
         if (self._values > 0.0).any():
             return None
         return len(self._ids) + (len(self._ends) if self._min_tokens else 0)
+
+    def spares(self, ids: npt.NDArray[np.int32], n_output: int) -> bool:
+        """Whether `apply_to` leaves these tokens as they are."""
+        if not self.acts(n_output):
+            return True
+        listed = ids.tolist()
+        return self._tokens.isdisjoint(listed) and (n_output >= self._min_tokens or self._banned.isdisjoint(listed))
 
     def apply_to(self, ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32], n_output: int) -> None:
         """Changes the logits of some tokens as `apply` does."""

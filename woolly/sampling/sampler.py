@@ -92,9 +92,11 @@ class Sampler:
             self.constraint.accept(token)
         return Choice(token, logprob)
 
-    def chooses_alike(self) -> UsualChain | Greedy | None:
-        """What chooses the next token, if no more than a head without other edits is needed; None otherwise."""
-        if self.constraint is not None or self._bias.acts(len(self._history) - self._n_prompt):
+    def chooses_alike(self, ids: npt.NDArray[np.int32]) -> UsualChain | Greedy | None:
+        """What alone chooses the next token from a head of these tokens; None if there is more to do."""
+        if self.n_head == 0 or self.constraint is not None:
+            return None
+        if not self._bias.spares(ids, len(self._history) - self._n_prompt):
             return None
         return self._chain.alone
 
@@ -113,7 +115,7 @@ class Sampler:
         candidates = Candidates.of_head(head)
         n_output = len(self._history) - self._n_prompt
         try:
-            if self._bias.acts(n_output):
+            if not self._bias.spares(head.ids, n_output):
                 self._bias.apply_to(head.ids, candidates.editable(), n_output)
             if self.constraint is not None:
                 words = self.constraint.words()
