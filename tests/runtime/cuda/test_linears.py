@@ -88,7 +88,7 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
     """q and k of one kind and v of Q6_K: few rows go through one kernel, many through one for each kind."""
 
     def make(rng):
-        kinds = {"q": (type, 24), "k": (type, 8), "v": (GGMLType.Q6_K, 24)}
+        kinds = {"q": (type, 100), "k": (type, 8), "v": (GGMLType.Q6_K, 24)}
         matrices = {f"{name}.weight": random_weight(rng, *kind, n_columns) for name, kind in kinds.items()}
         return {"x.weight": random_weight(rng, GGMLType.F32, N_TOKENS, n_columns)} | matrices
 
