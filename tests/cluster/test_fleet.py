@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,13 @@ def fleet(tiny_model):
     yield make
     for llm in opened:
         llm.close()
+
+
+def test_layers_on_gpus_are_the_replicas_affair(fleet, monkeypatch):
+    """The front computes nothing, and holds no layer."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    llm = fleet(ThreadSeat("a"), options=replace(OPTIONS, gpu_layers="all"))
+    assert llm.generate(PROMPT, LONG).text
 
 
 def test_answers_are_those_of_the_model_alone(fleet, alone):

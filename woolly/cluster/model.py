@@ -46,8 +46,8 @@ class FleetLLM(LLM):
         """Opens the model on every seat and waits for them; ModelError if none can serve."""
         # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
         backend = "cpu" if options.backend in ("auto", "cuda") else options.backend
-        bare = replace(options, backend=backend, device=None, weight_memory=0, speculation="none")
-        bare = replace(bare, cache_disk=None, cache_disk_folder=None)
+        bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory=0)
+        bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
         super().__init__(model, **vars(bare))
         opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:
