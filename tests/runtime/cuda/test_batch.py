@@ -7,6 +7,7 @@ import pytest
 
 from tests.cases.batches import MAX_ROWS, N_PAGES, TWO, each_bad_batch
 from tests.cases.tiny import TINY, write_tiny
+from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch
@@ -96,6 +97,30 @@ def test_batches_that_are_alike_follow_one_another(plan_and_views):
         for name, value in (("tokens", token), ("positions", position), ("sequences", 0), ("output_rows", 0)):
             assert memory.read(struct[name], np.zeros(1, np.int32)).tolist() == [value], name
         assert memory.read(state.tables[0], np.zeros(1, np.int32)).tolist() == [page]
+
+
+def test_a_batch_that_finds_no_memory_leaves_the_one_before_as_it_was(plan_and_views):
+    plan, views = plan_and_views
+    memory, state = Memory(), Pages()
+    slot = BatchSlot(memory, Turns(plan, views))
+    few, many = (replace(TWO, pages=np.full((2, n), 1, np.int32)) for n in (70_000, 200_000))
+    slot.fill(few, state, plan)
+    allocate = memory.allocate
+
+    def full(n_bytes):
+        raise RequestError("the GPU has too little free memory")
+
+    memory.allocate = full
+    with pytest.raises(RequestError):
+        slot.fill(many, state, plan)
+    slot.fill(few, state, plan)  # still where its struct says
+    struct = memory.read(slot.address, np.zeros(1, BATCH))[0]
+    assert np.array_equal(memory.read(struct["tokens"], few.tokens), few.tokens)
+    memory.allocate = allocate
+    n_pieces = len(memory.pieces)
+    slot.fill(many, state, plan)
+    assert np.array_equal(memory.read(state.tables[0], many.pages), many.pages)
+    assert len(memory.pieces) == n_pieces
 
 
 def test_tables_of_turns_grow_with_the_positions(plan_and_views):

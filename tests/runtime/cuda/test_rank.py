@@ -60,6 +60,21 @@ def test_the_largest_come_first_and_equal_ones_by_their_ids(width, n, device):
         assert head["sum"] == pytest.approx(total, rel=1e-13)
 
 
+def test_steps_that_are_alike_launch_with_the_same_arguments(device, monkeypatch):
+    """A device keeps what it made of each tuple: new ones with each token would add up."""
+    seen, launch = [], device.launch
+    monkeypatch.setattr(device, "launch", lambda *given: (seen.append(given[4]), launch(*given))[1])
+    batch, rows = np.zeros(1, BATCH), random_rows(2, 320)
+    batch["n_output"] = 2
+    places = [device.allocate(array.nbytes) for array in (batch, rows)]
+    for place, array in zip(places, (batch, rows), strict=True):
+        device.upload(place, array)
+    ranker = Ranker(device, *places, 320, 2)
+    for _ in range(3):
+        ranker.queue(40, 2)
+    assert len(seen) == 6 and len(set(map(id, seen))) == 2
+
+
 def test_rows_that_defeat_the_bound_are_ranked_too(device):
     """The largest lie side by side, or at the threads of one warp, or are all equal; zeros have two signs."""
     width = 9000

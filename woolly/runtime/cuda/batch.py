@@ -135,16 +135,18 @@ class BatchSlot:
         if n_bytes <= _BODY:
             return self._body
         if self._large is None or n_bytes > self._large_bytes:
-            if self._large is not None:
-                self._device.free(self._large)
+            # The layout that is kept names the old memory, which must be there if no new one is to be had.
+            old, self._large = self._large, self._device.allocate(2 * n_bytes)
             self._large_bytes = 2 * n_bytes
-            self._large = self._device.allocate(self._large_bytes)
+            if old is not None:
+                self._device.free(old)
         return self._large
 
     def _turn_tables(self, n: int) -> tuple[Address, Address]:
         self._turns.extend(n)
         if self._tables is None or len(self._turns.cosines) > self._n_positions:
-            for table in self._tables or ():
+            old, self._tables = self._tables or (), None
+            for table in old:
                 self._device.free(table)
             cosines, sines = (self._device.allocate(a.nbytes) for a in (self._turns.cosines, self._turns.sines))
             self._device.upload(cosines, self._turns.cosines)

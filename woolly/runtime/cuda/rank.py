@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from woolly.runtime.cuda.device import Address, Device
+from woolly.runtime.cuda.device import Address, Argument, Device
 from woolly.runtime.ranking import MOST_RANKED
 
 __all__ = ["Head", "Ranker"]
@@ -48,6 +48,7 @@ class Ranker:
         self._keys = device.allocate(rows * self._n_parts * n_most * _KEY_BYTES)
         self._out = device.allocate(max_rows * Head(n_most).itemsize)
         self._host = device.pinned(1 << 16)
+        self._args: dict[tuple[int, int], tuple[tuple[Argument, ...], tuple[Argument, ...]]] = {}
 
     def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
         """Ranks what the launches before leave; the result is there after `Device.wait`, until the next call."""
@@ -58,10 +59,9 @@ class Ranker:
         shared = _KEY_BYTES * max(1 << (most - 1).bit_length(), self._n_parts)
         for first in range(0, n_output, _ROWS):
             rows = min(n_output - first, _ROWS)
-            tail = (self._width, first, n)
-            args = (self._batch, self._logits, self._keys, self._parts)
-            self._device.launch("rank_parts", (rows, self._n_parts), _PART_THREADS, 0, (*args, *tail))
-            self._device.launch("rank_rows", (rows,), _ROW_THREADS, shared, (*args, self._out, *tail, self._n_parts))
+            of_parts, of_rows = self._arguments(first, n)
+            self._device.launch("rank_parts", (rows, self._n_parts), _PART_THREADS, 0, of_parts)
+            self._device.launch("rank_rows", (rows,), _ROW_THREADS, shared, of_rows)
         n_bytes = n_output * Head(n).itemsize
         if n_bytes > len(self._host):
             self._host = self._device.pinned(2 * n_bytes)
@@ -69,3 +69,11 @@ class Ranker:
         if n_output:
             self._device.download(self._out, heads)
         return heads.view(Head(n))
+
+    def _arguments(self, first: int, n: int) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """Those of the two kernels: the same tuples each time, because a device keeps what it made of each."""
+        if (first, n) not in self._args:
+            tail = (self._width, first, n)
+            args = (self._batch, self._logits, self._keys, self._parts)
+            self._args[first, n] = (*args, *tail), (*args, self._out, *tail, self._n_parts)
+        return self._args[first, n]
