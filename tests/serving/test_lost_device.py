@@ -111,6 +111,16 @@ def test_a_server_in_another_program_says_that_it_must_be_restarted(served, card
     assert served.post("/v1/completions", json=ASKED).status_code == 200
 
 
+@pytest.mark.parametrize(("begins", "words"), [(True, "the server restarts"), (False, "restart the server")])
+def test_health_says_who_restarts_the_server(begins, words, served, card):
+    """A server that restarted several times within a short time leaves that to others."""
+    served.app.state.models.on_lost = lambda: begins
+    assert served.post("/v1/completions", json=ASKED).status_code == 200
+    card.fail()
+    assert served.post("/v1/completions", json=ASKED).json()["error"]["code"] == "device_failed"
+    assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; {words}"
+
+
 def test_a_stream_that_its_gpu_leaves_ends_with_the_sentence(served, card, brake):
     with served.stream("POST", "/v1/completions", json={**ASKED, "max_tokens": 100, "stream": True}) as reply:
         lines = reply.iter_lines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -15,16 +16,22 @@ __all__ = ["can_restart", "inherited_socket", "restart"]
 _SOCKET = 3
 _NAMES = ("LISTEN_PID", "LISTEN_FDS")
 
+# When the process began anew, in seconds since 1970, for those that come after it.
+_TIMES = "WOOLLY_RESTARTS"
+# More restarts in so many seconds help no more: what fails, fails again.
+_MOST, _SECONDS = 5, 1800.0
+
 
 def can_restart() -> bool:
-    """Whether the system can replace a process by another one."""
-    return sys.platform != "win32" and len(sys.orig_argv) > 1
+    """Whether the system can replace a process by another one, and this one has not done it again and again."""
+    return sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MOST
 
 
 def restart(listener: socket.socket) -> NoReturn:
     """Replaces this process by one of the same command, which listens at the same socket: no client is refused.
 
     Whatever else is open, and all threads, end here. A GPU that failed is free again then, as nothing else can make it.
+    OSError if the command is not there any more.
     """
     listing = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for number in [int(entry.name) for entry in listing.iterdir()]:
@@ -33,7 +40,8 @@ def restart(listener: socket.socket) -> NoReturn:
                 os.set_inheritable(number, False)
     os.dup2(listener.fileno(), _SOCKET, inheritable=True)
     os.set_inheritable(_SOCKET, True)  # dup2 leaves a number that it was given as it is
-    environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+    times = " ".join(f"{one:.0f}" for one in (*_recent(), time.time()))
+    environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", _TIMES: times}
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
@@ -44,3 +52,10 @@ def inherited_socket() -> socket.socket | None:
         return None
     os.set_inheritable(_SOCKET, False)
     return socket.socket(fileno=_SOCKET)
+
+
+def _recent() -> list[float]:
+    """Returns when the last restarts were."""
+    now = time.time()
+    times = [float(text) for text in os.environ.get(_TIMES, "").split() if text.isascii() and text.isdigit()]
+    return [one for one in times if now - _SECONDS < one <= now]

@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
         self._is_restarting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: Exception | None = None
-        if end is not None and can_restart():
+        if end is not None:
             app.state.models.on_lost = self._begin_to_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -145,10 +145,12 @@ class _Server(uvicorn.Server):
     def _begin_to_drain(self) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
-    def _begin_to_restart(self) -> None:
-        if not self._is_restarting:
+    def _begin_to_restart(self) -> bool:
+        """Returns whether it restarts: not where a process cannot, nor if that helped nothing several times."""
+        if not self._is_restarting and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
+        return self._is_restarting
 
     async def _restart(self) -> None:
         """Begins the process anew when what runs has ended, at the latest after the grace period."""
@@ -161,7 +163,12 @@ class _Server(uvicorn.Server):
             state.generator.stop()
             await state.batches.stop()
             log.warning("the server restarts: no other way leads back to a GPU that failed")
-            restart(self._listener)
+            try:
+                restart(self._listener)
+            except OSError as error:
+                log.error("the server cannot restart", extra={"reason": error.strerror or str(error)})
+                assert self._end is not None
+                self._end(1)  # at once: files that the loop works with may be closed by now
 
     async def _load(self) -> None:
         models = self._state.models

@@ -50,7 +50,7 @@ class ModelManager:
         self._changed = asyncio.Event()
         self._closed = False
         self.open_model: Callable[[Path, ModelOptions], LLM] | None = None  # in place of opening.py's
-        self.on_lost: Callable[[], None] | None = None  # called when a device has failed
+        self.on_lost: Callable[[], bool] | None = None  # called when a device has failed: whether a new process begins
         self.n_copies = 1  # of each model in this machine's memory
 
     @property
@@ -155,10 +155,9 @@ class ModelManager:
     def lose(self, slot: Loaded) -> None:
         """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
-            self.faults.note(slot.info.name, slot.llm.driver.fault, will_restart=self.on_lost is not None)
+            will_restart = self.on_lost is not None and self.on_lost()
+            self.faults.note(slot.info.name, slot.llm.driver.fault, will_restart=will_restart)
             self.discard(slot)
-            if self.on_lost is not None:
-                self.on_lost()
 
     def keep(self, name: str, seconds: float) -> None:
         """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""
