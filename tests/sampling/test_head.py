@@ -148,6 +148,15 @@ def test_a_share_that_rounding_could_move_is_not_decided_by_a_head():
     assert TopP(0.5, 0)._of_head(head_of(row, 256)) == 1
 
 
+def test_bans_outside_of_a_head_change_its_shares():
+    row = np.full(N_VOCAB, -8.0, np.float32)
+    row[:2] = 0.0, -0.1
+    params = SamplingParams(seed=1, top_k=0, min_p=0.0, top_p=0.4, logit_bias=dict.fromkeys(range(1000, 3000), False))
+    want = taken(params, [row] * 8)
+    assert {choice.token for choice in want} == {0}
+    assert taken(params, [head_of(row, 256)] * 8) == want
+
+
 @pytest.mark.parametrize(
     "given",
     [

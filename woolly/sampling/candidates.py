@@ -42,6 +42,7 @@ class Candidates:
         self._owned = owned
         # The head that these are of, until a sampler leaves tokens of the head alone. Logits may only be lowered.
         self.head: Head | None = None
+        self.is_sum_known = True  # whether `Head.total` is that of the whole row, also after edits outside of the head
 
     @classmethod
     def of_head(cls, head: Head) -> Candidates:

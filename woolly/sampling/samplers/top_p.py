@@ -40,7 +40,7 @@ class TopP:
     def apply(self, candidates: Candidates) -> None:
         """Sorts only the head if the head reaches p."""
         if candidates.head is not None:
-            if candidates.logits is not candidates.head.logits:
+            if candidates.logits is not candidates.head.logits or not candidates.is_sum_known:
                 raise ShortHeadError  # the sum of the whole row is another
             candidates.keep_largest(self._of_head(candidates.head))
             return
