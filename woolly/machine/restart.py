@@ -18,7 +18,7 @@ _NAMES = ("LISTEN_PID", "LISTEN_FDS")
 
 # When the process began anew, in seconds since 1970, for those that come after it.
 _TIMES = "WOOLLY_RESTARTS"
-# More restarts in so many seconds help no more: what fails, fails again.
+# Most restarts within a time: what failed that often fails again.
 _MOST, _SECONDS = 5, 1800.0
 
 
