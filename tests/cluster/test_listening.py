@@ -45,7 +45,9 @@ def listening():
         assert not thread.is_alive()
 
 
-def test_a_replica_whose_gpu_fails_ends_with_the_sentence(tiny_model, monkeypatch):
+@pytest.fixture
+def ending():
+    """A listening replica, its thread, and the faults that end it."""
     one, raised = Listening("127.0.0.1:0", SECRET), []
 
     def serve():
@@ -56,11 +58,27 @@ def test_a_replica_whose_gpu_fails_ends_with_the_sentence(tiny_model, monkeypatc
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
+    yield one, thread, raised
+    one.leave()
+    thread.join(60)
+
+
+def fail(*given):
+    raise DeviceError("the GPU failed", code="lost", remedy="start the process anew")
+
+
+def test_a_replica_whose_gpu_fails_while_its_model_opens_ends_too(ending, tiny_model, monkeypatch):
+    one, thread, raised = ending
+    monkeypatch.setattr(LLM, "identity", fail)  # the probe is the first run
+    with pytest.raises(ModelError, match="no replica can serve: the GPU failed"):
+        FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressSeat(one.address, SECRET)], stall=60.0)
+    thread.join(60)
+    assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
+
+
+def test_a_replica_whose_gpu_fails_ends_with_the_sentence(ending, tiny_model, monkeypatch):
+    one, thread, raised = ending
     with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressSeat(one.address, SECRET)], stall=60.0) as llm:
-
-        def fail(*given):
-            raise DeviceError("the GPU failed", code="lost", remedy="start the process anew")
-
         monkeypatch.setattr(CpuProgram, "run", fail)
         asking = threading.Thread(target=lambda: list(llm.generate("hello", PARAMS, stream=True)), daemon=True)
         asking.start()

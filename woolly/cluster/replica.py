@@ -111,6 +111,8 @@ class Replica:
         except BaseException as error:
             if llm is not None:
                 llm.close()
+            if isinstance(error, DeviceError) and error.code == "lost":
+                self.fault = error
             self._link.send({"op": "failed", "error": write_error(error)})
             return
         with self._lock:
