@@ -16,6 +16,7 @@ from woolly.engine import Driver, Engine, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
 from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
+from woolly.runtime.split import SplitState
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.digest import digest_of
@@ -110,10 +111,13 @@ def _proved(program: Program, digest: str) -> Identity:
 
 
 def device_bytes(engine: Engine) -> int | None:
-    """Returns the bytes of a model on its GPU: weights, cache and values; None if the CPU computes."""
-    program = engine.program
+    """Returns the bytes of a model on its GPUs: weights, cache and values; None if the CPU computes all of it."""
+    program, state, shares = engine.program, engine.state, engine.program.about.shares
     if not program.about.device:
         return None
+    if shares and isinstance(state, SplitState):  # what the CPU has is elsewhere
+        on_gpus = [(share, part) for share, part in zip(shares, state.parts, strict=True) if share.device != "cpu"]
+        return sum(share.weights + part.n_bytes + share.values for share, part in on_gpus)
     return program.weight_stats().n_bytes + engine.state.n_bytes + program.about.arena_bytes
 
 

@@ -9,6 +9,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY
 from woolly import LLM, SamplingParams
 from woolly.errors import RequestError
+from woolly.llm.identity import device_bytes
 from woolly.runtime import Options, PortableState, Ranks
 from woolly.runtime.split import SplitProgram
 
@@ -32,6 +33,9 @@ def test_an_llm_over_a_gpu_and_the_cpu_gives_one_text_however_it_is_computed(mac
         assert np.argmax(llm.logits(ids)[-n:], axis=1).tolist() == list(answer.token_ids)
         np.testing.assert_array_equal(np.concatenate(seen)[: len(ids)], llm.hidden(ids, "blk.1"))
         assert isinstance(llm.engine.state, PortableState) and llm.engine.state.is_portable
+        on_gpu, on_cpu = zip(program.about.shares, llm.engine.state.parts, strict=True)
+        assert on_cpu[0].weights > 0 and on_cpu[1].n_bytes > 0  # neither counts as the GPU's
+        assert device_bytes(llm.engine) == on_gpu[0].weights + on_gpu[0].values + on_gpu[1].n_bytes
 
 
 def test_the_part_with_the_head_ranks_logits(machine):
