@@ -15,8 +15,7 @@ import numpy.typing as npt
 from woolly.engine import Driver, Engine, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
-from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, pages_for
-from woolly.runtime.split import SplitState
+from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, SplitState, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
 from woolly.store.digest import digest_of

@@ -9,7 +9,7 @@ from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
 from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks
 from woolly.runtime.shares import Share
-from woolly.runtime.split import Placement
+from woolly.runtime.split import Placement, SplitState
 from woolly.runtime.stages import Stages, read_token
 from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 
@@ -33,6 +33,7 @@ __all__ = [
     "Ranking",
     "Ranks",
     "Share",
+    "SplitState",
     "Stages",
     "State",
     "WeightStats",

@@ -158,10 +158,12 @@ class _Server(uvicorn.Server):
         end = asyncio.get_running_loop().time() + self._settings.grace
         while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
-        await asyncio.sleep(_LAST_BYTES)
+        if self._is_stopping:
+            return
+        state.generator.stop()
+        await state.batches.stop()
+        await asyncio.sleep(_LAST_BYTES)  # also for the error of replies that are cut off
         if not self._is_stopping:
-            state.generator.stop()
-            await state.batches.stop()
             log.warning("the server restarts: no other way leads back to a GPU that failed")
             try:
                 restart(self._listener)
