@@ -250,6 +250,10 @@ def test_a_gpu_is_looked_at_without_a_program(device, library, kernels, monkeypa
     assert gpus.count_gpus() == 1
     with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU$"):
         gpus.find_gpu(1)
+    library.results["cuDevicePrimaryCtxRetain"] = 2  # other programs have all of its memory
+    with pytest.raises(DeviceError, match="NVIDIA Fake has no memory left; end other programs on it") as full:
+        gpus.find_gpu()
+    assert full.value.fault == "NVIDIA Fake has no memory left"
     library.n_devices = 0
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
         gpus.find_gpu()

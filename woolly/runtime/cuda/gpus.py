@@ -32,11 +32,17 @@ class Gpu:
 
 
 def find_gpu(number: int = 0) -> Gpu:
-    """The GPU of that number. DeviceError if there is none that can be used."""
+    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
     level, driver = find_level(number), open_driver()
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
     # Memory can only be asked for in a context; if a program has one, it is that.
-    driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    try:
+        driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    except RequestError:
+        name = driver.device_name(number)
+        raise DeviceError(
+            f"{name} has no memory left", code="device_memory", remedy="end other programs on it, or use backend='cpu'"
+        ) from None
     try:
         driver.call("cuCtxSetCurrent", context)
         driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
