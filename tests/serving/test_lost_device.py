@@ -121,6 +121,20 @@ def test_health_says_who_restarts_the_server(begins, words, served, card):
     assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; {words}"
 
 
+def test_a_gpu_that_fails_while_a_model_opens_is_lost_too(served, monkeypatch):
+    def fail(path, options):
+        raise DeviceError(SENTENCE, code="lost", remedy="start the process anew")
+
+    told = []
+    served.app.state.models.on_lost = lambda: told.append(True) or True
+    monkeypatch.setattr(manager, "open_model", fail)
+    assert SENTENCE in served.post("/v1/completions", json=ASKED).json()["error"]["message"]
+    assert told == [True]
+    refused = served.post("/v1/completions", json=ASKED)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "device_failed")
+    assert served.get("/health").json()["error"]["message"] == f"{SENTENCE}; the server restarts"
+
+
 def test_a_stream_that_its_gpu_leaves_ends_with_the_sentence(served, card, brake):
     with served.stream("POST", "/v1/completions", json={**ASKED, "max_tokens": 100, "stream": True}) as reply:
         lines = reply.iter_lines()

@@ -146,8 +146,8 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
     def _begin_to_restart(self) -> bool:
-        """Returns whether it restarts: not where a process cannot, nor if that helped nothing several times."""
-        if not self._is_restarting and can_restart():
+        """Returns whether it restarts: not if it never was ready, nor where it cannot, nor after several in vain."""
+        if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))
         return self._is_restarting

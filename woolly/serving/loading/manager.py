@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from woolly.errors import WoollyError
+from woolly.errors import DeviceError, WoollyError
 from woolly.llm import LLM
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, server_stopping
@@ -155,9 +155,11 @@ class ModelManager:
     def lose(self, slot: Loaded) -> None:
         """Gives up a model whose device has failed. Only a new process can use that again: `on_lost` starts one."""
         if slot.state == "ready" and slot.llm is not None and slot.llm.driver.fault is not None and not self._closed:
-            will_restart = self.on_lost is not None and self.on_lost()
-            self.faults.note(slot.info.name, slot.llm.driver.fault, will_restart=will_restart)
+            self._note_lost(slot.info.name, slot.llm.driver.fault)
             self.discard(slot)
+
+    def _note_lost(self, name: str, fault: DeviceError) -> None:
+        self.faults.note(name, fault, will_restart=self.on_lost is not None and self.on_lost())
 
     def keep(self, name: str, seconds: float) -> None:
         """Keeps a model for this long after its last use, instead of --keep-alive; the last call counts."""
@@ -305,6 +307,8 @@ class ModelManager:
             log.warning("model not loaded", extra={"model": name, "reason": str(error)})
             if isinstance(error, ApiError) or not isinstance(error, Exception):
                 raise
+            if isinstance(error, DeviceError) and error.code == "lost":
+                self._note_lost(name, error)
             if isinstance(error, WoollyError):
                 raise _not_loadable(slot.info, error) from error
             if isinstance(error, MemoryError):
