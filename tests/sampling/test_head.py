@@ -117,8 +117,9 @@ def test_a_sick_row_is_reported_as_ever(given):
     with pytest.raises(ModelError, match="not finite"):
         taken(params, [head_of(np.full(N_VOCAB, -np.inf, np.float32), 64)])
     banned = SamplingParams(seed=1, logit_bias=dict.fromkeys(range(N_VOCAB), False), **given)
-    with pytest.raises(RequestError, match="every token is ruled out"):
-        taken(banned, [head_of(rows(2.0)[0], 64)])
+    for n in (64, N_VOCAB):
+        with pytest.raises(RequestError, match="every token is ruled out"):
+            taken(banned, [head_of(rows(2.0)[0], n)])
 
 
 def test_minimum_tokens_ban_ends_in_heads_too():

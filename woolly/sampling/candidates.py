@@ -99,9 +99,10 @@ class Candidates:
             # No token outside reaches the last one of the head, as it was before logits were lowered.
             last, id = self.head.logits[-1], self.head.ids[-1]
             n = int(np.count_nonzero((self.logits > last) | ((self.logits == last) & (self.ids <= id))))
+        n = len(self.logits) if len(self.logits) == self.n_vocab else n
         if n and self.logits[0] == -np.inf:
             raise NoCandidateError
-        return len(self.logits) if len(self.logits) == self.n_vocab else n
+        return n
 
     def keep_largest(self, n: int) -> None:
         """Sorts, and keeps the first n."""
