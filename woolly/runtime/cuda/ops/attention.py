@@ -128,7 +128,7 @@ def _attend(e: Emitter, step: Step) -> None:
     rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
     e.launch(
         f"attend_row_{e.kv_type}_{columns}",
-        2 * n // 16 * 16 or 16,  # whole clusters, as many as find room at once
+        max(16, (2 * n - 16) // 16 * 16),  # whole clusters, as many as find room at once: 30 of 8 on 132 processors
         128,
         e.value(store.inputs[0]),
         *arguments[1:],

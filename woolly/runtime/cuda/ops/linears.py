@@ -31,7 +31,7 @@ _UNDER_WAY = 72 << 10
 # A single row: columns that the registers of a block hold, of the shorter kind and of the longer; tiles that a warp
 # has under way, and those that it asks for before the row, which waits behind them.
 _SHORT, _LONGEST = 4096, 14336
-_ONE_STAGES, _ONE_EARLY = 4, 1
+_ONE_STAGES, _ONE_EARLY = 2, 1
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
