@@ -195,7 +195,7 @@ template <int D>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
-    __shared__ float is_last[4];
+    __shared__ __align__(16) float is_last[4];  // which load_of reads at once
     let_next_kernel_begin();
     constexpr int of_unit = UNIT / GROUP, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;

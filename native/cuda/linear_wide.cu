@@ -7,56 +7,13 @@
 // If a matrix has too few rows for all multiprocessors, blocks take a part of the slices each and leave their sums in
 // `parts`, which linear_sum adds up. If it has more, but not for whole rounds of all, the last items are dealt by
 // slices: a pair of blocks begins an item, leaves its sum, and the next pair goes on from there.
-#include "linears.cuh"
+#include "walk.cuh"
 #include "wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
 
-// Slices of an item that a pair of blocks computes.
-struct Part {
-    int number, first, end;
-};
-// Parts of a pair of blocks, one after another: the beginning of its last item, whole ones, then the end of its first.
-struct Walk {
-    int pair, n_pairs, n_items, n_each, n_splits, n_rounds, begin, end, step;
-
-    __device__ __forceinline__ Walk(const Items& items, bool is_dealt_by_slices)
-        : pair(blockIdx.x >> 1), n_pairs(gridDim.x >> 1), n_splits(items.n_splits), begin(0), end(0), step(-1) {
-        n_items = (items.n_high + 1) / 2 * items.n_wide * n_splits;
-        n_each = N_SLICES / n_splits;
-        n_rounds = (n_items + n_pairs - 1) / n_pairs;
-        if (is_dealt_by_slices && n_items > n_pairs && n_items % n_pairs) {
-            n_rounds -= 2;
-            const int n = (n_items - n_rounds * n_pairs) * N_SLICES;
-            begin = n_rounds * n_pairs * N_SLICES + n * pair / n_pairs;
-            end = n_rounds * n_pairs * N_SLICES + n * (pair + 1) / n_pairs;
-        }
-    }
-    __device__ __forceinline__ bool next(Part& part) {
-        if (step < 0) {
-            step = 0;
-            part = {end / N_SLICES, 0, end % N_SLICES};
-            if (part.end) return true;
-        }
-        if (step < n_rounds) {
-            const int number = step++ * n_pairs + pair;
-            if (number < n_items) {
-                part = {number, number % n_splits * n_each, number % n_splits * n_each + n_each};
-                return true;
-            }
-            step = n_rounds;
-        }
-        if (step == n_rounds) {
-            step++;
-            part = {(begin + N_SLICES - 1) / N_SLICES, 0, N_SLICES};
-            if ((part.number + 1) * N_SLICES <= end) return true;
-        }
-        part = {begin / N_SLICES, begin % N_SLICES, N_SLICES};
-        return step++ == n_rounds + 1 && part.first;
-    }
-};
 // A part's item for one block of the pair. Behind the last rows of weights: those again, for results nobody stores.
 struct PairItem : Item {
     bool is_stored;
@@ -128,7 +85,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     let_next_kernel_begin();
     const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256;
     const Items items(all, n_rows, NT, n_splits);
-    Walk walk(items, n_splits == 1);
+    Walk walk(blockIdx.x >> 1, gridDim.x >> 1, (items.n_high + 1) / 2 * items.n_wide * n_splits, n_splits);
     Part part;
 
     if (warp >= 8) {
@@ -170,6 +127,11 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
                     __syncwarp();
                     if (++stage == n_row_stages) stage = 0, phase ^= 1;
                 }
+            }
+            // The other block says here that it has read rows: it must not say so to a block that has left.
+            for (int i = 0; i < n_row_stages; i++) {
+                barrier_wait(rows_free(stage), phase);
+                if (++stage == n_row_stages) stage = 0, phase ^= 1;
             }
         }
     } else {

@@ -129,3 +129,46 @@ def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, generation, t
         found = [one.kernel for one in launches if one.dimensions(n_rows, n_rows) is not None]
         assert len(found) == n_kinds > 0, (n_rows, found)
     device.close()
+
+
+WALKS = """
+#include "walk.cuh"
+
+// How often each slice of each item is computed; a thread is a pair of blocks. What one begins, the next must end.
+KERNEL(count_slices)(u32* counts, int n_pairs, int n_items, int n_splits, u32* n_begun, u32* n_ended) {
+    const int pair = threadIdx.x;
+    if (pair >= n_pairs) return;
+    Walk walk(pair, n_pairs, n_items, n_splits);
+    Part part;
+    bool is_first = true;
+    while (walk.next(part)) {
+        const int number = part.number / n_splits;
+        for (int i = part.first; i < part.end; i++) atomicAdd(counts + number * N_SLICES + i, 1u);
+        if (n_splits == 1 && part.end < N_SLICES) atomicAdd(n_begun + pair, is_first ? 1u : 100u);
+        if (n_splits == 1 && part.first > 0) atomicAdd(n_ended + pair, 1u);
+        is_first = false;
+    }
+}
+"""
+
+
+def test_pairs_of_blocks_compute_each_slice_of_each_item_once(tmp_path):
+    (tmp_path / "walks.cu").write_text(WALKS)
+    device = EmulatedDevice(tmp_path / "walks.cu")
+    for n_pairs, n_splits in ((66, 1), (66, 2), (57, 1), (8, 1), (1, 1)):
+        for n_items in range(n_splits, 5 * n_pairs + 1, n_splits):
+            counts, begun, ended = (np.zeros(n, np.uint32) for n in (16 * n_items // n_splits, n_pairs, n_pairs))
+            arrays = (counts, begun, ended)
+            places = [device.allocate(array.nbytes) for array in arrays]
+            for place, array in zip(places, arrays, strict=True):
+                device.upload(place, array)
+            args = (places[0], n_pairs, n_items, n_splits, *places[1:])
+            device.launch("count_slices", (1,), 32 * -(-n_pairs // 32), 0, args)
+            for place, array in zip(places, arrays, strict=True):
+                device.download(place, array)
+                device.free(place)
+            assert (counts == 1).all(), (n_pairs, n_items)
+            # One at most, before anything else; the next pair ends it, and the last pair begins none.
+            assert begun.max() <= 1 and begun[-1] == 0
+            np.testing.assert_array_equal(ended[1:], begun[:-1])
+    device.close()
