@@ -65,7 +65,7 @@ def test_files_of_the_page_are_logged_at_debug_only(client, lines):
 def test_a_server_without_models_says_how_to_get_one(tmp_path, caplog):
     settings = Settings(models_dir=tmp_path, sessions_file=tmp_path / "sessions.db", batches_dir=tmp_path / "batches")
     app = create_app(settings)
-    asyncio.run(_Server(uvicorn.Config(app, log_config=None), app, settings, None)._load())
+    asyncio.run(_Server(uvicorn.Config(app, log_config=None), app, settings, None, None)._load())
     assert caplog.messages[-1] == NO_MODEL
 
 

@@ -87,6 +87,7 @@ class BatchSlot:
         kept = self._layout
         # Steps of a generation are alike: only what the arrays hold changes.
         if kept is None or kept.key != key or kept.state() is not state:
+            self._layout = None  # it may be overwritten before the new one is whole
             kept = self._layout = self._lay_out(key, batch, arrays, state, plan)
         for name, array in arrays.items():
             kept.views[name][:] = array

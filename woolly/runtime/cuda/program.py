@@ -96,11 +96,15 @@ class _Core:
     def rank(self, batch: Batch, state: State, plan: Plan, first: int, last: int, n: int) -> Ranking:
         """The largest logits of each row, if the last of the steps gives logits."""
         logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
-        if last not in self._rankers:
-            address = self._emitter.value(logits.id)
-            self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
-        heads = self._run(batch, state, plan, first, last, lambda: self._rankers[last].queue(n, len(batch.output_rows)))
-        rows = partial(self._rows, logits, self._n_runs)
+
+        def queue() -> tuple[npt.NDArray[np.void], int]:
+            if last not in self._rankers:
+                address = self._emitter.value(logits.id)
+                self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
+            return self._rankers[last].queue(n, len(batch.output_rows)), self._n_runs
+
+        heads, run = self._run(batch, state, plan, first, last, queue)
+        rows = partial(self._rows, logits, run)
         return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows)
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
