@@ -1,5 +1,6 @@
 """What all tests share: the real model, and which tests `scripts/test quick` leaves out."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,17 @@ def _steady() -> Iterator[None]:
         patch.setattr("woolly.sampling.seeds.randbits", lambda n_bits: 20 % 2**n_bits)
         patch.setattr("woolly.cache.tier._FLUSHING", 120.0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_logs() -> Iterator[None]:
+    """Undoes what a command did to the log when it ran inside of a test: others look at what is logged."""
+    loggers = [logging.getLogger(name) for name in ("woolly", "uvicorn.error", "uvicorn.access")]
+    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
