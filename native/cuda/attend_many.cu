@@ -168,20 +168,7 @@ struct Many {
                 for (int e = 0; e < 4; e++) of_unit[j][e] = 0.f;
             }
         }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const Query& one = mine[half];
-            if (one.range.first > one.range.last) continue;
-            const float share = share_of(a, all[half], one.head);
-            float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
-#pragma unroll
-            for (int j = 0; j < V / 8; j++) {
-                const float4 sum = sums[j * 32];
-                const int c = 8 * j + 2 * t;
-                if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
-                if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
-            }
-        }
+        store_sums<V>(a, mine, all, sums, t);
     }
 };
 

@@ -277,3 +277,23 @@ static __device__ void merge_parts(const Attend& a, const Parts& parts, const Qu
         if (c + 3 < a.v_dim) to[3] = __fmul_rn(sum.w, share);
     }
 }
+
+// Results of the two queries of a thread: sums of columns 8 j + 2 t and the next, first of the one, then of the other.
+template <int columns>
+__device__ __forceinline__ void store_sums(const Attend& a, const Query (&mine)[2], const Softmax (&all)[2],
+                                           const float4* sums, int t) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const Query& one = mine[half];
+        if (one.range.first > one.range.last) continue;
+        const float share = share_of(a, all[half], one.head);
+        float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
+#pragma unroll
+        for (int j = 0; j < columns / 8; j++) {
+            const float4 sum = sums[j * 32];
+            const int c = 8 * j + 2 * t;
+            if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
+            if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
+        }
+    }
+}

@@ -96,8 +96,8 @@ struct Wide {
         wgmma_fence();
 #pragma unroll
         for (int c = 0; c < D / 16; c++)
-            Products<GROUP>::go(scores, rows + (c / 4 * WIDE * 128 + c % 4 * 32) / 16,
-                                columns + (c / 4 * GROUP * 128 + c % 4 * 32) / 16, c > 0);
+            start_products(scores, rows + (c / 4 * WIDE * 128 + c % 4 * 32) / 16,
+                           columns + (c / 4 * GROUP * 128 + c % 4 * 32) / 16, c > 0);
         wgmma_commit();
     }
 
@@ -200,7 +200,7 @@ struct Wide {
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++)
-                Products<D>::go_turned(of_group, powers[i], columns + i * 16 * 128 / 16, i > 0);
+                Wgmma<D, true>::go(of_group, powers[i], columns + i * 16 * 128 / 16, i > 0);
             wgmma_commit();
             if (is_last) {
                 wgmma_wait<0>();
@@ -240,20 +240,7 @@ struct Wide {
         for (int at = first; at < last; at++) work(at, false);
         work(last, true);
 
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const Query& one = mine[half];
-            if (one.range.first > one.range.last) continue;
-            const float share = share_of(a, all[half], one.head);
-            float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
-#pragma unroll
-            for (int j = 0; j < D / 8; j++) {
-                const float4 sum = own[j * 32];
-                const int c = 8 * j + 2 * t;
-                if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
-                if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
-            }
-        }
+        store_sums<D>(a, mine, all, own, t);
     }
 };
 

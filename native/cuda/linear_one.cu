@@ -32,14 +32,9 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     float* reduced = reinterpret_cast<float*>(shared);
     u8* halves = shared + 2048;
     float* sums = reinterpret_cast<float*>(halves + n_tiles * 512);
+    u8* rings = reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16);
     Ring ring;
-    ring.memory = reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16) + warp * n_stages * STAGE_BYTES;
-    ring.n_stages = n_stages;
-    ring.stage_bytes = STAGE_BYTES;
-#if WOOLLY_BULK
-    ring.barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
-#endif
-    ring.start(lane);
+    ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
 
     auto strip_of = [&](int strip, int& which) {
         which = strip < n_first ? 0 : strip < n_two ? 1 : 2;

@@ -47,13 +47,7 @@ __device__ __forceinline__ void linear_row(const Batch* batch, int kind, const f
     float* sums = reinterpret_cast<float*>(halves + n_tiles * 512 * n_group);
     u8* rings = reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * 16);
     Ring ring;
-    ring.memory = rings + warp * n_stages * STAGE_BYTES;
-    ring.n_stages = n_stages;
-    ring.stage_bytes = STAGE_BYTES;
-#if WOOLLY_BULK
-    ring.barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
-#endif
-    ring.start(lane);
+    ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
 
     // Where strips are: whose they are, and the first tile.
     auto strip_of = [&](int i, int& which) {

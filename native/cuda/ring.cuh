@@ -15,8 +15,13 @@ struct Ring {
     u64 policy;
 #endif
 
-    __device__ __forceinline__ void start(int lane) {
+    // `rings` has those of all warps; barriers are in the second KB of shared memory.
+    __device__ __forceinline__ void start(u8* shared, u8* rings, int warp, int lane, int stages, int bytes) {
+        memory = rings + warp * stages * bytes;
+        n_stages = stages;
+        stage_bytes = bytes;
 #if WOOLLY_BULK
+        barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
         policy = read_once();
         if (lane < n_stages) {
             barrier_start(barriers + lane * 8, 1);

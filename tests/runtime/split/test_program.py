@@ -11,6 +11,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.mtp import MTP
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
+from tests.runtime.cuda.models import TOKENS, logits
 from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
@@ -19,7 +20,6 @@ from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, c
 from woolly.runtime.cuda.program import CudaBackend
 from woolly.runtime.split import Segment, SplitProgram
 
-TOKENS = np.random.RandomState(7).randint(0, 264, 41)
 OPTIONS = Options(threads=1, max_rows=64)
 MIXTURE = FAMILIES["qwen3moe"]
 
@@ -36,16 +36,6 @@ def segments_at(plan, cuts, parts=2):
     """Segments between these steps, which the parts take in turn."""
     edges = [0, *cuts, len(plan.steps)]
     return [Segment(i % parts, a, b) for i, (a, b) in enumerate(itertools.pairwise(edges))]
-
-
-def logits(program, *lengths):
-    """Those of all tokens of a text that comes in pieces."""
-    state, parts, before, first = program.new_state(2, 2), [], -1, 0
-    for i, n in enumerate(lengths):
-        batch = Batch.of([(TOKENS[first : first + n], first, [1, 0])], range(n), slots=[(before, i % 2)])
-        parts.append(program.run(batch, state).copy())
-        before, first = i % 2, first + n
-    return np.concatenate(parts)
 
 
 @pytest.fixture
