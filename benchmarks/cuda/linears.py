@@ -21,7 +21,6 @@ from woolly.gguf import GGUFWriter, open_gguf
 from woolly.plan import Plan, Step, Value, Weight
 from woolly.plan.passes.place import Placement
 from woolly.quant import GGMLType
-from woolly.runtime import Options
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import CudaDevice, open_device
@@ -93,9 +92,8 @@ class Bench:
         with open_gguf(writer.path) as file:
             views = Views(file.tensors)
             placement = Placement({id: int(a) for id, a in self.addresses.items()}, sizes, 0)
-            options = Options(max_rows=_MOST_ROWS)
             arguments = (placement, Address(0), self.batch, Turns(plan, views))
-            self.emitter = Emitter(plan, device, options, "f16", views, *arguments)
+            self.emitter = Emitter(plan, device, _MOST_ROWS, "f16", views, *arguments)
             self.emitter.emit()
             for weight in self.emitter.weights.values():
                 if isinstance(weight, Array):
