@@ -44,7 +44,7 @@ from woolly.store import resolve
 
 BANDWIDTH_MEGABYTES = 1024
 # A try of a setting that takes longer than this is not repeated: its noise is small beside its length.
-LONG_S = 10.0
+LONG_S, LONG_QUICK_S = 10.0, 0.25
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ class Versus:
         self.options = options
         self.say = say
         self.pause: float = options.pause
+        self.long: float = LONG_QUICK_S if options.quick else LONG_S
+        self.worked: Server | None = None  # whoever worked last
         with open_gguf(options.model) as file:
             traced = trace(file)
             self.description = describe_model(file)
@@ -73,7 +75,7 @@ class Versus:
     def run(self) -> dict[str, Any]:
         """All figures, with what is needed to judge them."""
         before, start = machine(), time.perf_counter()
-        with start_peer(self.options.peer_python) as peer, start_ours() as ours:
+        with start_ours() as ours, start_peer(self.options.peer_python) as peer:
             versions = {"Woolly": ours.ask("about"), "llama-cpp-python": peer.ask("about")}
             rates = self.rates(peer, ours)
         versions["Woolly"]["system"] = self.system
@@ -106,16 +108,23 @@ class Versus:
         for figure in self.figures:
             self.say(f"{figure.name}: llama.cpp's best setting")
             self.best[figure] = self.best_setting(peer, figure)
-            answer = figure.ask(ours, None, self.pause, -1)  # the first time does not count
+            answer = self.ask(figure, ours, None, -1)  # the first time does not count
             self.n_bytes[figure.name] = answer.get("n_bytes", 0)
         for turn in range(self.options.rounds):
-            self.bandwidths.append(bandwidth or measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
+            if turn == 0 or not self.options.quick:
+                self.bandwidths.append(bandwidth or measure_bandwidth(self.options.threads, BANDWIDTH_MEGABYTES))
             for figure, (mine, others) in values.items():
                 self.say(f"{figure.name}: round {turn + 1} of {self.options.rounds}")
                 asked = [(mine, ours, None), (others, peer, self.best[figure])]
                 for values_of, server, setting in in_turn(asked, turn):
-                    values_of.append(figure.value(figure.ask(server, setting, self.pause, turn)))
+                    values_of.append(figure.value(self.ask(figure, server, setting, turn)))
         return [Comparison(f.name, f.unit, f.better, tuple(a), tuple(b)) for f, (a, b) in values.items()]
+
+    def ask(self, figure: Figure, server: Server, setting: Setting | None, turn: int = 0) -> dict[str, Any]:
+        """Asks an engine once, after a pause if the other one worked before it."""
+        pause = 0.0 if server is self.worked else self.pause
+        self.worked = server
+        return figure.ask(server, setting, pause, turn)
 
     def best_setting(self, peer: Server, figure: Figure) -> Setting:
         """The setting whose best try is the fastest; contexts of the others are freed."""
@@ -123,13 +132,13 @@ class Versus:
         # On a GPU flash attention is always the better one, and without it caches of long texts may not fit.
         settings = [one for one in figure.settings if self.options.backend == "cpu" or one.flash == "on"]
         for setting in settings:
-            answer = figure.ask(peer, setting, self.pause)
+            answer = self.ask(figure, peer, setting)
             # Of a short work the first time pays for memory and does not count.
-            fastest[setting] = answer["seconds"] if answer["seconds"] > LONG_S else float("inf")
+            fastest[setting] = answer["seconds"] if answer["seconds"] > self.long else float("inf")
         for _ in range(1 if self.options.quick else 2):
             for setting in settings:
-                if fastest[setting] == float("inf") or fastest[setting] <= LONG_S:
-                    fastest[setting] = min(fastest[setting], figure.ask(peer, setting, self.pause)["seconds"])
+                if fastest[setting] == float("inf") or fastest[setting] <= self.long:
+                    fastest[setting] = min(fastest[setting], self.ask(figure, peer, setting)["seconds"])
         best = min(fastest, key=lambda setting: fastest[setting])
         if figure.do != "first_token":
             for setting in fastest:
@@ -214,17 +223,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--depth", "-d", type=positive, help="tokens cached before the last prompt (8192; 2048 with --quick)"
     )
-    # llama.cpp's OpenMP workers go on spinning for 0.2 s after their work, which would slow down whoever comes next.
-    p.add_argument("--pause", type=float, default=0.4, help="seconds before each work (0.4)")
+    # llama.cpp's OpenMP workers go on spinning for 0.2 s after their work, which would slow down the other engine.
+    p.add_argument("--pause", type=float, help="seconds before the other engine's work (0.4; 0.25 with --quick)")
     p.add_argument("--report", type=Path, metavar="DIR", help="write Markdown, plots and JSON to this folder")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     return p
 
 
-QUICK = {"rounds": 3, "load_rounds": 1, "prompt": [128, 512], "generate": 16, "batch": [1, 4, 8], "depth": 2048}
+QUICK = {
+    "rounds": 3, "load_rounds": 1, "prompt": [128, 512], "generate": 16, "batch": [1, 4, 8], "depth": 2048,
+    "pause": 0.25,
+}  # fmt: skip
 WHOLE = {
     "rounds": 5, "load_rounds": 3, "prompt": [128, 512, 2048], "generate": 64, "batch": [1, 2, 4, 8, 16, 32],
-    "depth": 8192,
+    "depth": 8192, "pause": 0.4,
 }  # fmt: skip
 
 
