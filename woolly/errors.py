@@ -55,6 +55,10 @@ class WoollyError(Exception):
         super().__init__(message)
         self.code = code
 
+    def advised(self, names: Mapping[str, str]) -> str:
+        """The sentence with arguments that it advises (backend='cpu') as the caller types them (--backend cpu)."""
+        return re.sub(r"(\w+)='(\w+)'", lambda it: f"{names[it[1]]} {it[2]}" if it[1] in names else it[0], str(self))
+
 
 class GGUFError(WoollyError):
     """A file that is not a sound GGUF file. `code` is "shard" if other files of the model are missing."""
@@ -112,7 +116,8 @@ class RequestError(WoollyError):
     def worded(self, names: Mapping[str, str]) -> str:
         """The sentence with each parameter under the caller's name for it, such as a flag of the command line."""
         left = {name: names[name] for name in self.names if name in names}  # each is mentioned once
-        return re.sub(r"\w+", lambda word: left.pop(word[0], word[0]), str(self))
+        # Not after a hyphen: that is a flag already.
+        return re.sub(r"(?<![-\w])\w+", lambda word: left.pop(word[0], word[0]), self.advised(names))
 
     def retold(self, message: str, kind: type[Refusal]) -> Refusal:
         """The same refusal as another class or in another sentence."""

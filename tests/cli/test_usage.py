@@ -1,6 +1,7 @@
 """What is typed wrongly is told in one sentence, with what may have been meant; what llama.cpp's users type works."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,9 +13,10 @@ from woolly import SamplingParams
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.sizes import counted
-from woolly.errors import RequestError
+from woolly.errors import DeviceError, RequestError, StoreError
 from woolly.machine import busy
 from woolly.machine.busy import Others
+from woolly.runtime.cuda.libcuda import open_driver
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,8 @@ def model(tmp_path_factory):
         ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
         ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT TYPE"),
         ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
-        ("serve smollm2", "woolly serve takes its model as an option: woolly serve -m smollm2"),
+        ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf: leave one of them out"),
+        ("serve a.gguf b.gguf", "woolly serve has no use for 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
         ("run x --format json", "--json prints one JSON object"),
         ("show", "a model was expected, the path of a GGUF file or a name of `woolly list`"),
         ("bench", "a model was expected"),
@@ -188,3 +191,22 @@ def test_a_pair_is_one_word_or_two():
             "control_vectors": (("c.gguf", 1.0), ("a:b.gguf", -0.5)),
             "control_vector_layers": (3, 9),
         }
+
+
+def test_serve_takes_its_model_with_and_without_a_flag():
+    for line in (["/no/such.gguf"], ["-m", "/no/such.gguf"], ["/no/such.gguf", "-m", "/no/such.gguf"]):
+        with pytest.raises(StoreError, match=r"/no/such\.gguf"):
+            woolly("serve", *line, "--port", "0")
+
+
+def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
+    open_driver.cache_clear()
+    monkeypatch.setattr("woolly.runtime.cuda.libcuda._LIBRARY", "no-such-library")
+    with pytest.raises(DeviceError, match=r"install one, or use --backend cpu$"):
+        woolly("run", model, "hello", "--backend", "cuda")
+    expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)
+    command = [sys.executable, "-m", "woolly", "serve", model, "--port", "0", "--backend", "cpu", "-ngl", "9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"woolly: error: {expected}")

@@ -41,6 +41,13 @@ def test_the_file_may_be_named_and_must_then_exist(folder):
         read_settings({"config": folder / "missing.toml"}, {})
 
 
+def test_the_file_has_layers_as_a_number_or_as_text(folder):
+    for value, read in (("7", 7), ('"7"', "7"), ('"all"', "all")):
+        (folder / "woolly.toml").write_text(f"[serve]\ngpu_layers = {value}\n")
+        assert read_settings({}, {}).gpu_layers == read
+    assert read_settings({}, {"WOOLLY_GPU_LAYERS": "7"}).gpu_layers == "7"
+
+
 def test_lists_are_separated_by_commas_or_given_several_times(folder):
     assert read_settings({"api_key": ["a,b", "c"]}, {}).keys == ("a", "b", "c")
     assert read_settings({}, {"WOOLLY_API_KEY": "x, y"}).keys == ("x", "y")
@@ -58,6 +65,7 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
         ({}, {"WOOLLY_METRICS": "maybe"}, "", "true or false"),
         ({}, {}, "[serve]\nprot = 1\n", "prot, which is no setting"),
         ({}, {}, '[serve]\nport = "1"\n', "a value of type int"),
+        ({}, {}, "[serve]\ngpu_layers = true\n", "gpu_layers is True; a value of type int or str"),
         ({}, {}, "[serve\n", "is no TOML"),
         ({"port": 70000}, {}, "", "at most 65535"),
         ({"parallel": 0}, {}, "", "at least 1"),
@@ -117,7 +125,7 @@ def test_the_reference_of_settings_is_made_from_them():
 def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
     invoked = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"})
     panels = re.findall(r"^╭─ (.+?) ─", invoked.output, re.MULTILINE)
-    assert panels == ["Options", *re.findall(r"^## (.+)$", reference(), re.MULTILINE)] and len(panels) >= 6
+    assert panels == ["Arguments", "Options", *re.findall(r"^## (.+)$", reference(), re.MULTILINE)] and len(panels) >= 6
 
 
 @pytest.mark.parametrize(

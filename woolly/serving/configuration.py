@@ -27,10 +27,16 @@ def environment_name(setting: str) -> str:
 
 def kind_of(setting: str) -> type:
     """Returns the type that text is read as: str, int, float, bool, Path, or tuple for a list."""
+    kinds = _kinds(setting)
+    return kinds[0] if len(kinds) == 1 else str
+
+
+def _kinds(setting: str) -> tuple[type, ...]:
+    """Returns the types that a value may have; None aside."""
     hint = typing.get_type_hints(Settings)[setting]
-    if NoneType in typing.get_args(hint):
-        (hint,) = (kind for kind in typing.get_args(hint) if kind is not NoneType)
-    return tuple if typing.get_origin(hint) is tuple else typing.cast(type, hint)
+    if typing.get_origin(hint) is tuple:
+        return (tuple,)
+    return tuple(kind for kind in typing.get_args(hint) if kind is not NoneType) or (hint,)
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
@@ -99,8 +105,9 @@ def checked_value(source: str, name: str, value: Any) -> Any:
         return float(value)
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if type(value) is not kind:
-        raise RequestError(f"{source} is {value!r}; a value of type {kind.__name__} was expected")
+    if type(value) not in _kinds(name):
+        types = " or ".join(one.__name__ for one in _kinds(name))
+        raise RequestError(f"{source} is {value!r}; a value of type {types} was expected")
     return value
 
 

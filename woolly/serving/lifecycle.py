@@ -182,7 +182,9 @@ class _Server(uvicorn.Server):
         except ApiError as error:
             message = error.message if name == models.main else f"--preload {name}: {error.message}"
             self._state.health.set("failed", message)
-            self.failure = RequestError(message)
+            # A flag is named as it was typed, if its value is at fault.
+            told = error.__cause__ if isinstance(error.__cause__, RequestError) else RequestError(message)
+            self.failure = told.retold(message, RequestError)
             self.should_exit = True
             return
         if not self._is_stopping:

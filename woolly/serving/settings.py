@@ -112,7 +112,7 @@ class Settings(Texts):
     weight_memory: str | None = _setting(
         None, "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"
     )
-    gpu_layers: str | None = _setting(
+    gpu_layers: int | str | None = _setting(
         None,
         "-ngl --gpu-layers --n-gpu-layers",
         "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",

@@ -14,9 +14,8 @@ import click
 
 from woolly.cli.parse.command import Command, command
 from woolly.cli.parse.help import boxed_help
-from woolly.cli.parse.options import complete_model
-from woolly.cli.parse.parameter import TYPED, Bundle, Option
-from woolly.cli.parse.usage import UsageError
+from woolly.cli.parse.options import complete_model, one_model
+from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
 from woolly.serving.configuration import kind_of, read_settings
 from woolly.serving.settings import Settings, groups
@@ -34,10 +33,9 @@ class _Serve(Command):
         return boxed_help(self, ctx)
 
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
-        return super().flagged(error, ctx) if error.field in ctx.meta.get(TYPED, {}) else error
-
-    def too_many(self, ctx: click.Context, words: str) -> UsageError:
-        return UsageError(f"woolly serve takes its model as an option: woolly serve -m {words}")
+        if error.field in ctx.meta.get(TYPED, {}):
+            return super().flagged(error, ctx)
+        return error.retold(error.advised(self.flags(ctx)), type(error))
 
 
 def _option(setting: Field[Any], section: str) -> Option:
@@ -61,6 +59,7 @@ def _option(setting: Field[Any], section: str) -> Option:
 
 
 @command(
+    Argument("first", "MODEL", "In place of -m.", complete=complete_model),
     Bundle(
         "flags",
         (
@@ -70,13 +69,15 @@ def _option(setting: Field[Any], section: str) -> Option:
     ),
     kind=_Serve,
 )
-def serve(flags: Mapping[str, Any]) -> None:
-    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve -m smollm2."""
+def serve(first: str | None, flags: Mapping[str, Any]) -> None:
+    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
     from woolly.serving.logs import log
     from woolly.serving.settings_checks import has_replicas
 
     warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
+    if first is not None:
+        flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
     settings = read_settings(flags)
     if "cluster_secret" in flags:
         warnings.warn(

@@ -17,7 +17,7 @@ from woolly.cli.parse.help import write_sections
 from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
 from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
 from woolly.cli.parse.usage import UsageError, given_twice, no_command, no_option, sentence
-from woolly.errors import RequestError
+from woolly.errors import RequestError, WoollyError
 
 __all__ = ["Command", "Group", "command"]
 
@@ -79,12 +79,19 @@ class Command(click.Command):
             raise
         except RequestError as error:
             raise self.flagged(error, ctx) from error
+        except WoollyError as error:
+            error.args = (error.advised(self.flags(ctx)),)
+            raise
 
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
         """The same error with flags for names of fields: a UsageError if a field that has a flag is at fault."""
-        flags = {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
+        flags = self.flags(ctx)
         kind = UsageError if error.field in flags else type(error)
         return error.retold(error.worded(flags), kind)
+
+    def flags(self, ctx: click.Context) -> dict[str, str]:
+        """The flag of each parameter that has one, as it was typed."""
+        return {p.name: typed_name(p, ctx) for p in self.params if p.name and isinstance(p, click.Option)}
 
     def _translated(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
         """The words with llama.cpp's flags replaced by Woolly's, left out, or refused with a UsageError."""
