@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -77,21 +78,28 @@ class Batch:
                 raise ValueError(
                     f"{len(pages)} pages of {PAGE_SIZE} cannot hold {first + len(tokens)} tokens of one sequence"
                 )
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        # Lists: most batches are short, and each call of NumPy takes as long as a hundred numbers of a list.
+        offsets = list(accumulate(lengths, initial=0))
         table = np.full((len(sequences), max(len(pages) for _, _, pages in sequences)), -1, np.int32)
         for row, (_, _, pages) in zip(table, sequences, strict=True):
             row[: len(pages)] = pages
-        return cls(
-            tokens=np.concatenate([np.asarray(tokens, np.int32) for tokens, _, _ in sequences]),
-            positions=np.concatenate(
+        if offsets[-1] == len(sequences):
+            all_tokens = np.array([tokens[0] for tokens, _, _ in sequences], np.int32)
+            positions = np.array([first for _, first, _ in sequences], np.int32)
+        else:
+            all_tokens = np.concatenate([np.asarray(tokens, np.int32) for tokens, _, _ in sequences])
+            positions = np.concatenate(
                 [np.arange(first, first + len(tokens), dtype=np.int32) for tokens, first, _ in sequences]
-            ),
-            offsets=offsets,
+            )
+        return cls(
+            tokens=all_tokens,
+            positions=positions,
+            offsets=np.array(offsets, np.int32),
             pages=table,
-            output_rows=offsets[1:] - 1 if output_rows is None else np.asarray(output_rows, np.int32),
-            slots_in=np.asarray([one[0] for one in slots or ()], np.int32),
-            slots_out=np.asarray([one[1] for one in slots or ()], np.int32),
-            keeps=np.asarray(keeps, np.int32).reshape(-1, 2),
+            output_rows=np.array([end - 1 for end in offsets[1:]] if output_rows is None else output_rows, np.int32),
+            slots_in=np.array([one[0] for one in slots], np.int32) if slots else _NO_SLOTS.copy(),
+            slots_out=np.array([one[1] for one in slots], np.int32) if slots else _NO_SLOTS.copy(),
+            keeps=np.array(keeps, np.int32) if len(keeps) else _NO_KEEPS.copy(),
         )
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -151,6 +151,8 @@ class EmulatedDevice:
         self._check(address, data.nbytes)
         ctypes.memmove(int(address), data.ctypes.data, data.nbytes)
 
+    send = upload
+
     def download(self, address: Address, out: np.ndarray) -> None:
         assert out.flags.c_contiguous
         self._check(address, out.nbytes)

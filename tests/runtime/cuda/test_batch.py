@@ -40,6 +40,11 @@ class Memory:
     def upload(self, address, data):
         self._piece(int(address), data.nbytes)[:] = data.reshape(-1).view(np.uint8)
 
+    send = upload
+
+    def pinned(self, n_bytes):
+        return np.empty(n_bytes, np.uint8)
+
     def read(self, address, like):
         return self._piece(int(address), like.nbytes).view(like.dtype).reshape(like.shape)
 
@@ -96,6 +101,7 @@ def test_batches_that_are_alike_follow_one_another(plan_and_views):
         assert struct["n_longest"] == position + 1
         for name, value in (("tokens", token), ("positions", position), ("sequences", 0), ("output_rows", 0)):
             assert memory.read(struct[name], np.zeros(1, np.int32)).tolist() == [value], name
+        assert memory.read(struct["offsets"], np.zeros(2, np.int32)).tolist() == [0, 1]
         assert memory.read(state.tables[0], np.zeros(1, np.int32)).tolist() == [page]
 
 

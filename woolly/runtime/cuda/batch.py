@@ -76,11 +76,12 @@ class BatchSlot:
         self._large_bytes = 0
         self._tables: tuple[Address, Address] | None = None
         self._n_positions = 0
+        self._pinned = device.pinned(int(self._body) - int(self.address) + _BODY)
         self._layout: _Layout | None = None  # of the last batch
 
     def fill(self, batch: Batch, state: Places, plan: Plan) -> None:
-        """Queues the upload of a batch for a plan over a state."""
-        longest = int(batch.positions.max()) + 1
+        """Queues the upload of a batch for a plan over a state. The one before must have arrived."""
+        longest = max(batch.positions.tolist()) + 1
         turns = self._turn_tables(longest)
         arrays = _arrays(batch, plan)
         key = (turns, batch.is_hidden_normed, *((name, array.shape) for name, array in arrays.items()))
@@ -89,10 +90,10 @@ class BatchSlot:
         if kept is None or kept.key != key or kept.state() is not state:
             self._layout = None  # it may be overwritten before the new one is whole
             kept = self._layout = self._lay_out(key, batch, arrays, state, plan)
-        for name, array in arrays.items():
-            kept.views[name][:] = array
-        kept.struct["n_longest"] = longest
-        self._device.upload(self.address, kept.head)
+        for name, view in kept.views.items():
+            view[...] = arrays[name]
+        kept.longest[0] = longest
+        self._device.send(self.address, kept.head)
         if kept.base != self._body:
             self._device.upload(kept.base, kept.body)
 
@@ -109,7 +110,8 @@ class BatchSlot:
         base = self._room(n_bytes)
         start = int(self._body) - int(self.address)
         is_small = base == self._body
-        head = np.zeros(start + (n_bytes if is_small else 0), np.uint8)
+        head = self._pinned[: start + (n_bytes if is_small else 0)]
+        head[:] = 0
         body = head[start:] if is_small else np.zeros(n_bytes, np.uint8)
 
         def view(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -129,8 +131,11 @@ class BatchSlot:
         for name, place in at.items():
             if name in _POINTERS and (name not in arrays or arrays[name].size):
                 struct[name] = base + place
-        views = {name: view(name, array) for name, array in arrays.items()}
-        return _Layout(key, weakref.ref(state), base, head, body, struct[0], views)
+        views = {name: view(name, array) for name, array in arrays.items() if array.size}
+        if batch.n_sequences == batch.n_rows:  # these are the same in all batches of these shapes
+            for name in ("sequences", "offsets"):
+                views.pop(name)[...] = arrays[name]
+        return _Layout(key, weakref.ref(state), base, head, body, struct["n_longest"], views)
 
     def _room(self, n_bytes: int) -> Address:
         if n_bytes <= _BODY:
@@ -165,7 +170,7 @@ class _Layout:
     base: Address  # of the arrays
     head: npt.NDArray[np.uint8]  # the struct, and the arrays if there is room behind it
     body: npt.NDArray[np.uint8]  # the arrays
-    struct: Any
+    longest: Any  # of the struct
     views: dict[str, npt.NDArray[Any]]
 
 
@@ -263,7 +268,10 @@ def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int
 
 def _outside(numbers: npt.NDArray[np.int32], n: int) -> int | None:
     """One of the numbers that is not from 0 to n - 1."""
+    if numbers.size <= 64:
+        # As in check_batch: short lists are faster.
+        return next((number for number in numbers.tolist() if not 0 <= number < n), None)
     # As unsigned numbers the negative ones are the largest.
-    if numbers.size == 0 or int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
+    if int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
         return None
     return int(numbers[(numbers < 0) | (numbers >= n)][0])

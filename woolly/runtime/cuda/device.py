@@ -66,6 +66,9 @@ class Device(Protocol):
     def upload(self, address: Address, data: npt.NDArray[Any]) -> None:
         """Queues a copy of a contiguous array to the device. The array may change after the call."""
 
+    def send(self, address: Address, pinned: npt.NDArray[np.uint8]) -> None:
+        """Queues a copy of `pinned` memory to the device. It must not change before `wait`."""
+
     def download(self, address: Address, out: npt.NDArray[Any]) -> None:
         """Queues a copy from the device into a contiguous array. It is there after `wait`."""
 

@@ -129,6 +129,10 @@ class CudaDevice:
             self._call("cuMemcpyHtoDAsync_v2", int(address) + at, stage.ctypes.data, len(piece), self._stream)
             self._call("cuEventRecord", sent, self._stream)
 
+    def send(self, address: Address, pinned: npt.NDArray[np.uint8]) -> None:
+        """Queues a copy of pinned memory, without a detour."""
+        self._call("cuMemcpyHtoDAsync_v2", int(address), pinned.ctypes.data, pinned.nbytes, self._stream)
+
     def download(self, address: Address, out: npt.NDArray[Any]) -> None:
         """Queues a copy into an array; without a detour if the array is pinned."""
         self._call("cuMemcpyDtoHAsync_v2", out.ctypes.data, int(address), out.nbytes, self._stream)
