@@ -163,14 +163,15 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
 }
 
 install() {
-    target=. strict=OFF
-    if [ "$kind" = test ]; then target='.[test]' strict=ON; fi
+    target=. strict=OFF targets=${WOOLLY_CUDA_TARGETS:-}
+    # Tests compile PTX to see that it compiles: a machine without a GPU has no other use for it.
+    if [ "$kind" = test ]; then target='.[test]' strict=ON targets=${targets:-quick}; fi
     say "installing Woolly and building its native module (three to eight minutes)"
     : >"$unfinished"
     rm -f -- "$stamp"
     built=$(sources) # before, so that a file edited while the compiler runs is built at the next start
     # A variable instead of pip's --config-settings, which the pip of Ubuntu 22.04 does not know.
-    quietly in_root env "SKBUILD_CMAKE_DEFINE=WOOLLY_STRICT=$strict" \
+    quietly in_root env "SKBUILD_CMAKE_DEFINE=WOOLLY_STRICT=$strict" "WOOLLY_CUDA_TARGETS=$targets" \
         "$venv/bin/python" -m pip --disable-pip-version-check install --editable "$target" || {
         rm -f -- "$unfinished" # pip ended by itself and left things in order
         die "the installation failed: see above"

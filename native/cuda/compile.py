@@ -2,6 +2,8 @@
 
     python native/cuda/compile.py                        for the GPU of this machine
     python native/cuda/compile.py --targets all          for all, as a release has it
+    python native/cuda/compile.py --targets quick        as for this machine, but PTX in a tenth of the time: to be
+                                                         checked, too slow to be used
     python native/cuda/compile.py --targets sm_90a --only pack
                                                          a check of one file; nothing is written
 
@@ -83,10 +85,12 @@ class Compiler:
         self._library = ctypes.CDLL(str(path))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
-    def compile(self, source: Path, target: str, kind: str = "") -> tuple[bytes, list[str], str]:
+    def compile(
+        self, source: Path, target: str, kind: str = "", *, quick: bool = False
+    ) -> tuple[bytes, list[str], str]:
         """The image of a file for a target, the names of its kernels, and what the compiler says of it.
 
-        With a kind of tiles: of its kernels for this kind alone.
+        With a kind of tiles: of its kernels for this kind alone. `quick` makes PTX without optimization.
         """
         program = ctypes.c_void_p()
         text = source.read_bytes()
@@ -99,6 +103,8 @@ class Compiler:
             # a * b + c rounds once or twice as the source says, so that all kernels of a row agree.
             "--fmad=false",
         ]
+        if quick and target.startswith("compute_"):
+            options.append("--Ofast-compile=max")
         if kind:
             options += [f"--define-macro=WOOLLY_NAME={kind}", f"--define-macro=WOOLLY_TYPE={kinds()[kind]}"]
         array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
@@ -159,7 +165,7 @@ def main() -> int:
     """Compiles what the command line says; 1 if a source is refused, 2 if there is no NVRTC."""
     parser = argparse.ArgumentParser(description="Compiles CUDA kernels by NVRTC.")
     wanted = os.environ.get("WOOLLY_CUDA_TARGETS") or "own"
-    parser.add_argument("--targets", default=wanted, help="all, own, or names such as sm_90a,compute_80")
+    parser.add_argument("--targets", default=wanted, help="all, own, quick, or names such as sm_90a,compute_80")
     parser.add_argument("--only", help="one source file; nothing is written")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -172,7 +178,8 @@ def main() -> int:
     if options.find:
         print(path)
         return 0
-    targets = {"all": ALL, "own": own_targets()}.get(options.targets) or options.targets.split(",")
+    quick, own = options.targets == "quick", own_targets()
+    targets = {"all": ALL, "own": own, "quick": own}.get(options.targets) or options.targets.split(",")
     files = sources(options.only)
     if not files:
         print(f"there is no source {options.only}", file=sys.stderr)
@@ -183,7 +190,7 @@ def main() -> int:
         target, source, kind = job
         began = time.monotonic()
         try:
-            image, kernels, log = compiler.compile(source, target, kind)
+            image, kernels, log = compiler.compile(source, target, kind, quick=quick)
         except CompileError as error:
             return error
         took, name = time.monotonic() - began, f"{source.name} {kind}".rstrip()

@@ -30,7 +30,8 @@ case "$*" in
         cp "$self" "$3/bin/python"
         ;;
     "-m pip "*)
-        echo "pip $SKBUILD_CMAKE_DEFINE$(for word; do :; done; echo " $word") in $PWD" >>"$CALLS"
+        given=$SKBUILD_CMAKE_DEFINE${WOOLLY_CUDA_TARGETS:+ $WOOLLY_CUDA_TARGETS}
+        echo "pip $given$(for word; do :; done; echo " $word") in $PWD" >>"$CALLS"
         [ -z "${PIP_EDITS:-}" ] || echo edited >>"$PIP_EDITS"
         [ -z "${PIP_SLEEPS:-}" ] || sleep "$PIP_SLEEPS"
         [ -z "${PIP_FAILS:-}" ] || { i=0; while [ $i -lt 100 ]; do i=$((i + 1)); echo "line $i"; done; exit 1; }
@@ -152,13 +153,13 @@ def test_the_tests_need_their_extra_with_strict_warnings_and_a_run_is_content_wi
     house.calls()
     result = house.start("test", "tests/gguf", "-k", "one thing")
     assert result.stdout.startswith(f"pytest: tests/gguf -k one thing in {house.root},")
-    assert house.lines() == [f"pip WOOLLY_STRICT=ON .[test] in {house.root}"]
+    assert house.lines() == [f"pip WOOLLY_STRICT=ON quick .[test] in {house.root}"]
     house.calls()
     house.start("run")
     assert house.calls() == []
     (house.root / "pyproject.toml").write_text("changed")
     house.start("run")
-    assert house.lines() == [f"pip WOOLLY_STRICT=ON .[test] in {house.root}"]
+    assert house.lines() == [f"pip WOOLLY_STRICT=ON quick .[test] in {house.root}"]
 
 
 def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):

@@ -9,8 +9,8 @@ from native.cuda import compile as compiling
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or compiling.find_nvrtc() is None, reason="NVRTC is a package for Linux"
 )
-# PTX of the generation with all instructions in use: machine code would take several times as long.
-TARGET = "compute_90a"
+# PTX of the generation with all instructions in use, and of the oldest: machine code would take several times as long.
+TARGET, TARGETS = "compute_90a", ("compute_90a", compiling.PORTABLE)
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,13 @@ def compiler():
 
 @pytest.mark.parametrize("source", compiling.sources(), ids=lambda path: path.stem)
 def test_every_source_compiles_without_a_warning(source, compiler):
-    image, kernels, log = compiler.compile(source, TARGET)
-    assert log == ""
-    assert image.startswith(b"//") and len(set(kernels)) == len(kernels)  # some have none for this generation
+    found = set()
+    for target in TARGETS:
+        image, kernels, log = compiler.compile(source, target, quick=True)
+        assert log == ""
+        assert image.startswith(b"//") and len(set(kernels)) == len(kernels)
+        found.update(kernels)
+    assert found  # some have none for one of the generations
 
 
 def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
@@ -34,12 +38,20 @@ def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
 def test_a_kind_of_tiles_is_compiled_by_itself(compiler):
     source = compiling.HERE / "moe_products.cu"
     assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "pack.cu") == [""]
-    _, whole, _ = compiler.compile(source, TARGET)
-    _, kernels, log = compiler.compile(source, TARGET, "q4_k")
+    _, whole, _ = compiler.compile(source, TARGET, quick=True)
+    _, kernels, log = compiler.compile(source, TARGET, "q4_k", quick=True)
     assert log == "" and sorted(kernels) == sorted(name for name in whole if "q4_k" in name) != []
 
 
 def test_ptx_names_the_same_kernels(compiler, tmp_path):
     (tmp_path / "two.cu").write_text('#include "common.cuh"\nKERNEL(a)(int n) {}\nKERNEL(b)(const Batch* b) {}\n')
-    image, kernels, _ = compiler.compile(tmp_path / "two.cu", compiling.PORTABLE)
-    assert sorted(kernels) == ["a", "b"] and image.startswith(b"//") and image.endswith(b"\0")
+    for quick in (False, True):
+        image, kernels, _ = compiler.compile(tmp_path / "two.cu", compiling.PORTABLE, quick=quick)
+        assert sorted(kernels) == ["a", "b"] and image.startswith(b"//") and image.endswith(b"\0")
+
+
+def test_a_warning_is_told_by_a_quick_compilation_too(compiler, tmp_path):
+    (tmp_path / "warned.cu").write_text('#include "common.cuh"\nKERNEL(a)(int* p) { int none; *p = 1; }\n')
+    for quick in (False, True):
+        _, _, log = compiler.compile(tmp_path / "warned.cu", TARGET, quick=quick)
+        assert "warned.cu(2): warning" in log and '"none" was declared but never referenced' in log
