@@ -12,6 +12,8 @@ unfinished=$venv/woolly-unfinished # there while pip works: a start that was kil
 # An activated environment, or settings for another Python, must not reach into .venv.
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_PYTHON
 export PIP_USER=0
+# Containers often set this; each start of Woolly would then compile all its files again, for half a second or more.
+unset PYTHONDONTWRITEBYTECODE
 
 say() {
     printf 'woolly: %s\n' "$*" >&2
