@@ -13,6 +13,7 @@ from tests.cli.terminal import woolly
 from tests.store.hub import Hub
 from woolly.cli.commands import remote
 from woolly.cli.parse.options import structure
+from woolly.cli.parse.usage import UsageError
 from woolly.errors import GGUFError, RequestError, StoreError, WoollyError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -150,6 +151,11 @@ def test_ps_asks_a_server(home, monkeypatch):
         assert [entry["name"] for entry in facts["models"]] == ["wool", "other", "SmolLM2-135M-Instruct.Q4_1"]
         with pytest.raises(RequestError, match="does not know this key"):
             woolly("ps", "--url", url, "--api-key", "wrong")
+        monkeypatch.delenv("WOOLLY_API_KEY")
+        (home / "key").write_text("# of the team\nkey\nmore\n")
+        assert "wool" in woolly("ps", "--url", url, "--api-key-file", home / "key")
+        with pytest.raises(RequestError, match="asks for a key: give it with --api-key-file"):
+            woolly("ps", "--url", url)
     finally:
         server.shutdown()
         server.server_close()
@@ -157,6 +163,14 @@ def test_ps_asks_a_server(home, monkeypatch):
         woolly("ps", "--url", url)
     with pytest.raises(RequestError, match="--url is"):
         woolly("ps", "--url", "ftp://localhost")
+    (home / "key").write_text("\n")
+    for given, says in (
+        ((home / "key",), "which holds no key"),
+        ((home / "none",), "cannot be read: No such file"),
+        ((home / "key", "--api-key", "x"), "are given together"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            woolly("stop", "--api-key-file", *given)
 
 
 def test_ps_does_not_carry_the_key_to_another_host(home):

@@ -12,7 +12,7 @@ from woolly.runtime import Batch, Options, choose
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 
 
-# Rows of each run. Threads wait for each other at every step: single rows are at the start and around the end of a page.
+# Rows of each run. Threads wait for each other at every step, so single rows are at the start and around a page's end.
 SOME = (*[1] * 4, 56, *[1] * 10)
 
 

@@ -94,6 +94,24 @@ def test_what_cannot_be_is_refused_by_name(folder, flags, environment, file, say
         read_settings(flags, environment)
 
 
+def test_secrets_may_be_in_files(folder):
+    (folder / "admins").write_text("# who may load\nboss\n")
+    (folder / "secret").write_text("s" * 32 + "\n")
+    (folder / "secret").chmod(0o600)
+    given = {"api_key": ["one"], "admin_key": ["chief"], "admin_key_file": folder / "admins"}
+    settings = read_settings({**given, "token_secret_file": folder / "secret"}, {})
+    assert (settings.keys, settings.admin_keys) == (("one", "chief", "boss"), ("chief", "boss"))
+    assert settings.signing_secret == "s" * 32
+    (folder / "secret").write_text("short")
+    with pytest.raises(RequestError, match="token_secret_file is short enough to guess"):
+        read_settings({"token_secret_file": folder / "secret"}, {})
+    with pytest.raises(RequestError, match="token_secret and token_secret_file are given together"):
+        read_settings({"token_secret_file": folder / "secret", "token_secret": "s" * 32}, {})
+    (folder / "admins").write_text("# nobody\n")
+    with pytest.raises(RequestError, match="admin_key_file holds no key"):
+        read_settings({"admin_key_file": folder / "admins", "api_key": ["one"]}, {})
+
+
 def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
     (folder / "keys").write_text("\n# none yet\n")
     with pytest.raises(RequestError, match="holds no key"):

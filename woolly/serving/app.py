@@ -86,7 +86,9 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
     app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.settings = settings
     app.state.stats = stats = Stats()
-    app.state.authority = Authority(settings.keys, settings.token_secret, settings.token_lifetime, settings.admin_key)
+    app.state.authority = Authority(
+        settings.keys, settings.signing_secret, settings.token_lifetime, settings.admin_keys
+    )
     app.state.models = ModelManager(settings)
     app.state.generator = generator = Generator(settings, app.state.models, stats)
     app.state.streams = KeptStreams()

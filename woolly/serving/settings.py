@@ -205,6 +205,7 @@ class Settings(Texts):
     admin_key: tuple[str, ...] = _setting(
         (), "--admin-key", "Keys that may also load, configure and unload models; without any keys everyone may."
     )
+    admin_key_file: Path | None = _setting(None, "--admin-key-file", "File with one such key per line.")  # noqa: RUF009
     allow_pull: bool = _setting(
         False, "--allow-pull", "Let requests download models (/api/pull), of clients that may load models."
     )
@@ -220,6 +221,7 @@ class Settings(Texts):
     token_secret: str | None = _setting(
         None, "--token-secret", "Text that signs tokens, so that they stay valid after a restart.", "random"
     )
+    token_secret_file: Path | None = _setting(None, "--token-secret-file", "File with that text.")  # noqa: RUF009
     token_lifetime: int = _setting(3600, "--token-lifetime", "Seconds until a token expires.")
     cors_origins: tuple[str, ...] = _setting(
         (),

@@ -89,12 +89,7 @@ def check_settings(settings: Settings) -> None:
             field="cache_type_v",
         )
     _check_template(settings)
-    if settings.chat_template is not None and settings.chat_template_file is not None:
-        raise RequestError(
-            "chat_template and chat_template_file are given together; one of them was expected",
-            field="chat_template_file",
-            names=("chat_template", "chat_template_file"),
-        )
+    _check_one_of("chat_template", "chat_template_file", settings)
     _check_device(settings)
     if is_reference(settings) and (settings.cache_type_k or settings.cache_type_v) not in (None, "f32"):
         raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
@@ -110,17 +105,15 @@ def check_settings(settings: Settings) -> None:
     if settings.mcp is not None:
         read_config(Path(settings.mcp))  # before the port is open
     _check_replicas(settings)
-    if settings.token_secret is not None and len(settings.token_secret) < 32:
-        raise RequestError(
-            "token_secret is short enough to guess; at least 32 characters were expected", field="token_secret"
-        )
+    _check_one_of("token_secret", "token_secret_file", settings)
+    if (signs := settings.signing_secret) is not None and len(signs) < 32:
+        name = "token_secret" if settings.token_secret_file is None else "token_secret_file"
+        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in settings.keys):
         raise RequestError("an API key is empty or holds a character that a header cannot carry")
-    if (settings.api_key or settings.api_key_file) and not settings.keys:
-        raise RequestError(
-            "api_key_file holds no key, so nobody could be let in; write one key per line",
-            field="api_key_file",
-        )
+    for name, keys in (("api_key_file", settings.keys), ("admin_key_file", settings.admin_keys)):
+        if getattr(settings, name) is not None and not keys:
+            raise RequestError(f"{name} holds no key, so nobody could be let in; write one key per line", field=name)
     for name in ("weight_memory", "max_body", "max_bodies", "max_session_size", "max_files", "cache_disk"):
         parse_size(name, getattr(settings, name))
     parse_layers(settings.gpu_layers)
@@ -183,12 +176,7 @@ def _check_replicas(settings: Settings) -> None:
         )
     if settings.replicas == 0 and not settings.join:
         raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
-    if settings.cluster_secret is not None and settings.cluster_secret_file is not None:
-        raise RequestError(
-            "cluster_secret and cluster_secret_file are given together; one of them was expected",
-            field="cluster_secret_file",
-            names=("cluster_secret", "cluster_secret_file"),
-        )
+    _check_one_of("cluster_secret", "cluster_secret_file", settings)
     secret = settings.secret
     if settings.join and secret is None:
         raise RequestError(
@@ -208,6 +196,13 @@ def _check_replicas(settings: Settings) -> None:
             " them",
             field="slot_save_path",
             names=("slot_save_path", "cache_disk"),
+        )
+
+
+def _check_one_of(text: str, file: str, settings: Settings) -> None:
+    if getattr(settings, text) is not None and getattr(settings, file) is not None:
+        raise RequestError(
+            f"{text} and {file} are given together; one of them was expected", field=file, names=(text, file)
         )
 
 

@@ -22,6 +22,9 @@ class Texts:
     api_key: tuple[str, ...]
     admin_key: tuple[str, ...]
     api_key_file: Path | None
+    admin_key_file: Path | None
+    token_secret: str | None
+    token_secret_file: Path | None
     chat_template: str | None
     chat_template_file: Path | None
     cluster_secret: str | None
@@ -49,12 +52,19 @@ class Texts:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Returns the keys of --api-key, of --admin-key and of the file, which each call reads again."""
-        given = (*self.api_key, *self.admin_key)
-        if self.api_key_file is None:
-            return given
-        lines = _text_of("api_key_file", self.api_key_file).splitlines()
-        return (*given, *(line.strip() for line in lines if line.strip() and not line.startswith("#")))
+        """Returns the keys of --api-key, of --admin-key and of their files, which each call reads again."""
+        return (*self.api_key, *self.admin_keys, *_lines_of("api_key_file", self.api_key_file))
+
+    @property
+    def admin_keys(self) -> tuple[str, ...]:
+        """Returns the keys of --admin-key and of its file, which each call reads again."""
+        return (*self.admin_key, *_lines_of("admin_key_file", self.admin_key_file))
+
+    @property
+    def signing_secret(self) -> str | None:
+        """Returns the text that signs tokens; reads --token-secret-file."""
+        file = self.token_secret_file
+        return self.token_secret if file is None else _secret_of("token_secret_file", file)
 
     @property
     def template_source(self) -> str | None:
@@ -73,18 +83,26 @@ class Texts:
     def secret(self) -> str | None:
         """Returns the secret that replicas on other machines share; reads --cluster-secret-file."""
         file = self.cluster_secret_file
-        if file is None:
-            return self.cluster_secret
-        text = _text_of("cluster_secret_file", file).strip()
-        if os.name == "posix" and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            warnings.warn(f"others can read the secret in {file}; chmod 600 would prevent it", stacklevel=2)
-        return text
+        return self.cluster_secret if file is None else _secret_of("cluster_secret_file", file)
 
 
 def _bytes(name: str, value: str) -> int:
     from woolly.runtime import parse_size  # imported late: --help does without NumPy
 
     return parse_size(name, value) or 0
+
+
+def _lines_of(name: str, path: Path | None) -> list[str]:
+    """The lines of a file that are neither empty nor a comment."""
+    lines = [] if path is None else _text_of(name, path).splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _secret_of(name: str, path: Path) -> str:
+    text = _text_of(name, path).strip()
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        warnings.warn(f"others can read the secret in {path}; chmod 600 would prevent it", stacklevel=3)
+    return text
 
 
 def _text_of(name: str, path: Path) -> str:

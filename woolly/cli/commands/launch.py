@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from woolly.cli.commands.ps import API_KEY, URL, server_at
+from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, server_at
 from woolly.cli.launch.agents import AGENTS, Agent, Endpoint, Setup
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_model
@@ -52,10 +52,17 @@ _SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
     Option("--ctx -c", "Tokens of context, if a server is started.", int, shown=f"the model's, at most {_CTX}"),
     URL,
     API_KEY,
+    API_KEY_FILE,
     Option("--dry-run --print", "Print what would be set and run, and start nothing.", bool, default=False),
 )
 def launch(
-    words: tuple[str, ...], model: str | None, ctx: int | None, url: str, api_key: str | None, dry_run: bool
+    words: tuple[str, ...],
+    model: str | None,
+    ctx: int | None,
+    url: str,
+    api_key: str | None,
+    api_key_file: Path | None,
+    dry_run: bool,
 ) -> None:
     """Start a coding agent that uses a model of this machine, for instance: woolly launch claude -m qwen3:8b.
 
@@ -66,7 +73,7 @@ def launch(
     program = shutil.which(agent.program)
     if program is None and not dry_run:
         raise RequestError(f"{agent.program} is not installed: {agent.install}")
-    url, key = server_at(url, api_key)
+    url, key = server_at(url, api_key, api_key_file)
     with ExitStack() as held:
         held.enter_context(_ended_by_signals())
         if dry_run:

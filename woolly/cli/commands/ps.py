@@ -7,6 +7,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,12 +15,13 @@ import click
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
+from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import RequestError
 from woolly.store import CATALOGUE
 
-__all__ = ["API_KEY", "URL", "ask", "models_of", "ps", "server_at"]
+__all__ = ["API_KEY", "API_KEY_FILE", "URL", "ask", "models_of", "ps", "server_at"]
 
 _TIMEOUT = 10
 
@@ -28,17 +30,19 @@ URL = Option(
     "--url -u", "Address of the server; http:// and /v1 may be left out or given.", default="http://127.0.0.1:8080"
 )
 API_KEY = Option("--api-key", "Key of a server that asks for one.", shown="WOOLLY_API_KEY if it is set")
+API_KEY_FILE = Option("--api-key-file", "File with that key in its first line; other users see no key of a file.", Path)
 
 
 @command(
     URL,
     API_KEY,
+    API_KEY_FILE,
     Option("--all -a", "Also models that could be loaded.", bool, to="everything", default=False),
     AS_JSON,
 )
-def ps(url: str, api_key: str | None, everything: bool, as_json: bool) -> None:
+def ps(url: str, api_key: str | None, api_key_file: Path | None, everything: bool, as_json: bool) -> None:
     """Ask a running server which models are loaded, and for its memory and speed. `woolly stop` unloads one."""
-    url, key = server_at(url, api_key)
+    url, key = server_at(url, api_key, api_key_file)
     shown = [model for model in models_of(url, key) if everything or model.get("loaded")]
     stats = ask(f"{url}/api/v1/performance/stats", key)
     if as_json:
@@ -47,11 +51,28 @@ def ps(url: str, api_key: str | None, everything: bool, as_json: bool) -> None:
     _print(url, shown, stats)
 
 
-def server_at(url: str, api_key: str | None) -> tuple[str, str | None]:
+def server_at(url: str, api_key: str | None, api_key_file: Path | None) -> tuple[str, str | None]:
     """The server's address and the key for it, as they were typed or by default."""
     url = re.sub(r"(/api)?/v1$", "", url.rstrip("/"))
+    if api_key_file is not None:
+        if api_key is not None:
+            raise UsageError("--api-key and --api-key-file are given together; one of them was expected")
+        api_key = _first_key(api_key_file)
     key = api_key or os.environ.get("WOOLLY_API_KEY", "").split(",")[0] or None
     return (url if "://" in url else f"http://{url}"), key
+
+
+def _first_key(path: Path) -> str:
+    """The first key of a file as `woolly serve --api-key-file` takes it."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"--api-key-file is {path}, which cannot be read: {reason}") from None
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise UsageError(f"--api-key-file is {path}, which holds no key; write it into the first line")
+    return keys[0]
 
 
 def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
@@ -78,7 +99,9 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
         with error:
             reason = _sentence(error)
         if error.code == 401:
-            wrong = "does not know this key" if key else "asks for a key: give it with --api-key"
+            wrong = (
+                "does not know this key" if key else "asks for a key: give it with --api-key-file, or in WOOLLY_API_KEY"
+            )
             raise RequestError(f"the server at {where} {wrong}") from None
         if error.code == 403 and reason:
             raise RequestError(f"the server at {where} refuses: {reason}") from None

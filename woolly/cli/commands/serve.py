@@ -17,13 +17,17 @@ from woolly.cli.parse.help import boxed_help
 from woolly.cli.parse.options import complete_model, one_model
 from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
-from woolly.serving.configuration import kind_of, read_settings
+from woolly.serving.configuration import environment_name, kind_of, read_settings
 from woolly.serving.settings import Settings, groups
 
 __all__ = ["main", "serve"]
 
 # Settings whose flags may have their two parts in two words.
 _PAIRS = ("control_vector_scaled", "control_vector_layer_range")
+
+
+# Settings that nobody else should read.
+_SECRETS = ("api_key", "admin_key", "token_secret", "cluster_secret")
 
 
 class _Serve(Command):
@@ -79,12 +83,14 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
     settings = read_settings(flags)
-    if "cluster_secret" in flags:
-        warnings.warn(
-            "other users of this machine see --cluster-secret in a list of processes; --cluster-secret-file or"
-            " WOOLLY_CLUSTER_SECRET keeps it from them",
-            stacklevel=1,
-        )
+    for name in _SECRETS:
+        if name in flags:
+            flag = f"--{name.replace('_', '-')}"
+            warnings.warn(
+                f"other users of this machine see {flag} in a list of processes; {flag}-file or"
+                f" {environment_name(name)} keeps it from them",
+                stacklevel=1,
+            )
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:

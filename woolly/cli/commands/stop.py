@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from urllib.parse import quote
 
 import click
 
-from woolly.cli.commands.ps import API_KEY, URL, ask, models_of, server_at
+from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, ask, models_of, server_at
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Argument
@@ -24,11 +25,12 @@ _PATIENCE = 600
     Argument("name", "NAME", "A model of `woolly ps`.", shown="every model that is loaded"),
     URL,
     API_KEY,
+    API_KEY_FILE,
     AS_JSON,
 )
-def stop(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
+def stop(name: str | None, url: str, api_key: str | None, api_key_file: Path | None, as_json: bool) -> None:
     """Ask a running server to unload a model, or all of them. Answers that are being generated end first."""
-    url, key = server_at(url, api_key)
+    url, key = server_at(url, api_key, api_key_file)
     loaded = {str(model["name"]): model for model in models_of(url, key) if model.get("loaded")}
     if name is not None:
         named = [known for known, model in loaded.items() if name in (known, *model.get("aliases", ()))]
