@@ -10,8 +10,10 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import Tiny, write_tiny
 from tests.cluster.stages import TOKEN, Process, names, on_threads, token_file, wait_for
 from woolly import LLM, RequestError, SamplingParams
+from woolly.cluster.stage import Stage, _free_memory
 from woolly.errors import StageError
-from woolly.runtime import Stages
+from woolly.runtime import Gpu, Stages
+from woolly.runtime.cuda.measure import RESERVE
 from woolly.runtime.pipeline import place as places
 
 PROMPTS = ["the sheep and the", "rivers in the and", "the sheep and the shepherd" * 6]
@@ -202,6 +204,21 @@ def test_what_is_not_the_same_model_token_or_arithmetic_is_refused(model, tmp_pa
         monkeypatch.setattr("woolly.cluster.stage.ARITHMETIC", 0)
         with pytest.raises(StageError, match="has arithmetic 0, the engine's"):
             LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
+
+
+def test_a_stage_has_the_device_that_it_was_started_with(model, tmp_path, monkeypatch):
+    with on_threads(model, 1, device="cpu") as stages, over(names(stages), model, tmp_path) as llm:
+        assert len(llm.generate("the", max_tokens=2, ignore_eos=True).token_ids) == 2
+    gpu = Gpu(1, "none", "sm_90", free=3 * RESERVE, total=4 * RESERVE, bandwidth=None)
+    monkeypatch.setattr("woolly.cluster.stage.find_gpu", lambda number: gpu)
+    with (
+        on_threads(model, 1, device="cuda:0,1") as stages,
+        pytest.raises(StageError, match=r"--device cuda:0,1, but .* backend cpu: start the engine with --backend cuda"),
+    ):
+        LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
+    assert _free_memory("cuda:0,1") == 4 * RESERVE
+    with pytest.raises(RequestError, match="device is 'gpu'"):
+        Stage(model, TOKEN, device="gpu")
 
 
 def test_a_stage_that_computes_other_bits_does_not_take_a_place(model, tmp_path, monkeypatch):

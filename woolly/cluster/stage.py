@@ -8,19 +8,30 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from woolly.cluster.stage_session import Session
-from woolly.errors import RequestError, StageError
+from woolly.errors import DeviceError, RequestError, StageError
 from woolly.gguf import open_gguf
 from woolly.machine.memory import available_memory
 from woolly.models import trace
 from woolly.plan.carry import plan_digest, steps_to_data
 from woolly.plan.passes import cut
-from woolly.runtime import ARITHMETIC, Batch, Options, Program, choose, pages_for, parse_size
+from woolly.runtime import (
+    ARITHMETIC,
+    Batch,
+    Options,
+    Program,
+    backend_for,
+    choose,
+    find_gpu,
+    pages_for,
+    parse_devices,
+    parse_size,
+)
 from woolly.store import resolve
 from woolly.store.digest import digest_of
 from woolly.wire import Connection, LostConnection, Message, RefusedConnection, accepted
@@ -55,13 +66,16 @@ class Stage:
         port: int = 0,
         threads: int | None = None,
         weight_memory: int | str | None = None,
+        device: str | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Opens the model, by path or by the name under which it was pulled, and the port; 0 is any free one.
 
+        `device` is as in `LLM`; a stage without one uses what the engine asks for.
         `tell` gets a line for each connection that opens or ends, and for each that is refused.
         """
-        self._options = Options(threads, parse_size("weight_memory", weight_memory))
+        self._options = Options(threads, parse_size("weight_memory", weight_memory), device=device)
+        _free_memory(device)  # DeviceError or RequestError if it is not there
         self._token = token
         self.tell = tell
         self.file = open_gguf(resolve(model))
@@ -145,13 +159,20 @@ class Stage:
             raise StageError(
                 "the stage's Woolly makes other steps of this model: both must be one version", code="refused"
             )
+        try:
+            backend = backend_for(self._options.device, wanted["backend"])
+        except RequestError:
+            raise StageError(
+                f"the stage was started with --device {self._options.device}, but the engine computes with backend"
+                f" {wanted['backend']}: start the engine with --backend {backend_for(self._options.device)}, or the"
+                " stage without --device",
+                code="refused",
+            ) from None
         if self._part is not None:  # its memory first
             self._part.program.close()
             self._part = None
-        options = Options(
-            self._options.threads, self._options.weight_memory, wanted["kv_type"], wanted["level"], wanted["max_rows"]
-        )
-        program = choose(wanted["backend"]).compile(plan, self.file.tensors, options)
+        options = replace(self._options, kv_type=wanted["kv_type"], level=wanted["level"], max_rows=wanted["max_rows"])
+        program = choose(backend).compile(plan, self.file.tensors, options)
         program.load_weights()
         self._part = Part(wanted, program, _probe(program))
         self.tell(f"holds layers {first} to {last}")
@@ -173,9 +194,9 @@ class Stage:
             return
         self.tell(f"connected to {host}")
         try:
-            connection.send(Message("welcome", {"memory": available_memory()}))
+            connection.send(Message("welcome", {"memory": _free_memory(self._options.device)}))
             session.run()
-        except LostConnection as error:
+        except (LostConnection, DeviceError) as error:
             self.tell(f"lost {host}: {error}")
         finally:
             connection.close()
@@ -194,6 +215,12 @@ class Stage:
             "about": asdict(program.about),
         }
         return Message("done", fields)
+
+
+def _free_memory(device: str | None) -> int:
+    """Bytes that layers may take: of the GPUs that were named, else of the machine."""
+    gpus = parse_devices(device) if backend_for(device) == "cuda" else ()
+    return sum(find_gpu(number).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
 
 
 def _listen(host: str, port: int) -> socket.socket:

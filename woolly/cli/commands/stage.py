@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
+from woolly.cli.parse.options import DEVICE, MODEL, NAMED, THREADS, WEIGHT_MEMORY, one_model
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import tell
@@ -22,6 +22,7 @@ __all__ = ["stage"]
     Option("--token-file", "File with the token that the engine must know.", Path, to="stage_token_file"),
     THREADS,
     WEIGHT_MEMORY,
+    DEVICE,
 )
 def stage(
     model: str | None,
@@ -30,6 +31,7 @@ def stage(
     stage_token_file: Path | None,
     threads: int | None,
     weight_memory: str | None,
+    device: str | None,
 ) -> None:
     """Hold a part of a model that is larger than one machine, for `woolly serve --stages`.
 
@@ -52,6 +54,7 @@ def stage(
         port=port,
         threads=threads,
         weight_memory=weight_memory,
+        device=device,
         tell=lambda line: tell(f"stage: {line}"),
     )
     try:
