@@ -1,11 +1,13 @@
 """A process that begins anew as itself, but not for ever."""
 
+import os
+import subprocess
 import sys
 import time
 
 import pytest
 
-from woolly.machine.restart import can_restart
+from woolly.machine.restart import can_restart, end_left_children
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot replace a process")
 
@@ -24,3 +26,33 @@ def test_times_that_are_none_do_not_count(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "woolly", "serve"])
     monkeypatch.setenv("WOOLLY_RESTARTS", "yes nan -1 99999999999 1e9 x")
     assert can_restart()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children by /proc")
+def test_what_a_process_left_to_the_next_one_is_ended_and_waited_for(monkeypatch):
+    monkeypatch.setattr("woolly.machine.restart._ENDING", 0.2)
+    monkeypatch.delenv("WOOLLY_LEFT", raising=False)
+    assert end_left_children() is None
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    programs = ["import sys; sys.stdin.read()", "print(flush=True); import time; time.sleep(600)", stubborn]
+    children = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for program in programs
+    ]
+    for child in children[1:]:
+        child.stdout.readline()  # it is past what it does first
+    children[0].stdin.close()
+    kept = subprocess.Popen([sys.executable, "-c", programs[1]], stdout=subprocess.PIPE)
+    monkeypatch.setenv("WOOLLY_LEFT", " ".join(str(child.pid) for child in children) + f" {os.getppid()} x")
+    thread = end_left_children()
+    thread.join(60)
+    assert not thread.is_alive() and "WOOLLY_LEFT" not in os.environ
+    for child in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child.pid, os.WNOHANG)
+        child.poll()  # so that its object knows, too
+        child.stdin.close()
+        child.stdout.close()
+    assert kept.poll() is None
+    kept.kill()
+    kept.communicate()

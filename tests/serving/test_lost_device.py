@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,7 +19,12 @@ SENTENCE = "the GPU failed: an illegal memory access was encountered"
 # A server whose programs fail from when there is a file `fault` in its folder. As on a GPU, a fault stays until the
 # process ends, whoever opens the model again.
 FAULTY_MAIN = f"""
+import os, subprocess
 from pathlib import Path
+# As an MCP server: it ends when its input does, and is waited for by nobody after a restart.
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+with open("children", "a") as out:
+    out.write(f"{{child.pid}}\\n")
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
 run, lost = CpuProgram.run, []
@@ -89,6 +95,12 @@ def test_a_server_whose_gpu_fails_restarts_at_its_port(tiny_folder, tmp_path):
         assert answer.json()["choices"][0]["text"] == before
         assert httpx.get(f"{server.url}/health", timeout=WAIT).status_code == 200
         assert server.log.read_text().count("listening") == 2
+        if sys.platform == "linux":
+            left, kept = (Path("/proc", pid) for pid in (tmp_path / "children").read_text().split())
+            while left.exists():  # a zombie would stay
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert kept.exists()
 
 
 def test_a_server_in_another_program_says_that_it_must_be_restarted(served, card):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["can_restart", "inherited_socket", "restart"]
+__all__ = ["can_restart", "end_left_children", "inherited_socket", "restart"]
 
 # systemd's way to hand an open socket to a process: its number, and in the environment for whom it is.
 _SOCKET = 3
 _NAMES = ("LISTEN_PID", "LISTEN_FDS")
+
+# Children of the process that is replaced, which are those of the one that comes after it.
+_LEFT = "WOOLLY_LEFT"
+_ENDING = 5.0  # seconds that each of them has to end by itself
 
 # When the process began anew, in seconds since 1970, for those that come after it.
 _TIMES = "WOOLLY_RESTARTS"
@@ -42,7 +48,53 @@ def restart(listener: socket.socket) -> NoReturn:
     os.set_inheritable(_SOCKET, True)  # dup2 leaves a number that it was given as it is
     times = " ".join(f"{one:.0f}" for one in (*_recent(), time.time()))
     environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", _TIMES: times}
+    environment[_LEFT] = " ".join(map(str, _children()))
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def end_left_children() -> threading.Thread | None:
+    """Ends what the process before a restart had started, such as MCP servers: nobody else would wait for them.
+
+    Returns the thread that does it; None if there are none. Called before this process starts any of its own.
+    """
+    left = [int(text) for text in os.environ.pop(_LEFT, "").split() if text.isascii() and text.isdigit()]
+    if not left:
+        return None
+    mine = set(_children())
+    thread = threading.Thread(target=_end, args=([pid for pid in left if pid in mine],), daemon=True)
+    thread.start()
+    return thread
+
+
+def _end(pids: list[int]) -> None:
+    """Waits for children, which see the end of their input; one that goes on is terminated, then killed."""
+    for pid in pids:
+        with suppress(OSError):  # it is none of this process
+            for number in (0, signal.SIGTERM, signal.SIGKILL):
+                if number:
+                    os.kill(pid, number)
+                if _has_ended(pid):
+                    break
+
+
+def _has_ended(pid: int) -> bool:
+    end = time.monotonic() + _ENDING
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _children() -> list[int]:
+    """Processes that this one has started and not waited for; none where the system has no /proc."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            # The name is in brackets and may hold anything; behind it are the state and the parent.
+            if int(entry.read_text(errors="replace").rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(entry.parent.name))
+    return found
 
 
 def inherited_socket() -> socket.socket | None:

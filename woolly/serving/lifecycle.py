@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from woolly.errors import RequestError
-from woolly.machine.restart import can_restart, inherited_socket, restart
+from woolly.machine.restart import can_restart, end_left_children, inherited_socket, restart
 from woolly.serving.app import create_app
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
@@ -46,6 +46,7 @@ def run(
     """
     set_up_logs("debug" if settings.verbose else settings.log_level, settings.log_format == "json", settings.log_file)
     _outlive_clients()
+    end_left_children()
     n_connections = _fit_connections(settings.max_connections)
     app = create_app(settings)
     if prepare is not None:
