@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from tests.serving.conftest import serving
 from woolly import LLM
 from woolly.cluster import serve as cluster_serve
+from woolly.cluster.members import difference
 from woolly.errors import RequestError
+from woolly.llm.identity import Identity
 from woolly.serving import Settings
 
 CHAT = {
@@ -136,3 +139,16 @@ def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
         assert [seat.device for seat in cluster_serve.seats_of(settings)] == [None, None]  # as the options say
     monkeypatch.setattr(cluster_serve, "count_gpus", lambda: 1)
     assert [seat.device for seat in cluster_serve.seats_of(Settings(replicas=2))] == [None, None]
+
+
+def test_a_replica_with_other_bits_is_told_what_would_give_it_the_same():
+    known = Identity(1, "m", "cuda+cpu sm_90+avx2", "f16", "a")
+    advice = "; give all of them one number of layers for the GPU (--gpu-layers N)"
+    for other in (replace(known, probe="b"), replace(known, backend="cpu")):
+        assert difference(known, other).endswith(advice)
+    assert "another backend (cpu, the others cuda+cpu sm_90+avx2)" in difference(known, replace(known, backend="cpu"))
+    for other in (replace(known, model="n"), replace(known, kv_type="f32")):
+        assert advice not in difference(known, other)
+    known = replace(known, backend="cpu")
+    assert "its CPU, its kernels" in difference(known, replace(known, probe="b"))
+    assert advice not in difference(known, replace(known, probe="b"))

@@ -66,9 +66,13 @@ def difference(known: Identity, other: Identity) -> str:
     names = {
         "arithmetic": "another arithmetic (its Woolly is of another version)",
         "model": "another model file or adapter",
-        "backend": "another backend",
+        "backend": f"another backend ({other.backend}, the others {known.backend})",
         "kv_type": "another type of cache",
         "probe": "other bits for the same numbers (its CPU, its kernels or its C library differ)",
     }
-    what = next(text for name, text in names.items() if getattr(known, name) != getattr(other, name))
-    return f"it has {what}: {other.id}, and the others are {known.id}"
+    name = next(name for name in names if getattr(known, name) != getattr(other, name))
+    sentence = f"it has {names[name]}: {other.id}, and the others are {known.id}"
+    # Each replica takes the layers that fit its GPU, and a layer has other bits on a GPU than on a CPU.
+    if name in ("backend", "probe") and "cuda" in f"{known.backend} {other.backend}":
+        sentence += "; give all of them one number of layers for the GPU (--gpu-layers N)"
+    return sentence
