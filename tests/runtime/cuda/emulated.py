@@ -207,6 +207,9 @@ class EmulatedDevice:
     def times(self, marks) -> list[int]:
         return [1000] * (len(marks) - 1)
 
+    def reach(self, mark: int) -> None:
+        self.wait()
+
     def beside(self) -> EmulatedDevice:
         other = copy.copy(self)
         other._is_first = False

@@ -25,7 +25,7 @@ class Loader:
     def __init__(self, device, tensors, chunk):
         self.device, self.tensors, self.chunk = device, tensors, chunk
 
-    def array(self, key, n_bytes, make):
+    def array(self, key, n_bytes, make, is_first=False):
         address = self.device.allocate(n_bytes)
         self.device.upload(address, make())
         return address

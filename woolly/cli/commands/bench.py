@@ -200,8 +200,9 @@ def _measure(
     with open_gguf(path) as file:
         plan = trace(file)
         _check_context(file, plan.architecture, works)
-        Tokenizer.from_metadata(file.metadata)  # a part of every start
         program = choose(backend_for(options.device, backend)).compile(plan, file.tensors, options)
+        program.load_weights()  # in the background, as in every start, which the tokenizer is a part of
+        Tokenizer.from_metadata(file.metadata)
         subject = Bench(program, works)
         subject.first_token()
         load_s = time.perf_counter() - start

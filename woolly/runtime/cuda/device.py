@@ -101,6 +101,9 @@ class Device(Protocol):
     def times(self, marks: Sequence[int]) -> list[int]:
         """Nanoseconds between each mark and the next, after `wait`; drops the marks."""
 
+    def reach(self, mark: int) -> None:
+        """Returns when the work queued before a mark is done; drops the mark. DeviceError as with `wait`."""
+
     def beside(self) -> Device:
         """The same device and memory with a queue of its own."""
 

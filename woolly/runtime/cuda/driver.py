@@ -28,7 +28,7 @@ _NO_TIMING = 2
 _RELAXED = 2
 
 # Copies go through two buffers of this size: while one is on its way, the other is filled.
-_STAGE = 16 << 20
+_STAGE = 8 << 20
 # A run ends within milliseconds: asking at once costs less than the 50 microseconds of a sleep.
 _SPIN_S = 0.005
 _SLEEP_S = 0.0001
@@ -124,7 +124,7 @@ class CudaDevice:
             piece = source[at : at + _STAGE]
             stage, sent = self._stages[self._next]
             self._next = 1 - self._next
-            self._await(sent)
+            self._await(sent, 0.0)  # other threads copy meanwhile
             np.copyto(stage[: len(piece)], piece)
             self._call("cuMemcpyHtoDAsync_v2", int(address) + at, stage.ctypes.data, len(piece), self._stream)
             self._call("cuEventRecord", sent, self._stream)
@@ -183,7 +183,7 @@ class CudaDevice:
         self._call("cuEventRecord", self._done, self._stream)
         self._await(self._done)
 
-    def _await(self, event: ctypes.c_void_p) -> None:
+    def _await(self, event: ctypes.c_void_p, spin_s: float = _SPIN_S) -> None:
         driver = self._shared.enter()
         start = time.monotonic()
         while code := driver.result("cuEventQuery", event):
@@ -193,7 +193,7 @@ class CudaDevice:
             if waited > self._limit_s:
                 error = DeviceError(f"the GPU did not finish its work within {self._limit_s:g} seconds", code="lost")
                 raise self._shared.failed(error)
-            if waited > _SPIN_S:
+            if waited >= spin_s:
                 time.sleep(_SLEEP_S)
 
     def capture(self, queue: Callable[[], None]) -> int:
@@ -236,6 +236,11 @@ class CudaDevice:
         for event in events:
             self._call("cuEventDestroy_v2", event)
         return out
+
+    def reach(self, mark: int) -> None:
+        """Returns when the work before a mark is done; drops the mark."""
+        self._await(self._marks[mark], 0.0)
+        self._call("cuEventDestroy_v2", self._marks.pop(mark))
 
     def beside(self) -> CudaDevice:
         """The same device with a stream of its own."""

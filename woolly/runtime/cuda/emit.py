@@ -98,6 +98,7 @@ class Array:
     address: Address
     n_bytes: int
     make: Callable[[], npt.NDArray[np.generic]]
+    is_first: bool = False  # packing later weights reads it
 
 
 class Emitter:
@@ -184,10 +185,15 @@ class Emitter:
         n_bytes = tensor.type.row_bytes(tensor.shape[-1]) * math.prod(tensor.shape[:-1])
         return self.weight(f"raw {name}", n_bytes, Part(name))
 
-    def array(self, key: str, n_bytes: int, make: Callable[[], npt.NDArray[np.generic]]) -> Address:
-        """Memory that the loader fills with an array of the host, once for each key."""
+    def array(
+        self, key: str, n_bytes: int, make: Callable[[], npt.NDArray[np.generic]], is_first: bool = False
+    ) -> Address:
+        """Memory that the loader fills with an array of the host, once for each key.
+
+        One that packing of later weights reads is there first.
+        """
         if key not in self.weights:
-            self.weights[key] = Array(self.device.allocate(max(n_bytes, 1)), n_bytes, make)
+            self.weights[key] = Array(self.device.allocate(max(n_bytes, 1)), n_bytes, make, is_first)
         self.uses[-1].append(key)
         return self.weights[key].address
 

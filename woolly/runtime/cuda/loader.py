@@ -1,23 +1,41 @@
-"""The Loader: brings weights from the file to the device in a thread of its own, in order of use."""
+"""The Loader: brings weights from the file to the device in threads of its own, in order of use."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from woolly.errors import DeviceError
+from woolly.machine.cores import default_threads
 from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.cuda.emit import Array, Fill, Part
 from woolly.runtime.views import Views
 
 __all__ = ["Loader"]
 
-# Bytes of the file that are on the device at a time, before they are packed.
-_STAGED = 64 << 20
+# Bytes of the file that a thread has on the device at a time, before they are packed.
+_STAGED = 8 << 20
+# One thread copies at 6 to 10 GB/s, and the bus takes 50.
+_MOST_THREADS = 8
+# Pieces of a thread that are on their way while it brings the next.
+_UNDER_WAY = 2
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows of a tensor that become a part of a weight, or all of an array that the host makes."""
+
+    number: int  # of the weight
+    weight: Fill | Array
+    part: Part | None = None
+    first: int = 0
+    last: int = 0
 
 
 class Loader:
@@ -27,26 +45,34 @@ class Loader:
         self._device = device
         self._views = views
         self._weights = weights
-        self._n_loaded = 0
         self._changed = threading.Condition()
+        self._pieces = self._cut()
+        self._left: dict[int, int] = {}  # pieces that were begun and are not there, of each weight
+        self._n_begun = 0  # weights whose pieces were all begun
+        self._n_loaded = 0  # weights before the first one that is not all there
+        self._awaited: int | None = None  # a weight that must be there before another piece is begun
         self._error: BaseException | None = None
         self._is_ended = False
-        self._thread: threading.Thread | None = None
+        self._threads: set[threading.Thread] = set()
         self.n_bytes = sum(weight.n_bytes for weight in weights)
 
     def start(self) -> None:
-        """Starts the thread, or nothing if all is loaded or it runs already."""
+        """Starts the threads, or nothing if all is loaded or they run already."""
         with self._changed:
-            if self._thread is None and self._n_loaded < len(self._weights) and self._error is None:
-                self._is_ended = False
-                self._thread = threading.Thread(target=self._work, name="woolly-upload", daemon=True)
-                self._thread.start()
+            if self._threads or self._n_loaded == len(self._weights) or self._error is not None:
+                return
+            self._is_ended = False
+            names = [f"woolly-upload-{i}" for i in range(min(_MOST_THREADS, default_threads()))]
+            self._threads = {threading.Thread(target=self._work, name=name, daemon=True) for name in names}
+            threads = list(self._threads)
+        for thread in threads:
+            thread.start()
 
     def end(self) -> None:
-        """Ends the thread after the weight that it is at. What is loaded stays; `wait` goes on with the rest."""
+        """Ends the threads after the pieces that they are at. What is loaded stays; `wait` goes on with the rest."""
         with self._changed:
-            thread, self._is_ended = self._thread, True
-        if thread is not None:
+            threads, self._is_ended = list(self._threads), True
+        for thread in threads:
             thread.join()
 
     def wait(self, n: int) -> None:
@@ -54,9 +80,54 @@ class Loader:
         while self._n_loaded < n:
             self.start()
             with self._changed:
-                self._changed.wait_for(lambda: self._n_loaded >= n or self._thread is None)
+                self._changed.wait_for(lambda: self._n_loaded >= n or not self._threads)
                 if self._error is not None:
                     raise self._error
+
+    def _cut(self) -> Iterator[_Piece | None]:
+        """All pieces in order of use; None after the last of each weight."""
+        for number, weight in enumerate(self._weights):
+            if isinstance(weight, Array):
+                yield _Piece(number, weight)
+            else:
+                for part in weight.parts:
+                    n_rows, _, n_chunk = self._rows(part)
+                    for first in range(0, n_rows, n_chunk):
+                        yield _Piece(number, weight, part, first, min(n_rows, first + n_chunk))
+            yield None
+
+    def _next(self) -> _Piece | None:
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._awaited is None or self._error is not None)
+                if self._is_ended or self._error is not None:
+                    return None
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    self._left[piece.number] = self._left.get(piece.number, 0) + 1
+                    if isinstance(piece.weight, Array) and piece.weight.is_first:
+                        self._awaited = piece.number
+                    return piece
+                if self._n_begun == len(self._weights):
+                    return None
+                self._n_begun += 1
+                self._count()
+
+    def _finish(self, piece: _Piece) -> None:
+        with self._changed:
+            self._left[piece.number] -= 1
+            if self._left[piece.number] == 0:
+                del self._left[piece.number]
+                self._count()
+            if self._awaited == piece.number:
+                self._awaited = None
+                self._changed.notify_all()
+
+    def _count(self) -> None:
+        n = min(self._left, default=self._n_begun)
+        if n != self._n_loaded:
+            self._n_loaded = n
+            self._changed.notify_all()
 
     def _work(self) -> None:
         try:
@@ -66,58 +137,64 @@ class Loader:
             finally:
                 device.close()
         except BaseException as error:  # it is raised again by the run that needs the weight
-            self._error = error
+            with self._changed:
+                self._error = self._error or error
         finally:
             with self._changed:
-                self._thread = None
+                self._threads.discard(threading.current_thread())
                 self._changed.notify_all()
 
     def _fill_all(self, device: Device) -> None:
         staged: Address | None = None
         room = 0
+        under_way: deque[tuple[int, _Piece]] = deque()
         try:
-            while self._n_loaded < len(self._weights) and not self._is_ended:
-                weight = self._weights[self._n_loaded]
-                if isinstance(weight, Array):
-                    device.upload(weight.address, np.ascontiguousarray(weight.make()))
-                else:
-                    needed = max((self._chunk_bytes(part) for part in weight.parts if part.pack), default=0)
-                    if needed > room:
-                        if staged is not None:
-                            device.free(staged)
-                        staged, room = device.allocate(needed), needed
-                    for part in weight.parts:
-                        self._fill(device, weight, part, staged)
-                device.wait()
-                with self._changed:
-                    self._n_loaded += 1
-                    self._changed.notify_all()
+            while (piece := self._next()) is not None:
+                needed = self._staged_bytes(piece)
+                if needed > room:
+                    if staged is not None:
+                        device.free(staged)
+                    staged, room = device.allocate(needed), needed
+                self._fill(device, piece, staged)
+                under_way.append((device.mark(), piece))
+                while len(under_way) > (0 if self._awaited == piece.number else _UNDER_WAY):
+                    self._reach(device, *under_way.popleft())
+            while under_way:
+                self._reach(device, *under_way.popleft())
         finally:
             if staged is not None:
                 with suppress(DeviceError):  # a device that is lost has no memory to give back
                     device.free(staged)
 
+    def _reach(self, device: Device, mark: int, piece: _Piece) -> None:
+        device.reach(mark)
+        self._finish(piece)
+
     def _rows(self, part: Part) -> tuple[int, int, int]:
-        """Rows of the tensor, bytes of a row, rows of a chunk."""
+        """Rows of the tensor, bytes of a row, rows of a piece."""
         tensor = self._views[part.name]
         n_rows, row_bytes = math.prod(tensor.shape[:-1]), tensor.type.row_bytes(tensor.shape[-1])
-        if part.rows == 0:
-            return n_rows, row_bytes, n_rows
-        return n_rows, row_bytes, min(n_rows, max(1, _STAGED // (row_bytes * part.rows)) * part.rows)
+        step = part.rows if part.pack is not None else 1
+        if step == 0:
+            return n_rows, row_bytes, max(n_rows, 1)
+        return n_rows, row_bytes, max(1, _STAGED // (row_bytes * step)) * step
 
-    def _chunk_bytes(self, part: Part) -> int:
-        _, row_bytes, n_chunk = self._rows(part)
-        return row_bytes * n_chunk
+    def _staged_bytes(self, piece: _Piece) -> int:
+        if piece.part is None or piece.part.pack is None:
+            return 0
+        return self._rows(piece.part)[1] * (piece.last - piece.first)
 
-    def _fill(self, device: Device, weight: Fill, part: Part, staged: Address | None) -> None:
-        n_rows, row_bytes, n_chunk = self._rows(part)
-        data = self._views[part.name].data
-        rows = data.reshape(n_rows, row_bytes)
+    def _fill(self, device: Device, piece: _Piece, staged: Address | None) -> None:
+        weight, part = piece.weight, piece.part
+        if isinstance(weight, Array):
+            device.upload(weight.address, np.ascontiguousarray(weight.make()))
+            return
+        assert part is not None
+        n_rows, row_bytes, _ = self._rows(part)
+        rows = self._views[part.name].data.reshape(n_rows, row_bytes)[piece.first : piece.last]
         if part.pack is None:
-            device.upload(weight.address, np.ascontiguousarray(rows))
+            device.upload(weight.address + piece.first * row_bytes, np.ascontiguousarray(rows))
             return
         assert staged is not None
-        for first in range(0, n_rows, n_chunk):
-            chunk = np.ascontiguousarray(rows[first : first + n_chunk])
-            device.upload(staged, chunk)
-            part.pack(device, weight.address, staged, first, len(chunk))
+        device.upload(staged, np.ascontiguousarray(rows))
+        part.pack(device, weight.address, staged, piece.first, len(rows))

@@ -124,7 +124,7 @@ def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> T
     points = Address(0)
     if weight.type.name in _CODEBOOKS:
         book = np.frombuffer(_native.codebooks()[_CODEBOOKS[weight.type.name]], np.uint8)
-        points = emitter.array(f"codebook {weight.type.name}", book.nbytes, lambda: book)
+        points = emitter.array(f"codebook {weight.type.name}", book.nbytes, lambda: book, is_first=True)
     shape = Tiles(kind, n_rows, columns, other is not None, Address(0), math.prod(experts))
     parts = [
         Part(

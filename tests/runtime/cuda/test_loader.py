@@ -1,0 +1,104 @@
+"""Weights reach the device whole and in order, whichever thread brings a piece; what fails is told once for all."""
+
+import ctypes
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.runtime.cuda.emulated import EmulatedDevice
+from woolly.errors import DeviceError, RequestError
+from woolly.gguf import Tensor
+from woolly.gguf.map import MemoryMap
+from woolly.quant import GGMLType
+from woolly.runtime.cuda import loader
+from woolly.runtime.cuda.emit import Array, Fill, Part
+from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.views import Views
+
+ROWS, COLUMNS = 40, 25
+
+
+class Weights:
+    """Matrices of which every other one is packed from pieces, and before each an array that packing reads."""
+
+    def __init__(self, n=6):
+        self.device = EmulatedDevice()
+        self.tables = [np.random.default_rng(i).random((ROWS, COLUMNS), np.float32) for i in range(n)]
+        self.tensors = {
+            str(i): Tensor(str(i), GGMLType.F32, table.shape, 0, MemoryMap(str(i), table))
+            for i, table in enumerate(self.tables)
+        }
+        self.places = [self.device.allocate(table.nbytes) for table in self.tables]
+        self.factors = [self.device.allocate(4) for _ in self.tables]
+        self.weights = []
+        for i, (place, factor) in enumerate(zip(self.places, self.factors, strict=True)):
+            self.weights.append(Array(factor, 4, partial(np.full, 1, i + 1, np.float32), is_first=True))
+            pack = partial(self.pack, factor) if i % 2 else None
+            self.weights.append(Fill(place, self.tables[i].nbytes, (Part(str(i), pack, 8),)))
+        self.n_bytes = self.device.memory()
+        self.loader = Loader(self.device, Views(self.tensors), self.weights)
+
+    def pack(self, factor, device, weight, staged, first, n_rows):
+        rows = self.numbers(staged, n_rows * COLUMNS)
+        self.numbers(weight + 4 * first * COLUMNS, rows.size)[:] = rows * self.numbers(factor, 1)
+
+    def numbers(self, address, n):
+        return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_float)), (n,))
+
+    def check(self, n):
+        for i in range(n // 2):
+            want = self.tables[i] * (i + 1) if i % 2 else self.tables[i]
+            assert np.array_equal(self.numbers(self.places[i], want.size), want.ravel())
+
+
+@pytest.fixture(params=[1, 5])
+def weights(request, monkeypatch):
+    monkeypatch.setattr(loader, "default_threads", lambda: request.param)
+    monkeypatch.setattr(loader, "_STAGED", 16 * 4 * COLUMNS)
+    made = Weights()
+    yield made
+    made.loader.end()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("woolly-upload")]
+    assert made.device.memory() == made.n_bytes  # nothing is left of what pieces were staged in
+    made.device.close()
+
+
+def test_weights_are_whole_when_they_were_waited_for(weights):
+    for n in (0, 3, 4, len(weights.weights)):
+        weights.loader.wait(n)
+        weights.check(n)
+
+
+def test_loading_that_was_ended_goes_on_where_it_stood(weights):
+    for _ in range(3):
+        weights.loader.start()
+        weights.loader.start()  # which changes nothing
+        weights.loader.end()
+    weights.loader.wait(len(weights.weights))
+    weights.check(len(weights.weights))
+
+
+def test_a_file_that_cannot_be_read_fails_every_wait(weights, monkeypatch):
+    def broken(self):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Tensor, "data", property(broken))
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk is gone"):
+            weights.loader.wait(2)
+
+
+def test_a_device_without_memory_and_one_that_is_lost_fail_every_wait(weights, monkeypatch):
+    for name, error in (
+        ("allocate", RequestError("the GPU has too little free memory", code="device_memory")),
+        ("reach", DeviceError("the GPU failed", code="lost")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(EmulatedDevice, name, lambda *_, error=error: (_ for _ in ()).throw(error))
+            broken = Loader(weights.device, weights.loader._views, weights.weights)
+            for _ in range(2):
+                with pytest.raises(type(error), match=str(error)):
+                    broken.wait(len(weights.weights))
+            broken.end()
