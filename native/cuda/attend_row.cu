@@ -191,6 +191,52 @@ struct Heads {
     }
 };
 
+// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp:
+// `columns` chunks of four columns from `chunk` on, one of each of the first lanes. All are copied at once, as far as
+// `most` find room in `memory`, the warp's own; then lanes are units, and find what sums are multiplied by.
+template <int columns, int most>
+__device__ __forceinline__ float4 merge_far(const float* from, int stride, int first, int last, int chunk, u8* memory,
+                                            Softmax& all) {
+    const int lane = threadIdx.x % 32, n_chunks = stride / 4 - 1 - chunk;
+    float4* const headers = reinterpret_cast<float4*>(memory);  // of each unit
+    float4* const chunks = headers + most;
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (; first <= last; first += most) {
+        const float* const here = from + (long long)first * stride;
+        const int n = min(most, last - first + 1);
+        __syncwarp();
+        for (int i = lane; i < n; i += 32) copy16(headers + i, here + i * stride);
+        for (int i = lane; i < n * columns; i += 32)
+            if (i % columns < n_chunks) copy16(chunks + i, here + i / columns * stride + 4 + (chunk + i % columns) * 4);
+        copies_commit();
+        copies_wait<0>();
+        __syncwarp();
+        for (int at = 0; at < n; at += 32) {
+            float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
+            float upto = own.x;
+#pragma unroll
+            for (int i = 1; i < 32; i *= 2) {
+                const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
+                if (lane >= i) upto = fmaxf(upto, other);
+            }
+            upto = fmaxf(upto, all.top);
+            const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
+            own = make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
+            if (at + lane < n) headers[at + lane] = own;
+            all.top = __shfl_sync(ALL_LANES, upto, 31);
+        }
+        __syncwarp();
+        const float4* const mine = chunks + min(lane, columns - 1);
+#pragma unroll 8
+        for (int i = 0; i < n; i++) {
+            const float4 by = headers[i], x = mine[i * columns];
+            all.sum = merged(all.sum, by.x, by.z, by.y);
+            add_part(sum, by.x, x, by.y);
+        }
+    }
+    return sum;
+}
+
 template <int D>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
@@ -282,12 +328,14 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
             if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
         } else if (load_of(is_last, 0).x != 0.f) {
             __threadfence();
-            const int c = (rank + CLUSTER * lane) * 4;
+            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = groups.ring / WARPS;
+            const int c = (rank * columns + lane) * 4;
             for (int i = warp; i < n; i += WARPS) {
                 Softmax all;
-                const float4 sum = merge_units(a, outside + (long long)i * parts.n * part_stride, range.first / UNIT,
-                                               range.last / UNIT, c, groups.factors(), all);
-                if (c < D) put_result(a, 0, first_head + i, c, all, sum);
+                const float4 sum = merge_far<columns, room / 16 / (columns + 1)>(
+                    outside + (long long)i * parts.n * part_stride, part_stride, range.first / UNIT, range.last / UNIT,
+                    rank * columns, groups.copies + warp * room, all);
+                if (lane < columns) put_result(a, 0, first_head + i, c, all, sum);
             }
         }
         cluster_barrier();  // nobody's shared memory is needed any more
