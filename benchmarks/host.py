@@ -81,7 +81,9 @@ class InstantRanks(Instant):
         self._sums = np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
         self.n_rows = 0
 
-    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def rank(
+        self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Ranking:
         rows, n = slice(len(batch.output_rows)), next(size for size in (1, 64, 256) if size >= n)
         is_sound = np.ones(len(batch.output_rows), np.bool_)
         return Ranking(self._ids[rows, :n], self._tops[rows, :n], self._sums[rows], is_sound, self._rows)

@@ -25,8 +25,10 @@ class Ranking256:
     def __getattr__(self, name):
         return getattr(self._program, name)
 
-    def rank(self, batch, state, n, first=0):
+    def rank(self, batch, state, n, first=0, meanwhile=None):
         assert 0 < n <= 256
+        if meanwhile is not None:
+            meanwhile()
         logits = self._program.run(batch, state, first).copy()
         heads = [head_of(row, n) for row in logits]
         self.n_heads += len(heads)

@@ -95,7 +95,7 @@ def test_an_async_request_whose_callback_exits_leaves_the_others_running(tiny_mo
 
 @pytest.mark.parametrize("error", [MemoryError("no more"), SystemExit(1)], ids=["MemoryError", "SystemExit"])
 def test_an_engine_that_breaks_tells_every_request_and_works_again(llm, monkeypatch, error):
-    def step():
+    def step(_):
         raise error
 
     with monkeypatch.context() as patch:

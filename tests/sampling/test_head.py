@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases.heads import head_of
 from woolly.errors import ModelError, RequestError
-from woolly.sampling import Sampler, SamplingParams
+from woolly.sampling import Sampler, SamplingParams, usual
 from woolly.sampling.samplers.top_p import TopP
 from woolly.sampling.usual import choose_together
 
@@ -200,7 +200,9 @@ def test_other_chains_are_walked_step_by_step(given):
     assert Sampler(SamplingParams(seed=5, **given))._chain.usual is None
 
 
-def test_samplers_that_choose_together_choose_what_each_chooses_alone():
+@pytest.mark.parametrize("few", [0, 100])
+def test_samplers_that_choose_together_choose_what_each_chooses_alone(few, monkeypatch):
+    monkeypatch.setattr(usual, "_FEW", few)
     random = np.random.RandomState(4)
     asked = [
         {"top_k": int(k), "top_p": float(p), "min_p": float(q), "temperature": float(t), "min_keep": int(keep)}
@@ -227,10 +229,10 @@ def test_samplers_that_choose_together_choose_what_each_chooses_alone():
         tokens = choose_together(chains, ids, logits, False)
         assert [i for i, token in enumerate(tokens) if token is None] == [
             *(i for i, one in enumerate(asked[:40]) if one["top_k"] > 64 or i == 5),
-            *(41, 42, 43, 44, 46, 47, 48, 49),
+            *(41, 42, 43, 44, 45, 46, 47, 48, 49),
         ]
         for i, (head, token) in enumerate(zip(heads, tokens, strict=True)):
             if i != 5:
-                got = together[i].next(replace(head, token=token))
+                got = together[i].next(head if token is None else token)
                 want = alone[i].next(given[i])
                 assert got.token == want.token and (got.logprob is None) == (want.logprob is None)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from woolly.engine.request import Request
 from woolly.runtime import Batch
+from woolly.sampling.sampler import Sampler
 
-__all__ = ["Slots", "Work", "assemble"]
+__all__ = ["Slots", "Work", "assemble", "samplers_of"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -34,38 +35,48 @@ class Slots:
         )
 
 
-@dataclass
 class Work:
     """Rows of one request: tokens of its context, then drafts that may follow them.
 
     Tokens whose recurrent state was lost to rejected drafts come first; they are computed again.
     """
 
-    request: Request
-    n_tokens: int  # of the context, from n_computed on
-    drafts: Sequence[int] = ()
+    __slots__ = ("drafts", "first", "is_complete", "n_again", "n_outputs", "n_tokens", "request")
 
-    @property
-    def first(self) -> int:
-        """The position of the first row."""
-        return self.request.n_computed - self.request.n_replay
+    def __init__(self, request: Request, n_tokens: int, drafts: Sequence[int] = ()) -> None:
+        self.request = request
+        self.n_tokens = n_tokens  # of the context, from n_computed on
+        self.drafts: Sequence[int] = ()
+        self.n_again = request.n_replay
+        self.first = request.n_computed - self.n_again  # the position of the first row
+        self.is_complete = n_tokens == request.n_missing  # whether the next token can be chosen after this step
+        # Rows at the end whose logits are needed.
+        self.n_outputs = n_tokens if request.n_unscored else 1 if self.is_complete else 0
+        if drafts:
+            self.add(drafts)
+
+    def add(self, drafts: Sequence[int]) -> None:
+        """Adds drafts to work that has none."""
+        self.drafts = drafts
+        self.n_outputs += len(drafts) if self.n_outputs else 0
 
     @property
     def n_rows(self) -> int:
         """Rows of the batch."""
-        return self.request.n_replay + self.n_tokens + len(self.drafts)
+        return self.n_again + self.n_tokens + len(self.drafts)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the next token can be chosen after this step."""
-        return self.n_tokens == self.request.n_missing
 
-    @property
-    def n_outputs(self) -> int:
-        """Rows at the end whose logits are needed."""
-        if self.request.n_unscored:
-            return self.n_tokens + len(self.drafts)
-        return 1 + len(self.drafts) if self.is_complete else 0
+def samplers_of(work: Sequence[Work]) -> list[Sampler | None]:
+    """For each row of output, the sampler that chooses from it whatever comes before; None for the others."""
+    samplers: list[Sampler | None] = []
+    for item in work:
+        if item.n_outputs == 1 and item.is_complete:
+            samplers.append(item.request.sampler)
+        elif item.n_outputs:
+            samplers += [None] * item.n_outputs
+            if item.is_complete:
+                samplers[-1 - len(item.drafts)] = item.request.sampler
+    return samplers
 
 
 def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
@@ -78,14 +89,22 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
     offsets = [0]
     outputs: list[int] = []
     pages: list[Int32] = []
+    end = 0
     for item in work:
-        request, first, begin = item.request, item.first, len(tokens)
-        tokens += request.context[first : request.n_computed + item.n_tokens]
-        tokens += item.drafts
-        end = len(tokens)
-        positions += range(first, first + end - begin)
+        request, first, n_outputs = item.request, item.first, item.n_outputs
+        if item.n_tokens == 1 == n_outputs and not item.n_again:
+            tokens.append(request.context[first])
+            positions.append(first)
+            outputs.append(end)
+            end += 1
+        else:
+            begin = end
+            tokens += request.context[first : first + item.n_again + item.n_tokens]
+            tokens += item.drafts
+            end = len(tokens)
+            positions += range(first, first + end - begin)
+            outputs += range(end - n_outputs, end)
         offsets.append(end)
-        outputs += range(end - item.n_outputs, end)
         pages.append(request.page_row)
     table = np.full((len(work), max(map(len, pages))), -1, np.int32)
     for i, row in enumerate(pages):

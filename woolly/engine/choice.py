@@ -13,7 +13,7 @@ from woolly.errors import RequestError
 from woolly.sampling.head import Row
 from woolly.sampling.logprobs import log_probabilities
 
-__all__ = ["Choice", "End", "choose", "score"]
+__all__ = ["End", "choose", "score", "take"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -26,34 +26,41 @@ class End:
     flush: bool = True  # whether text that was held back, as the beginning of a stop string, belongs to the answer
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What the rows of a step gave."""
+def choose(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[int, End | None]:
+    """Chooses a token from each row until one differs from its draft or ends the request.
 
-    n_accepted: int  # drafts that the sampler chose too
-    end: End | None  # None: the request goes on
-
-
-def choose(request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> Choice:
-    """Chooses a token from each row until one differs from its draft or ends the request."""
-    if request.max_tokens == 0:
-        return Choice(0, End("length"))
+    Gives the number of drafts that the sampler chose too, and the end; None if the request goes on.
+    """
     n_accepted = 0
-    end: End | None = None
     for row, draft in zip(rows, (*drafts, None), strict=True):
-        choice = request.sampler.next(row)
-        if request.is_replaying:
-            _check_expected(request, choice.token)
-        request.context.append(choice.token)
-        request.output.append(choice.token)
-        if choice.logprob is not None:
-            request.logprobs.append(choice.logprob)
-        is_right = choice.token == draft
+        end = take(request, row)
+        is_right = request.output[-1:] == [draft]
         n_accepted += is_right
-        end = _show(request, choice.token)
         if not is_right or end is not None:
             break
-    return Choice(n_accepted, end)
+    return n_accepted, end
+
+
+def take(request: Request, row: Row) -> End | None:
+    """Chooses a token; returns the end if the token ends the request."""
+    if request.max_tokens == 0:
+        return End("length")
+    token, logprob = request.sampler.next(row)
+    if request.expected and request.is_replaying:
+        _check_expected(request, token)
+    request.context.append(token)
+    output = request.output
+    output.append(token)
+    if logprob is not None:
+        request.logprobs.append(logprob)
+    if token in request.stop_ids:
+        request.stop_reason = token
+        return End("stop")
+    request.unwritten.append(token)
+    if request.params.stop and request.write():
+        request.stop_reason = request.stop.found
+        return End("stop", flush=False)
+    return End("length") if len(output) == request.max_tokens else None
 
 
 def score(request: Request, first: int, rows: Float32) -> None:
@@ -75,16 +82,3 @@ def _check_expected(request: Request, token: int) -> None:
             field="expected",
             code="not_resumed",
         )
-
-
-def _show(request: Request, token: int) -> End | None:
-    """Adds a token's text to the answer; returns the end if the token ends the request."""
-    if token in request.stop_ids:
-        request.stop_reason = token
-        return End("stop")
-    text, stopped = request.stop.push(request.detokenizer.push(token))
-    request.show(text)
-    if stopped:
-        request.stop_reason = request.stop.found
-        return End("stop", flush=False)
-    return End("length") if len(request.output) == request.max_tokens else None

@@ -36,6 +36,7 @@ class Driver:
         self._engine: Engine | None = engine  # only the engine thread sets it to None
         self._worker = Worker(self._turn)
         self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
+        self._changed: list[Request] = []  # by the last step; their chunks are delivered while the next one runs
         self.fault: DeviceError | None = None  # why no request can succeed any more: its device is lost
         self.on_fault: Callable[[], None] | None = None  # called once, by the engine thread
 
@@ -250,6 +251,7 @@ class Driver:
 
     def _do(self, job: Callable[[Engine | None], None]) -> None:
         try:
+            self._deliver_changed()
             job(self._engine)
         except BaseException as error:
             self._fail_all(error)
@@ -260,7 +262,11 @@ class Driver:
         if engine is None or engine.is_idle:
             return False
         try:
-            self._deliver(engine.step())
+            changed = engine.step(self._deliver_changed)
+            self._deliver_changed()  # what a step that was cut short has left
+            self._changed = changed
+            if engine.is_idle or any(request.finish_reason or request.reports_progress for request in changed):
+                self._deliver_changed()
         except BaseException as error:
             # The engine itself failed (`step` handles errors of one request): fail all, so no caller waits forever.
             self._fail_all(error)
@@ -296,6 +302,12 @@ class Driver:
         """Accepts no more requests: the engine cannot release those it has."""
         self._worker.is_ended = True
         self._engine = None
+
+    def _deliver_changed(self) -> None:
+        """Delivers the chunks of the last step."""
+        if self._changed:
+            changed, self._changed = self._changed, []
+            self._deliver(changed)
 
     def _deliver(self, requests: Iterable[Request]) -> None:
         for request in requests:

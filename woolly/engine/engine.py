@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,9 +14,9 @@ from woolly.cache.prefix import PrefixStats, page_digest
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.cache.windows import WindowPool
-from woolly.engine.batching import Work
+from woolly.engine.batching import Work, samplers_of
 from woolly.engine.checks import RequestChecks, too_long
-from woolly.engine.choice import choose, score
+from woolly.engine.choice import choose, score, take
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_expected
 from woolly.engine.drafts.guesses import Guesses
@@ -183,8 +182,11 @@ class Engine:
         """Whether a step would do nothing."""
         return not self.scheduler.running and not self.scheduler.waiting and self.reader.is_idle
 
-    def step(self) -> list[Request]:
-        """Runs one step and returns the requests that got a token or ended. Their text waits in `unread`."""
+    def step(self, meanwhile: Callable[[], None] = lambda: None) -> list[Request]:
+        """Runs one step and returns the requests that got a token or ended; `take_unread` has their text.
+
+        `meanwhile` may be called several times, and is at least once: while a device computes, or when the step begins.
+        """
         self._stepping = True
         tier = self.scheduler.tier
         try:
@@ -195,14 +197,16 @@ class Engine:
                 self._guesses.add_to(work, self.scheduler)
                 self.n_steps += 1
                 begin = time.perf_counter()
-                if (rows := self._run(work)) is not None:
+                if (rows := self._run(work, meanwhile)) is not None:
                     if tier is not None:
                         tier.saw(sum(item.n_rows for item in work), time.perf_counter() - begin)
                     self.scheduler.ran(work)
                     touched += self._settle(work, rows)
                     self._guesses.ran()
-            elif tier is not None and tier.is_loading:
-                tier.wait(_LOADING)
+            else:
+                meanwhile()
+                if tier is not None and tier.is_loading:
+                    tier.wait(_LOADING)
             if tier is not None:
                 tier.work()
             self.reader.turn()
@@ -282,10 +286,10 @@ class Engine:
             except LostState:
                 self.scheduler.lose_all()
 
-    def _run(self, work: list[Work]) -> Rows | None:
+    def _run(self, work: list[Work], meanwhile: Callable[[], None]) -> Rows | None:
         """The rows that are needed; None if the run was cancelled, or begins again because state was lost."""
         try:
-            return self._runner.run(work, self.scheduler.batch(work))
+            return self._runner.run(work, self.scheduler.batch(work), meanwhile)
         except LostState:
             self.scheduler.lose_all()
             return None
@@ -302,33 +306,42 @@ class Engine:
         return late
 
     def _settle(self, work: list[Work], computed: Rows) -> list[Request]:
-        """Chooses tokens, turns them into text and finishes requests; returns those that changed."""
+        """Chooses tokens and finishes requests; returns those that changed."""
         touched = []
-        ends = [0, *itertools.accumulate(item.n_outputs for item in work)]
-        rated = {end - 1 - len(item.drafts): item for item, end in zip(work, ends[1:], strict=True) if item.is_complete}
-        computed.choose({row: item.request.sampler for row, item in rated.items()})
-        for item, begin, end in zip(work, ends[:-1], ends[1:], strict=True):
-            request = item.request
-            complete, is_held = item.is_complete, False
+        computed.choose(samplers_of(work))
+        end = 0
+        for item in work:
+            request, begin, end = item.request, end, end + item.n_outputs
+            is_held = False
             with self._failing(request):
-                first = request.n_computed
-                request.n_computed += item.n_tokens
-                request.n_hooked = max(request.n_hooked, request.n_computed)
-                if request.error is not None:
-                    raise request.error
-                if request.n_unscored:
-                    score(request, first, computed.whole(begin, end))
-                if complete:
-                    rows = computed.take(end - 1 - len(item.drafts), end)
-                    if is_held := self._held.must_wait(request):
-                        self._held.hold(request, rows, item.drafts)
-                    else:
-                        self._accept(request, rows, item.drafts)
-            self._go_on(request, not is_held)
+                is_held = self._settle_one(item, computed, begin, end)
+            if request.finish_reason is None:
+                self._go_on(request, not is_held)
             is_progress = request.reports_progress and not request.output
-            if (complete and not is_held) or is_progress or request.finish_reason is not None:
+            if (item.is_complete and not is_held) or is_progress or request.finish_reason is not None:
                 touched.append(request)
         return touched
+
+    def _settle_one(self, item: Work, computed: Rows, begin: int, end: int) -> bool:
+        """Settles the rows of a request; whether they are held for a later step."""
+        request = item.request
+        first = request.n_computed
+        request.n_computed += item.n_tokens
+        if request.hooks:
+            request.n_hooked = max(request.n_hooked, request.n_computed)
+        if request.error is not None:
+            raise request.error
+        if end - begin > 1 or not item.is_complete:
+            if request.n_unscored:
+                score(request, first, computed.whole(begin, end))
+            if not item.is_complete:
+                return False
+        rows = [computed.row(i) for i in range(end - 1 - len(item.drafts), end)]
+        if request.sampler.constraint is not None and self._held.must_wait(request):
+            self._held.hold(request, rows, item.drafts)
+            return True
+        self._accept(request, rows, item.drafts)
+        return False
 
     def _settle_held(self) -> list[Request]:
         """Chooses tokens for rows that the steps before held."""
@@ -336,7 +349,8 @@ class Engine:
         for request, rows, drafts in self._held.take():
             with self._failing(request):
                 self._accept(request, rows, drafts)
-            self._go_on(request)
+            if request.finish_reason is None:
+                self._go_on(request)
             touched.append(request)
         return touched
 
@@ -345,30 +359,33 @@ class Engine:
         return Failing(self.fail, self._held, request)
 
     def _go_on(self, request: Request, is_decided: bool = True) -> None:
-        if request.finish_reason is None:
-            self.scheduler.advance(request, is_decided)
+        self.scheduler.advance(request, is_decided)
+        if request.params.context_shift:
             self._shift_if_full(request)
 
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Chooses tokens, and ends the request if one of them does."""
-        n_before = len(request.context)
-        is_replaying = request.is_replaying
-        choice = choose(request, rows, drafts)
-        # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
-        request.n_computed += max(0, len(request.context) - n_before - 1)
-        if not is_replaying:
-            self._guesses.saw(request, len(drafts), choice.n_accepted)
-        if choice.end is not None:
-            self._finish(request, choice.end.reason, flush=choice.end.flush)
+        if not drafts:
+            end = take(request, rows[0])
+        else:
+            n_before, is_replaying = len(request.context), request.is_replaying
+            n_accepted, end = choose(request, rows, drafts)
+            # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
+            request.n_computed += max(0, len(request.context) - n_before - 1)
+            if not is_replaying:
+                self._guesses.saw(request, len(drafts), n_accepted)
+        if end is not None:
+            self._finish(request, end.reason, flush=end.flush)
 
     def _shift_if_full(self, request: Request) -> None:
-        """With `context_shift`, drops the older half of a full context and queues the rest to be computed again."""
-        if request.params.context_shift and len(request.context) >= self.ctx:
+        """Drops the older half of a full context and queues the rest to be computed again."""
+        if len(request.context) >= self.ctx:
             n_keep = request.params.n_keep
             self.scheduler.restart(request)
             request.shift(len(request.prompt) if n_keep < 0 else n_keep)
 
     def _finish(self, request: Request, reason: FinishReason, *, flush: bool = True) -> None:
+        request.write()
         if flush:
             text, stopped = request.stop.push(request.detokenizer.finish())
             request.show(text if stopped else text + request.stop.finish())

@@ -26,10 +26,9 @@ class HeldRows:
         """Gives grammars the time of one step."""
         self._seconds = 0.0
 
-    def spend(self, request: Request, seconds: float) -> None:
-        """Counts the time of a request's choice."""
-        if request.sampler.constraint is not None:
-            self._seconds += seconds
+    def spend(self, seconds: float) -> None:
+        """Counts the time that a grammar took."""
+        self._seconds += seconds
 
     def must_wait(self, request: Request) -> bool:
         """Whether the choice for a request would delay the others, or is not wanted any more."""
@@ -55,18 +54,23 @@ class HeldRows:
 
 
 class Failing:
-    """Fails a request if the block raises, and counts its time. A class, because each row of each step enters one."""
+    """Fails a request if the block raises, and counts the time of grammars.
+
+    A class, because each row of each step enters one.
+    """
 
     __slots__ = ("_begin", "_fail", "_held", "_request")
 
     def __init__(self, fail: Callable[[Request, Exception], None], held: HeldRows, request: Request) -> None:
         self._fail, self._held, self._request = fail, held, request
-        self._begin = time.monotonic()
+        self._begin = 0.0 if request.sampler.constraint is None else time.monotonic()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None and not self._begin:
+            return False
         try:
             if isinstance(error, Exception):
                 self._fail(self._request, error)
@@ -74,5 +78,6 @@ class Failing:
                 # This request's state is unknown. Those before it are settled, those after it unchanged.
                 self._fail(self._request, RequestError(f"the choice of a token was interrupted by {error!r}"))
         finally:
-            self._held.spend(self._request, time.monotonic() - self._begin)
+            if self._begin:
+                self._held.spend(time.monotonic() - self._begin)
         return isinstance(error, Exception)

@@ -62,7 +62,8 @@ class Request:
     output: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of the output, if params asks for them
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt from its second token on
-    text: str = ""
+    text: str = ""  # of the tokens that are written (`write`)
+    unwritten: list[int] = field(default_factory=list)  # tokens whose text is not made yet: nothing waits for it
     finish_reason: FinishReason | None = None
     is_unwanted: bool = False  # cancelled by its caller: a run that has only such requests may stop
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
@@ -140,6 +141,17 @@ class Request:
         del self.digests[n_keep // PAGE_SIZE :]
         self.n_shifts += 1
 
+    def write(self) -> bool:
+        """Turns tokens into text; whether a stop string was found. With stop strings it is due after each token."""
+        for token in self.unwritten:
+            text, stopped = self.stop.push(self.detokenizer.push(token))
+            self.show(text)
+            if stopped:
+                self.unwritten.clear()
+                return True
+        self.unwritten.clear()
+        return False
+
     def show(self, text: str) -> None:
         """Adds text to the answer."""
         self.text += text
@@ -147,6 +159,7 @@ class Request:
 
     def take_unread(self) -> str:
         """Text since the last call."""
+        self.write()
         text, self.unread = self.unread, ""
         return text
 

@@ -5,7 +5,7 @@ It gives Rows: whole rows of logits, or their heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -19,7 +19,7 @@ from woolly.engine.hooks import call_hook
 from woolly.engine.request import Request
 from woolly.engine.scheduler import Scheduler
 from woolly.errors import CallbackError
-from woolly.runtime import Batch, CancelledRun, Program, Ranking, Ranks, State, pages_for
+from woolly.runtime import Batch, CancelledRun, Program, Ranking, State, as_ranks, pages_for
 from woolly.sampling.head import Head, Row
 from woolly.sampling.sampler import Sampler
 from woolly.sampling.usual import choose_together
@@ -28,8 +28,6 @@ __all__ = ["RankedRows", "Rows", "Runner", "WholeRows", "read_values"]
 
 Float32 = npt.NDArray[np.float32]
 
-_TOGETHER = 4  # samplers that choose sooner together than one after another
-
 
 class Rows(Protocol):
     """The rows of output of one step. They are overwritten by the next."""
@@ -37,11 +35,11 @@ class Rows(Protocol):
     def whole(self, first: int, last: int) -> Float32:
         """Logits of some rows, [last - first, n_vocab]."""
 
-    def take(self, first: int, last: int) -> list[Row]:
-        """Some rows, as samplers take them."""
+    def row(self, i: int) -> Row:
+        """One of them, as samplers take it."""
 
-    def choose(self, samplers: Mapping[int, Sampler]) -> None:
-        """Lets samplers choose together, each from the row of its number, which it must take next."""
+    def choose(self, samplers: Sequence[Sampler | None]) -> None:
+        """Lets samplers choose together, each from the row of its place, which it must take next."""
 
 
 class WholeRows:
@@ -54,11 +52,12 @@ class WholeRows:
         """A view."""
         return self._logits[first:last]
 
-    def take(self, first: int, last: int) -> list[Row]:
-        """Views."""
-        return list(self._logits[first:last])
+    def row(self, i: int) -> Row:
+        """A view."""
+        row: Float32 = self._logits[i]
+        return row
 
-    def choose(self, samplers: Mapping[int, Sampler]) -> None:
+    def choose(self, samplers: Sequence[Sampler | None]) -> None:
         """Nothing: each sampler takes its time over a whole row."""
 
 
@@ -76,24 +75,23 @@ class RankedRows:
         """A copy of what the program has."""
         return self._ranking.rows(first, last)
 
-    def take(self, first: int, last: int) -> list[Row]:
-        """Heads."""
-        return [self._head(i) for i in range(first, last)]
-
-    def _head(self, i: int) -> Head:
+    def row(self, i: int) -> Row:
+        """A token if it is chosen, else a head."""
+        if (token := self._tokens[i]) is not None:
+            return token
         ids, logits = self._ranking.ids[i], self._ranking.logits[i]
-        whole = partial(self._row, i)
-        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], whole, self._tokens[i])
+        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
 
-    def choose(self, samplers: Mapping[int, Sampler]) -> None:
+    def choose(self, samplers: Sequence[Sampler | None]) -> None:
         """Chooses for several rows in the time of a few."""
-        if len(samplers) < _TOGETHER:
-            return
-        ids, logits, is_sound = self._ranking.ids, self._ranking.logits, self._is_sound
-        chains = [samplers[i].chooses_alike(ids[i]) if i in samplers and is_sound[i] else None for i in range(len(ids))]
-        self._tokens = choose_together(chains, ids, logits, ids.shape[1] == self._n_vocab)
+        ids, is_sound = self._ranking.ids, self._is_sound
+        chains = [
+            None if sampler is None or not is_sound[i] else sampler.chooses_alike(ids[i])
+            for i, sampler in enumerate(samplers)
+        ]
+        self._tokens = choose_together(chains, ids, self._ranking.logits, ids.shape[1] == self._n_vocab)
 
-    def _row(self, i: int) -> Float32:
+    def _whole(self, i: int) -> Float32:
         row: Float32 = self._ranking.rows(i, i + 1)[0]
         return row
 
@@ -109,13 +107,16 @@ class Runner:
         self.state = state
         self._check_file = check_file
         self._draft = draft
-        self._ranks = program if isinstance(program, Ranks) else None
+        self._ranks = as_ranks(program)
         self._n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
         self._computing: tuple[Request, ...] = ()  # in the run under way
         self._is_aborted = False
 
-    def run(self, work: Sequence[Work], batch: Batch) -> Rows | None:
-        """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good."""
+    def run(self, work: Sequence[Work], batch: Batch, meanwhile: Callable[[], None]) -> Rows | None:
+        """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good.
+
+        `meanwhile` is called while a device computes, if there is one, else before; possibly several times.
+        """
         draft = self._draft
         halts = sorted({step for item in work for step in item.request.hooks} | ({draft.step} if draft else set()))
         self._computing = tuple(item.request for item in work)
@@ -123,26 +124,29 @@ class Runner:
             while not (self._is_aborted or all(request.is_unwanted for request in self._computing)):
                 try:
                     first = 0
+                    if halts:
+                        meanwhile()
                     while halts:
                         value = self.compute(batch, first, halts[0] + 1)
                         first = halts[0] + 1
                         if draft is not None and halts[0] == draft.step:
                             draft.keep(work, batch, value)
                         _call_hooks(work, batch, halts.pop(0), value)
-                    return self._rows(work, batch, first)
+                    return self._rows(work, batch, first, meanwhile)
                 except CancelledRun:
                     pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
             return None
         finally:
             self._computing = ()
 
-    def _rows(self, work: Sequence[Work], batch: Batch, first: int) -> Rows:
+    def _rows(self, work: Sequence[Work], batch: Batch, first: int, meanwhile: Callable[[], None]) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
         n_head = max((item.request.sampler.n_head for item in work if item.is_complete), default=0)
         if n_head == 0 or self._ranks is None:
+            meanwhile()
             return WholeRows(self.compute(batch, first))
         self._check()
-        ranking = self._ranks.rank(batch, self.state, n_head, first)
+        ranking = self._ranks.rank(batch, self.state, n_head, first, meanwhile)
         self._check()
         return RankedRows(ranking, self._n_vocab)
 

@@ -80,9 +80,10 @@ class Scheduler:
         filling: list[Request] = []
         left = self.chunk
         for request in tuple(self.running):
-            if not request.pages or not request.n_missing:
-                continue  # preempted in this loop by an earlier request, or held by the engine
-            if request.n_missing > 1:
+            n_missing = request.n_missing
+            if not n_missing or not request.pages:
+                continue  # held by the engine, or preempted in this loop by an earlier request
+            if n_missing > 1:
                 filling.append(request)
             elif 1 + request.n_replay <= left and self._grow(request):
                 work.append(Work(request, 1))
@@ -112,6 +113,10 @@ class Scheduler:
 
         `is_decided` says whether the drafts of the step are accepted or rejected.
         """
+        if self.snapshots is None and not self.sight.is_bounded:
+            if request.n_computed // PAGE_SIZE > request.n_published:  # as most steps of most models do not
+                self.publish(request)
+            return
         self._settle(request, is_decided)
         first = request.n_computed if self.snapshots is None else self.snapshots.n_state(request)
         self.sight.trim(request, first, is_decided)
@@ -284,7 +289,7 @@ class Scheduler:
 
     def _grow(self, request: Request) -> bool:
         """Takes a page for the next token if the last page is full; False if the request itself was preempted."""
-        if pages_for(request.n_computed + 1) > len(request.pages):
+        if request.n_computed >= PAGE_SIZE * len(request.pages):
             while self.pages.n_free == 0:
                 last = self.running[-1]
                 self._preempt(last)

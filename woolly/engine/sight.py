@@ -23,7 +23,7 @@ class Sight:
     def __init__(self, pools: Sequence[WindowPool | None]) -> None:
         """One pool for each of `Plan.windows`; None if all pages have room there."""
         self.pools = pools
-        self._is_bounded = any(pool is not None for pool in pools)  # if not, every row sees all pages
+        self.is_bounded = any(pool is not None for pool in pools)  # if not, every row sees all pages
         self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page, and the one after the last
 
     def start(self, request: Request) -> None:
@@ -32,7 +32,7 @@ class Sight:
 
     def prepare(self, work: Sequence[Work]) -> None:
         """Holds what the rows of a step see and write; all of them give back first what they do not see."""
-        if not self._is_bounded:
+        if not self.is_bounded:
             return
         for item in work:
             self._leave(item.request, item.request.pages, item.first, item.request.marks)
@@ -45,7 +45,7 @@ class Sight:
         A request that waits for its next step thus holds its window, however many rows its last step had. Pages after
         its computed tokens go as well, unless it is not decided whether the drafts in them are accepted.
         """
-        if not self._is_bounded:
+        if not self.is_bounded:
             return
         self._leave(request, request.pages, first, request.marks)
         if is_decided:
@@ -68,7 +68,7 @@ class Sight:
 
     def tables(self, pages: Int32) -> Int32 | None:
         """The page table of each window for that of all tokens; None if they are the same."""
-        if not self._is_bounded:
+        if not self.is_bounded:
             return None
         return np.stack([pages if pool is None else pool.batch_table(pages) for pool in self.pools])
 

@@ -7,7 +7,7 @@ from woolly.runtime.cuda.gpus import Gpu, count_gpus, find_gpu
 from woolly.runtime.devices import backend_for, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
-from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks
+from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks, as_ranks
 from woolly.runtime.shares import Share
 from woolly.runtime.split import Placement, SplitState
 from woolly.runtime.stages import Stages, read_token
@@ -37,6 +37,7 @@ __all__ = [
     "Stages",
     "State",
     "WeightStats",
+    "as_ranks",
     "backend_for",
     "choose",
     "count_gpus",

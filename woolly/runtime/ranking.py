@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from woolly.runtime.batch import Batch
 from woolly.runtime.state import State
 
-__all__ = ["MOST_RANKED", "Ranking", "Ranks"]
+__all__ = ["MOST_RANKED", "Ranking", "Ranks", "as_ranks"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -36,8 +36,17 @@ class Ranking:
 class Ranks(Protocol):
     """A program that can rank logits where it computes them, so that most of them need not come to the host."""
 
-    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def rank(
+        self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Ranking:
         """Runs steps from `first` on, as `Program.run`; gives at least the n largest logits of each row of output.
 
-        n is at most MOST_RANKED. A vocabulary that is smaller is ranked as a whole.
+        n is at most MOST_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
+        the device has all that it needs, so that the host works while the device does.
         """
+
+
+def as_ranks(program: object) -> Ranks | None:
+    """The program itself, if it can rank logits."""
+    # Not isinstance: of a protocol that takes as long as choosing a token.
+    return cast(Ranks, program) if hasattr(program, "rank") else None

@@ -42,7 +42,7 @@ class LogitBias:
 
     def acts(self, n_output: int) -> bool:
         """Whether `apply` changes a row after n_output tokens of the answer."""
-        return len(self._ids) > 0 or n_output < self._min_tokens
+        return bool(self._tokens) or n_output < self._min_tokens
 
     @property
     def n_lowered(self) -> int | None:

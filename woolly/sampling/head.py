@@ -26,16 +26,18 @@ class Head:
     total: float  # the sum of exp(logit - largest logit) over the whole row
     is_sound: bool  # if not, the row holds NaN or plus infinity, and nothing else of this is true
     whole: Callable[[], Float32]  # the row itself
-    token: int | None = None  # what its sampler chose already, with those of other rows (`usual.choose_together`)
 
 
-Row = Float32 | Head
+# What a sampler chooses from. A token if it has chosen already, with those of other rows (`usual.choose_together`).
+Row = Float32 | Head | int
 
 
 def kept(row: Row) -> Row:
     """A copy, for later: the memory of a row is that of the next step's rows, too."""
+    if isinstance(row, int):
+        return row
     if not isinstance(row, Head):
         copy: Float32 = row.copy()
         return copy
     whole = row.whole().copy()
-    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole, row.token)
+    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)

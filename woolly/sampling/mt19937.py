@@ -20,7 +20,8 @@ class MersenneTwister:
 
     def uniform64(self) -> float:
         """A double below 1, of two draws, the low half first."""
-        return min(self._random.getrandbits(64) / 2**64, 1.0 - 2.0**-53)
+        u = self._random.getrandbits(64) * 2.0**-64
+        return u if u < 1.0 else 1.0 - 2.0**-53
 
     def uniform32(self) -> float:
         """A float32 below 1, of one draw."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +33,7 @@ __all__ = ["Choice", "Sampler"]
 Float32 = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A chosen token, and its log-probability if the request asks for it."""
 
     token: int
@@ -66,19 +64,20 @@ class Sampler:
         self.constraint = constraint
         self._chain = Chain(params, Context(self._history, tokenizer, self.seed))
         self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
+        self._alone = self._chain.alone if self.n_head and params.logprobs is None else None
 
     def next(self, row: Row) -> Choice:
         """Chooses a token after a row of logits, which is left as it is, and goes on from there.
 
         After a head it chooses what it would choose after the whole row, which it asks for if need be.
         """
+        if isinstance(row, int):
+            self._history.append(row)
+            return Choice(row)
         params = self._params
         head = row if isinstance(row, Head) and row.is_sound and self.n_head else None
-        if head is not None and head.token is not None:
-            token = head.token
-        else:
-            chosen = None if head is None else self._from_head(head)
-            token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
+        chosen = None if head is None else self._from_head(head)
+        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
         logprob = None
         if params.logprobs is not None:
             if params.post_sampling_probs:
@@ -94,11 +93,14 @@ class Sampler:
 
     def chooses_alike(self, ids: npt.NDArray[np.int32]) -> UsualChain | Greedy | None:
         """What alone chooses the next token from a head of these tokens; None if there is more to do."""
-        if self.n_head == 0 or self.constraint is not None:
+        chain = self._alone
+        if chain is None or self.constraint is not None:
             return None
-        if not self._bias.spares(ids, len(self._history) - self._n_prompt):
-            return None
-        return self._chain.alone
+        if self._bias.acts(n_output := len(self._history) - self._n_prompt):
+            # Biases of a sampler that reads heads only lower: those of later tokens change nothing.
+            n = 1 if isinstance(chain, Greedy) else chain.k
+            return chain if self._bias.spares(ids[:n], n_output) else None
+        return chain
 
     def _head_size(self) -> int:
         params, n = self._params, self._chain.n_head

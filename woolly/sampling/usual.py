@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import neg
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ __all__ = ["UsualChain", "choose_together"]
 
 Float32 = npt.NDArray[np.float32]
 
+_FEW = 12  # rows that are sooner done one after another
+
 
 class UsualChain:
     """Takes the token that its steps would take one after another, in a third of their time.
@@ -30,10 +34,11 @@ class UsualChain:
 
     def __init__(self, top_k: TopK, top_p: TopP | None, min_p: MinP | None, heat: Temperature, chooser: Draw) -> None:
         self.k = top_k.k
-        self.p = None if top_p is None else top_p.p
-        self.log_p = None if min_p is None else min_p.log_p
+        self.p = math.inf if top_p is None else float(top_p.p)
+        self.log_p = -math.inf if min_p is None else float(min_p.log_p)
         self.min_keep = max(0 if step is None else step.min_keep for step in (top_p, min_p))
         self.temperature = heat.temperature
+        self.settings = self.k, self.min_keep, self.p, self.log_p, float(self.temperature)
         self.random = chooser.random
 
     @classmethod
@@ -52,22 +57,25 @@ class UsualChain:
     def choose(self, candidates: Candidates) -> int:
         """One u per token, as `Draw`."""
         candidates.keep_largest(self.k)
-        logits = candidates.logits
-        if self.p is not None:
+        return candidates.id(self.place(candidates.logits))
+
+    def place(self, logits: Float32) -> int:
+        """The place that is drawn from the k largest logits, or more, in their order; the first is finite."""
+        logits = logits[: self.k]
+        top = logits[0]
+        if self.p <= 1.0:
             weights = np.empty_like(logits)
-            weights /= np.float32(weigh(logits, float(logits[0]), weights))
-            n = int(weights.cumsum().searchsorted(self.p)) + 1
+            weights /= np.float32(weigh(logits, float(top), weights))
+            n = bisect_left(weights.cumsum().tolist(), self.p) + 1
             logits = logits[: n if n > self.min_keep else self.min_keep]
-        if self.log_p is not None:
-            n = int(np.count_nonzero(logits >= logits[0] + self.log_p))
+        if self.log_p > -math.inf:
+            n = bisect_right(logits.tolist(), -float(top + np.float32(self.log_p)), key=neg)
             logits = logits[: n if n > self.min_keep else self.min_keep]
         u = self.random.uniform64()
         logits = logits / self.temperature
-        top = float(logits[0])
-        if not math.isfinite(top):
-            return candidates.id(0)  # a temperature so small that only the largest remains
-        place = draw(logits, top, u)
-        return candidates.id(place if logits[place] > -math.inf else 0)
+        if not math.isfinite(logits[0]):
+            return 0  # a temperature so small that only the largest remains
+        return draw(logits, float(logits[0]), u)
 
 
 def choose_together(
@@ -77,22 +85,26 @@ def choose_together(
 
     `is_whole` says whether the ranking has the whole vocabulary. Rows must be sound.
     """
-    places: list[int | None] = [None] * len(chains)
+    tokens: list[int | None] = [None] * len(chains)
     usual: list[tuple[int, UsualChain]] = []
-    for row, (chain, top) in enumerate(zip(chains, logits[:, 0].tolist(), strict=True)):
+    for row, (chain, top, token) in enumerate(zip(chains, logits[:, 0].tolist(), ids[:, 0].tolist(), strict=True)):
         if chain is None or top == -math.inf:
             continue
         if isinstance(chain, Greedy):
-            places[row] = 0
+            tokens[row] = token
         elif chain.k <= logits.shape[1] or is_whole:
             usual.append((row, chain))
-    if usual:
-        rows = [row for row, _ in usual]
-        with np.errstate(all="ignore"):
-            drawn = _draw([chain for _, chain in usual], logits if len(rows) == len(chains) else logits[rows])
-        for row, place in zip(rows, drawn, strict=True):
-            places[row] = place
-    return [None if place is None else int(ids[row, place]) for row, place in enumerate(places)]
+    if not usual:
+        return tokens
+    with np.errstate(all="ignore"):
+        if len(usual) < _FEW:
+            places = [chain.place(logits[row]) for row, chain in usual]
+        else:
+            used = logits if len(usual) == len(chains) else logits[[row for row, _ in usual]]
+            places = _draw([chain for _, chain in usual], used)
+    for (row, _), place in zip(usual, places, strict=True):
+        tokens[row] = ids.item(row, place)
+    return tokens
 
 
 def _draw(chains: Sequence[UsualChain], logits: Float32) -> list[int]:
@@ -101,25 +113,22 @@ def _draw(chains: Sequence[UsualChain], logits: Float32) -> list[int]:
     Sums run along each row from first to last, so that the rows beside it change nothing.
     """
     rows = np.arange(len(chains))
-    n = np.array([min(chain.k, logits.shape[1]) for chain in chains])  # how many are left of each row
-    least = np.array([chain.min_keep for chain in chains])
-    shares = np.array([np.inf if chain.p is None else chain.p for chain in chains], np.float32)[:, None]
-    lows = np.array([-np.inf if chain.log_p is None else chain.log_p for chain in chains], np.float32)
-    heats = np.array([chain.temperature for chain in chains], np.float32)[:, None]
+    settings = np.array([chain.settings for chain in chains]).T
+    ks, least = settings[:2].astype(np.intp)
+    shares, lows, heats = settings[2:, :, None].astype(np.float32)
+    n = np.minimum(ks, logits.shape[1])  # how many are left of each row
     logits = logits[:, : n.max()]
-    columns = np.arange(logits.shape[1])
     weights = _powers(logits)
     weights /= weights.cumsum(axis=1)[rows, n - 1][:, None]
     n = np.minimum(n, np.maximum((weights.cumsum(axis=1) < shares).sum(axis=1) + 1, least))
-    likely = (logits >= (logits[:, 0] + lows)[:, None]) & (columns < n[:, None])
-    n = np.minimum(n, np.maximum(likely.sum(axis=1), least))
-    heated = logits / heats
-    sums = _powers(heated).astype(np.float64).cumsum(axis=1)
+    n = np.minimum(n, np.maximum((logits >= logits[:, :1] + lows).sum(axis=1), least))
+    heated = logits[:, : n.max()] / heats
+    sums = _powers(heated).cumsum(axis=1, dtype=np.float64)
     targets = np.array([chain.random.uniform64() for chain in chains]) * sums[rows, n - 1]
     places = (sums < targets[:, None]).sum(axis=1)
-    # A temperature so small that only the largest remains; u was 0 and the first is ruled out.
-    is_drawn = np.isfinite(heated[:, 0]) & (heated[rows, np.minimum(places, n - 1)] > -np.inf)
-    return [int(place) for place in np.where(is_drawn, places, 0)]
+    # A temperature may be so small that only the largest remains.
+    drawn: list[int] = np.where(np.isfinite(heated[:, 0]), places, 0).tolist()
+    return drawn
 
 
 def _powers(logits: Float32) -> Float32:

@@ -22,13 +22,19 @@ def add_expected(work: Sequence[Work], scheduler: Scheduler, ctx: int) -> None:
     left = None
     for item in work:
         request = item.request
-        if not request.is_replaying or item.n_tokens > 1 or not item.is_complete or request.hooks:
+        if (
+            not request.expected
+            or not request.is_replaying
+            or item.n_tokens > 1
+            or not item.is_complete
+            or request.hooks
+        ):
             continue
         left = scheduler.rows_for_drafts(work) if left is None else left
         # The last one is chosen from the row of the one before it.
         tokens = request.expected[len(request.output) :][: min(left, ctx - len(request.context) - 1)]
         if tokens and scheduler.room_for(request, len(tokens)):
-            item.drafts = tokens
+            item.add(tokens)
             left -= len(tokens)
 
 

@@ -49,7 +49,7 @@ class Guesses:
         guesses = self.draft.propose([(item.request, n) for item, n in wanted])
         for (item, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
-                item.drafts = tokens
+                item.add(tokens)
 
     def ran(self) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen."""

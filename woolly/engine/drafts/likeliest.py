@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from woolly.runtime import Batch, DraftProgram, Program, Ranks, State
+from woolly.runtime import Batch, DraftProgram, Program, State, as_ranks
 
 __all__ = ["likeliest"]
 
 
 def likeliest(program: Program | DraftProgram, batch: Batch, state: State, first: int = 0) -> list[int]:
     """Runs steps from `first` on; a program that ranks logits keeps them to itself."""
-    tokens = (
-        program.rank(batch, state, 1, first).ids[:, 0]
-        if isinstance(program, Ranks)
-        else np.argmax(program.run(batch, state, first), axis=1)
-    )
-    return [int(token) for token in tokens]
+    if (ranks := as_ranks(program)) is not None:
+        ranked: list[int] = ranks.rank(batch, state, 1, first).ids[:, 0].tolist()
+        return ranked
+    likely: list[int] = np.argmax(program.run(batch, state, first), axis=1).tolist()
+    return likely

@@ -215,12 +215,14 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError("sequence offsets do not cover the rows")
     if _outside(batch.output_rows, n_rows) is not None:
         raise ValueError("logits wanted of a row outside the batch")
-    if any(after <= before for before, after in pairwise(offsets)):
-        raise ValueError("a sequence without rows")
-    first, last = [positions[row] for row in offsets[:-1]], [positions[row - 1] for row in offsets[1:]]
-    for start, end in pairwise(offsets):
-        if positions[start:end] != list(range(positions[start], positions[start] + end - start)):
-            raise ValueError("positions of a sequence are not consecutive")
+    first = last = positions
+    if offsets != list(range(n_rows + 1)):  # not one row of each, as in most steps of a generation
+        if any(after <= before for before, after in pairwise(offsets)):
+            raise ValueError("a sequence without rows")
+        first, last = [positions[row] for row in offsets[:-1]], [positions[row - 1] for row in offsets[1:]]
+        for start, end in pairwise(offsets):
+            if positions[start:end] != list(range(positions[start], positions[start] + end - start)):
+                raise ValueError("positions of a sequence are not consecutive")
     if min(first) < 0 or max(last) >= MAX_CONTEXT:
         bad = next(end for start, end in zip(first, last, strict=True) if start < 0 or end >= MAX_CONTEXT)
         raise ValueError(f"position {bad} is outside the context of {MAX_CONTEXT}")

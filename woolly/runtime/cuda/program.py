@@ -42,6 +42,7 @@ __all__ = ["CudaBackend", "CudaDraft", "CudaProgram"]
 
 Float32 = npt.NDArray[np.float32]
 Result = TypeVar("Result")
+Meanwhile = Callable[[], None] | None
 
 assert ops  # importing it enters the emitters
 
@@ -93,7 +94,9 @@ class _Core:
         """The value of the last of some steps of the plan and its draft; `plan` is that of the state."""
         return self._run(batch, state, plan, first, last, lambda: self._download(batch, last))
 
-    def rank(self, batch: Batch, state: State, plan: Plan, first: int, last: int, n: int) -> Ranking:
+    def rank(
+        self, batch: Batch, state: State, plan: Plan, first: int, last: int, n: int, meanwhile: Meanwhile = None
+    ) -> Ranking:
         """The largest logits of each row, if the last of the steps gives logits."""
         logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
 
@@ -103,7 +106,7 @@ class _Core:
                 self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
             return self._rankers[last].queue(n, len(batch.output_rows)), self._n_runs
 
-        heads, run = self._run(batch, state, plan, first, last, queue)
+        heads, run = self._run(batch, state, plan, first, last, queue, meanwhile)
         rows = partial(self._rows, logits, run)
         return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows)
 
@@ -118,7 +121,14 @@ class _Core:
             return out
 
     def _run(
-        self, batch: Batch, state: State, plan: Plan, first: int, last: int, download: Callable[[], Result]
+        self,
+        batch: Batch,
+        state: State,
+        plan: Plan,
+        first: int,
+        last: int,
+        download: Callable[[], Result],
+        meanwhile: Meanwhile = None,
     ) -> Result:
         """What `download` gives, which queues the copy of what is wanted behind the steps."""
         if not isinstance(state, CudaState):
@@ -133,6 +143,8 @@ class _Core:
                 self._n_runs += 1
                 self._queue(batch, first, last)
                 out = download()
+                if meanwhile is not None:
+                    meanwhile()
             finally:
                 self.device.wait()
             self._hits += self._reads[last] - self._reads[first]
@@ -282,10 +294,10 @@ class CudaProgram:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self._core.run(batch, state, self.plan, first, last)
 
-    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Meanwhile = None) -> Ranking:
         """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""
         first, last = checked_range(first, None, len(self.running_plan.steps))
-        return self._core.rank(batch, state, self.plan, first, last, n)
+        return self._core.rank(batch, state, self.plan, first, last, n, meanwhile)
 
     def cancel(self) -> None:
         """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
@@ -321,11 +333,11 @@ class CudaDraft:
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.run(batch, state, self._plan, n_before + first, n_before + last)
 
-    def rank(self, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def rank(self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Meanwhile = None) -> Ranking:
         """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""
         first, last = checked_range(first, None, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
-        return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n)
+        return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n, meanwhile)
 
 
 class CudaBackend:

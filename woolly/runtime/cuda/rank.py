@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,7 @@ _ROWS = 128
 _SIZES = (1, 64, MOST_RANKED)
 
 
+@lru_cache
 def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
     """A row of the result: struct Head, then ids and logits."""
     return np.dtype(

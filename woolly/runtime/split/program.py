@@ -18,7 +18,7 @@ from woolly.plan import Plan, Step
 from woolly.plan.passes import cut_points, part
 from woolly.runtime.batch import Batch
 from woolly.runtime.program import About, CancelledRun, DraftProgram, Program, WeightStats, checked_range
-from woolly.runtime.ranking import Ranking, Ranks
+from woolly.runtime.ranking import Ranking, Ranks, as_ranks
 from woolly.runtime.split.state import SplitState
 from woolly.runtime.state import State
 
@@ -86,8 +86,8 @@ class SplitProgram:
         self.about = _about([program.about for program in self._parts], [program.plan for program in self._parts])
         head = self._parts[segments[-1].part]
         self.draft: DraftProgram | None = head.draft
-        if isinstance(head, Ranks):
-            self.rank = _ranking(weakref.WeakMethod(self._rank), head)
+        if (ranks := as_ranks(head)) is not None:
+            self.rank = _ranking(weakref.WeakMethod(self._rank), ranks)
 
     def load_weights(self) -> None:
         """Starts to load the weights of all parts in the background."""
@@ -128,17 +128,22 @@ class SplitProgram:
         self._check_cancelled()
         return out
 
-    def _rank(self, head: Ranks, batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def _rank(
+        self, head: Ranks, batch: Batch, state: State, n: int, first: int, meanwhile: Callable[[], None] | None
+    ) -> Ranking:
         """Runs steps from `first` on; the part that computes logits ranks them, too."""
         run, begin = self._runs[-1], self._ranges[-1][0]
         state = self._own(state)
         if first < begin:
+            if meanwhile is not None:
+                meanwhile()  # not later: the parts before may take long
+                meanwhile = None
             self.run(batch, state, first, begin)
         with self._lock:
             self._is_cancelled = self._is_cancelled and first < begin
             value, self._carried = self._carried, None
             batch, at = self._entered(run, batch, value, max(first, begin) - begin)
-            ranking = head.rank(batch, state.parts[run.part], n, at)
+            ranking = head.rank(batch, state.parts[run.part], n, at, meanwhile)
             self._check_cancelled()
             return ranking
 
@@ -188,10 +193,12 @@ class SplitProgram:
 def _ranking(rank: weakref.WeakMethod[Callable[..., Ranking]], head: Ranks) -> Callable[..., Ranking]:
     """`Ranks.rank` of a program whose head ranks. It does not keep the program, whose last reference frees a GPU."""
 
-    def ranked(batch: Batch, state: State, n: int, first: int = 0) -> Ranking:
+    def ranked(
+        batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Ranking:
         method = rank()
         assert method is not None, "the program is gone"
-        return method(head, batch, state, n, first)
+        return method(head, batch, state, n, first, meanwhile)
 
     return ranked
 
