@@ -49,7 +49,8 @@ class Work:
         self.drafts: Sequence[int] = ()
         self.n_again = request.n_replay
         self.first = request.n_computed - self.n_again  # the position of the first row
-        self.is_complete = n_tokens == request.n_missing  # whether the next token can be chosen after this step
+        # Whether the next token can be chosen after this step.
+        self.is_complete = n_tokens == len(request.context) - request.n_computed
         # Rows at the end whose logits are needed.
         self.n_outputs = n_tokens if request.n_unscored else 1 if self.is_complete else 0
         if drafts:

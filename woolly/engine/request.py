@@ -102,8 +102,9 @@ class Request:
     @property
     def n_unscored(self) -> int:
         """Prompt tokens whose log-probability is requested and not computed yet."""
-        wanted = self.params.prompt_logprobs is not None
-        return len(self.prompt) - 1 - len(self.prompt_logprobs) if wanted else 0
+        if self.params.prompt_logprobs is None:
+            return 0
+        return len(self.prompt) - 1 - len(self.prompt_logprobs)
 
     @property
     def n_reusable(self) -> int:

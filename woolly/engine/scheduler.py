@@ -80,7 +80,7 @@ class Scheduler:
         filling: list[Request] = []
         left = self.chunk
         for request in tuple(self.running):
-            n_missing = request.n_missing
+            n_missing = len(request.context) - request.n_computed
             if not n_missing or not request.pages:
                 continue  # held by the engine, or preempted in this loop by an earlier request
             if n_missing > 1:

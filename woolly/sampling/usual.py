@@ -113,7 +113,8 @@ def _draw(chains: Sequence[UsualChain], logits: Float32) -> list[int]:
     Sums run along each row from first to last, so that the rows beside it change nothing.
     """
     rows = np.arange(len(chains))
-    settings = np.array([chain.settings for chain in chains]).T
+    kinds = {chain.settings for chain in chains}  # mostly one, which is then that of all rows
+    settings = np.array(list(kinds) if len(kinds) == 1 else [chain.settings for chain in chains]).T
     ks, least = settings[:2].astype(np.intp)
     shares, lows, heats = settings[2:, :, None].astype(np.float32)
     n = np.minimum(ks, logits.shape[1])  # how many are left of each row

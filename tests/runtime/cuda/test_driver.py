@@ -150,6 +150,20 @@ def test_a_lost_card_says_what_the_driver_says_each_time(device, library):
             device.wait()
 
 
+def test_a_call_that_the_driver_refuses_does_not_end_the_device(device, library):
+    library.results["cuLaunchKernel"] = 701
+    with pytest.raises(DeviceError, match=r"refused a call: .* from cuLaunchKernel") as caught:
+        device.launch("scale_rows", (1,), 32, 0, ())
+    assert caught.value.code == "refused"
+    library.results.clear()
+    device.launch("scale_rows", (1,), 32, 0, ())
+    device.wait()
+    library.results["cuEventQuery"] = 12345  # what the work itself failed with
+    with pytest.raises(DeviceError) as caught:
+        device.wait()
+    assert caught.value.code == "lost"
+
+
 def test_a_capture_that_fails_is_ended(device, library):
     with pytest.raises(ZeroDivisionError):
         device.capture(lambda: 1 / 0)

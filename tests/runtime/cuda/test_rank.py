@@ -129,6 +129,14 @@ def test_a_program_ranks_what_it_computes(program):
     np.testing.assert_array_equal(program.rank(batch, state, 1, 3).ids[:, 0], whole.argmax(axis=1))
 
 
+def test_the_host_may_work_when_all_is_queued(program, monkeypatch):
+    batch, state, log = Batch.of([(range(7), 0, [0])]), program.new_state(1), []
+    device, wait = program._core.device, program._core.device.wait
+    monkeypatch.setattr(device, "wait", lambda: log.append("wait") or wait())
+    program.rank(batch, state, 40, meanwhile=lambda: log.append("meanwhile"))
+    assert log[-2:] == ["meanwhile", "wait"] and log.count("meanwhile") == 1
+
+
 def test_a_batch_without_output_has_no_rows_to_rank(program):
     batch = Batch.of([([1, 2], 0, [0])], np.zeros(0, np.int32))
     assert program.rank(batch, program.new_state(1), 40).ids.shape[0] == 0

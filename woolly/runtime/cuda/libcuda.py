@@ -18,6 +18,10 @@ _OLDEST = 12_000
 NOT_READY = 600
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = (100, 101)
+# Codes after which a context answers nothing else: it ended, memory or links broke, a kernel broke, or nobody knows.
+_LOST = frozenset((4, 201, 214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721, 999))
+# What it fails with is a fault of the work itself, whatever its number.
+_OF_WORK = "cuEventQuery"
 
 _HANDLE, _SIZE, _UINT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int
 _OUT, _TEXT, _PLACE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
@@ -130,10 +134,10 @@ class Driver:
             return RequestError("the GPU has too little free memory", code="device_memory")
         if code in _NO_DEVICE:
             return DeviceError("no NVIDIA GPU was found", code="no_driver", remedy="use backend='cpu'")
-        described = self._text("cuGetErrorString", code)
-        return DeviceError(
-            f"the GPU failed: {described} ({self._text('cuGetErrorName', code)} from {name})", code="lost"
-        )
+        described = f"{self._text('cuGetErrorString', code)} ({self._text('cuGetErrorName', code)} from {name})"
+        if code in _LOST or name == _OF_WORK:
+            return DeviceError(f"the GPU failed: {described}", code="lost")
+        return DeviceError(f"the NVIDIA driver refused a call: {described}", code="refused")
 
     def _text(self, function: str, code: int) -> str:
         text = ctypes.c_char_p()
