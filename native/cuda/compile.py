@@ -201,7 +201,7 @@ def main() -> int:
 
     jobs = [(target, file, kind) for target in targets for file in files for kind in parts(file)]
     # The longest first, so that no processor waits for one of them at the end.
-    jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_row"))
+    jobs.sort(key=lambda job: job[1].stem not in (*BY_KIND, "linear_few"))
     with ThreadPoolExecutor(options.jobs) as pool:
         done = list(pool.map(work, jobs))
     failed = [str(one) for one in done if isinstance(one, CompileError)]

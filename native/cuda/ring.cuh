@@ -65,3 +65,82 @@ struct Cursor {
         end = slice_start(slice + 1, n_tiles);
     }
 };
+
+// The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
+// third may be of another kind, U.
+template <class T, class U>
+struct Stream {
+    static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
+    static constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
+    const Matrix (&all)[3];
+    const int n_tiles, n_first, n_two, n_strips, warp, lane;
+    Ring ring;
+    Cursor ahead;
+    const u8* next;
+    int at, next_bytes, stage, phase;
+
+    __device__ __forceinline__ Stream(const Matrix (&all)[3], int n_tiles, int warp, int lane)
+        : all(all),
+          n_tiles(n_tiles),
+          n_first(all[0].n_strips),
+          n_two(n_first + all[1].n_strips),
+          n_strips(n_two + all[2].n_strips),
+          warp(warp),
+          lane(lane),
+          at(0),
+          stage(0),
+          phase(0) {}
+    __device__ __forceinline__ void start(u8* shared, u8* rings, int n_stages) {
+        ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
+        seek();
+    }
+    __device__ __forceinline__ static int bytes_of(int which) {
+        return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
+    }
+    // The strip in its own matrix, and which that is.
+    __device__ __forceinline__ int strip_of(int strip, int& which) const {
+        which = strip < n_first ? 0 : strip < n_two ? 1 : 2;
+        return strip - (which == 0 ? 0 : which == 1 ? n_first : n_two);
+    }
+    // The first tile of the next slice that has any.
+    __device__ __forceinline__ void seek() {
+        for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
+            ahead.seek(++at, warp, n_tiles);
+        int which;
+        const int strip = strip_of(ahead.strip, which);
+        const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
+        next_bytes = bytes_of(which);
+        next = ahead.strip < n_strips ? tiles + (u64(strip) * n_tiles + ahead.tile) * next_bytes : nullptr;
+    }
+    __device__ __forceinline__ void fetch(int to) {
+        ring.fetch(to, next, next_bytes, lane);
+        if (next == nullptr) return;
+        next += next_bytes;
+        if (++ahead.tile == ahead.end) at++, seek();
+    }
+    // The next tile, of kind V, times rows, of which columns(k32) are what two mma want; then another is asked for in
+    // its place.
+    template <class V, class Columns>
+    __device__ __forceinline__ void multiply(float (&acc)[4], Columns&& columns) {
+        const u8* tile = ring.memory + stage * STAGE_BYTES;
+        ring.wait(stage, phase);
+        const typename Tile<V>::Scales scales = Tile<V>::scales(tile, lane);
+        Words4 two = {};
+#pragma unroll
+        for (int k16 = 0; k16 < 16; k16++) {
+            u32 a[4];
+            Tile<V>::open(tile, scales, lane, k16, a);
+            if ((k16 & 1) == 0) two = columns(k16 >> 1);
+            mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
+        }
+        __syncwarp();
+        fetch(stage);
+        if (++stage == ring.n_stages) stage = 0, phase ^= 1;
+    }
+};
+
+// Where halves of a row are as lanes want them, columns k and k + 1 (k a multiple of 4); 16 bytes further k + 2 and k
+// + 3. 16 bytes of lane t are what two mma of 16 columns want.
+__device__ __forceinline__ int half_at(int k, int row, int n_rows) {
+    return ((k >> 5) * n_rows + row) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+}

@@ -76,7 +76,7 @@ def test_a_gpu_with_little_shared_memory_gives_the_same_bits(name, tmp_path):
             state = program.new_state(N_PAGES, N_PAGES)
             values[kilobytes] = program.run(Batch.of([(np.arange(3), 0, [0])], range(3)), state).copy()
             alone = program.run(Batch.of([(np.arange(1), 0, [0])], [0]), state).copy()
-        few = [one for one in program.emitter.launches[-1] if one.kernel.startswith("linear_row")]
+        few = [one for one in program.emitter.launches[-1] if one.kernel.startswith("linear_few")]
         assert bool(few) == (kilobytes == 227)
         np.testing.assert_array_equal(alone[0], values[kilobytes][0])
         device.close()
@@ -121,10 +121,10 @@ def test_every_number_of_rows_has_one_kernel_for_each_matrix(name, generation, t
     device.kernels_for, device.n_processors = generation, 132
     with case.open(tmp_path) as file:
         program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
-    products = ("linear_one", "linear_row", "linear_wide", "linear_many")
+    products = ("linear_one", "linear_few", "linear_wide", "linear_many")
     launches = [one for one in program.emitter.launches[-1] if one.kernel.startswith(products)]
     # The kernel of one row is there once for each kind of tiles.
-    n_kinds = len({one.kernel for one in launches if one.kernel.startswith("linear_row")})
+    n_kinds = len({one.kernel for one in launches if one.kernel.startswith("linear_few")})
     for n_rows in [*range(1, 300), 512, 528, 529, 1056, 2048]:
         found = [one.kernel for one in launches if one.dimensions(n_rows, n_rows) is not None]
         assert len(found) == n_kinds > 0, (n_rows, found)

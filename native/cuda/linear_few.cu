@@ -1,0 +1,210 @@
+// Products of 2 to 8 rows, as linear_one.cu computes those of one: the rows are the operand B, whose 8 columns cost as
+// much as one.
+//
+// Rows are normed and halved once: the first blocks take one row each and leave it in memory as lanes want it; a
+// counter tells the others. That is sooner than by a kernel before this one, which would have to begin and to end.
+#include "ring.cuh"
+
+namespace {
+
+// Strips times rows whose sums wait in shared memory, in each of two halves, and how far rows are apart there: so that
+// lanes that store sums do not meet in a bank.
+constexpr int HELD_SUMS = 32, SUMS_APART = 20;
+
+struct Few {
+    int n_columns, n_stages, n_early, n_group;  // n_early: stages that are fetched before the rows are there
+    const float *x, *norm;
+    float eps;
+    u8* halves;     // [n_tiles * 8][n_group][64 bytes]: 16 of each lane for two mma
+    float* backs;   // of each row
+    u32* arrivals;  // rows that are ready, and blocks that know it; zeros between kernels
+};
+
+// Norms and halves rows, one by one, and counts them.
+template <int HELD, bool IS_WHOLE>
+__device__ __forceinline__ void leave_rows(const Few& few, int n_rows, int n_tiles, float* reduced) {
+#ifdef WOOLLY_EMULATED
+    const int first = blockIdx.x == 0 ? 0 : n_rows, step = 1;  // its blocks run one after another
+#else
+    const int first = blockIdx.x, step = gridDim.x;
+#endif
+#pragma unroll 1
+    for (int row = first; row < n_rows; row += step) {
+        RowHalver<HELD, IS_WHOLE> halver(few.norm, few.n_columns, n_tiles * 256);
+        const float* x = few.x + u64(row) * few.n_columns;
+        const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
+            u8* place = few.halves + half_at(k, row, few.n_group);
+            *reinterpret_cast<u32*>(place) = low;
+            *reinterpret_cast<u32*>(place + 16) = high;
+        });
+        if (threadIdx.x == 0) few.backs[row] = back;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) atomicAdd(few.arrivals, 1u);
+    }
+}
+// Until all rows are ready. One thread asks.
+__device__ __forceinline__ void await_rows(const Few& few, int n_rows) {
+    if (threadIdx.x == 0) {
+        u32 n;
+        do {
+#ifdef WOOLLY_EMULATED
+            n = *few.arrivals;
+#else
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(few.arrivals) : "memory");
+#endif
+        } while (n < u32(n_rows));
+    }
+    __syncthreads();
+}
+
+// A kind of tiles as an argument.
+template <class T>
+struct Of {
+    typedef T Type;
+};
+
+// IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
+// divide the slices; halves stay in registers.
+template <class T, class U, bool IS_KEPT>
+__device__ __forceinline__ void linear_few(const Batch* batch, int kind, const Matrix (&all)[3], const Few& few,
+                                           const Finish& finish) {
+    DYNAMIC_SHARED(shared);
+    const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
+    const int g = lane >> 2, t = lane & 3, n_tiles = (few.n_columns + 255) / 256, n_group = few.n_group;
+
+    // Shared: reductions and barriers in 1 KB each, sums, halves if they are not kept, rings.
+    float* reduced = reinterpret_cast<float*>(shared);
+    float* sums = reinterpret_cast<float*>(shared + 2048);
+    u8* halves = reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * SUMS_APART);
+    Stream<T, U> stream(all, n_tiles, warp, lane);
+    stream.start(shared, halves + (IS_KEPT ? 0 : n_tiles * 512 * n_group), few.n_stages);
+#pragma unroll 1
+    for (int i = 0; i < few.n_early; i++) stream.fetch(i);
+    let_next_kernel_begin();
+    const int n_rows = min(batch->rows(kind), n_group);
+    wait_for_kernel_before();
+    leave_rows<IS_KEPT ? 2 : 7, IS_KEPT>(few, n_rows, n_tiles, reduced);
+    await_rows(few, n_rows);
+
+    const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
+    Words4 kept[8];
+    if constexpr (IS_KEPT) {
+        const u8* mine = few.halves + warp % n_tiles * 512 * n_group + from;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint4 v = __ldcg(reinterpret_cast<const uint4*>(mine + i * 64 * n_group));
+            kept[i] = {v.x, v.y, v.z, v.w};
+        }
+    } else {
+        for (int i = int(threadIdx.x) * 16; i < n_tiles * 512 * n_group; i += ROW_THREADS * 16)
+            copy16(halves + i, few.halves + i);
+        copies_commit();
+    }
+#pragma unroll 1
+    for (int i = few.n_early; i < few.n_stages; i++) stream.fetch(i);
+    if constexpr (!IS_KEPT) {
+        copies_wait<0>();
+        __syncthreads();
+    }
+
+    const bool is_glu = finish.epilogue == GLU;
+    const int n_each = is_glu ? 8 : 16, n_grid = int(gridDim.x), n_held = HELD_SUMS / n_group;
+    const int apart = n_group * SUMS_APART;  // sums of a slice
+#pragma unroll 1
+    for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < stream.n_strips; first += n_held, half ^= 1) {
+        float* held = sums + half * HELD_SUMS * N_SLICES * SUMS_APART;
+
+        // The element that this thread finishes after the round; what it needs comes while tiles do.
+        const int e = int(threadIdx.x) & (n_each - 1), of = int(threadIdx.x) >> (is_glu ? 3 : 4);
+        const int row = of & (n_group - 1), round = of / n_group, number = int(blockIdx.x) + (first + round) * n_grid;
+        int which;
+        const int strip = stream.strip_of(number, which), out = strip * n_each + e;
+        const Matrix m = chosen(all, which);
+        const bool is_mine = round < n_held && number < stream.n_strips && out < m.n_rows && row < n_rows;
+        const u64 to = u64(row) * m.n_rows + out;
+        const float* biases[2] = {m.bias, all[1].bias};
+        float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0, back = 0;
+        if (is_mine) {
+            const float* factors =
+                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * stream.bytes_of(which)) +
+                strip * 16 + e;
+            factor[0] = factors[0];
+            back = __ldcg(few.backs + row);
+            if (biases[0] != nullptr) bias[0] = biases[0][out];
+            if (is_glu) {
+                factor[1] = factors[8];
+                if (biases[1] != nullptr) bias[1] = biases[1][out];
+            }
+            if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
+        }
+
+#pragma unroll 1
+        for (int i = 0; i < n_held && int(blockIdx.x) + (first + i) * n_grid < stream.n_strips; i++) {
+            Cursor c;
+            c.seek(first + i, warp, n_tiles);
+            float acc[4] = {0, 0, 0, 0};
+            auto products = [&](auto kind) {
+                typedef typename decltype(kind)::Type Kind;
+                if constexpr (IS_KEPT) {
+                    if (c.tile < c.end) stream.template multiply<Kind>(acc, [&](int k32) { return kept[k32]; });
+                } else {
+#pragma unroll 1
+                    for (; c.tile < c.end; c.tile++)
+                        stream.template multiply<Kind>(acc, [&](int k32) {
+                            return *reinterpret_cast<const Words4*>(halves + (c.tile * 8 + k32) * 64 * n_group + from);
+                        });
+                }
+            };
+            if (stream.IS_MIXED && c.strip >= stream.n_two)
+                products(Of<U>());
+            else
+                products(Of<T>());
+            float* sum = held + (i * N_SLICES + c.slice) * apart + 2 * t * SUMS_APART + g;
+            if (2 * t < n_group) {
+                sum[0] = acc[0], sum[8] = acc[2];
+                sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];
+            }
+        }
+        __syncthreads();  // the other half of the sums is free: who comes here has read it
+        if (!is_mine) continue;
+        auto summed = [&](int element) {
+            const float* from = held + round * N_SLICES * apart + row * SUMS_APART + element;
+            float sum = 0;
+#pragma unroll
+            for (int s = 0; s < N_SLICES; s++) sum += from[s * apart];
+            return sum;
+        };
+        float y = finished(summed(e), factor[0], back, biases[0] != nullptr, bias[0], finish.scale);
+        if (is_glu)
+            y = gated_sum(finish.gate, finish.limit, y,
+                          finished(summed(e + 8), factor[1], back, biases[1] != nullptr, bias[1], finish.scale));
+        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+    }
+    // The last block leaves zeros.
+    if (threadIdx.x == 0 && atomicAdd(few.arrivals + 1, 1u) + 1 == gridDim.x) few.arrivals[0] = few.arrivals[1] = 0;
+}
+
+}  // namespace
+
+// Up to n_group rows of x, 1, 2, 4 or 8, to up to three values; `_kept` for 1, 2, 4, 8 or 16 tiles of columns in
+// aligned fours. grid: blocks that share the strips.
+#define LINEAR_FEW_OF_KEPT(name, Type, Other, IS_KEPT)                                                             \
+    KERNEL_OF(512, name)                                                                                           \
+    (const Batch* batch, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1,          \
+     int n_stages, const u8* tiles2, int n_strips2, int n_early, int kind, int n_group, const float* x,            \
+     const float* norm, float eps, u8* halves, float* backs, u32* arrivals, int n_rows0, int n_rows1, int n_rows2, \
+     const float* bias0, const float* bias1, const float* bias2, float* y0, float* y1, float* y2, FINISH) {        \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
+        const Finish finish = FINISH_OF;                                                                           \
+        const Few few = {n_columns, n_stages, n_early, n_group, x, norm, eps, halves, backs, arrivals};            \
+        linear_few<Type, Other, IS_KEPT>(batch, kind, all, few, finish);                                           \
+    }
+#define LINEAR_FEW_MIXED(name, Type, Other)                          \
+    LINEAR_FEW_OF_KEPT(linear_few__##name##_kept, Type, Other, true) \
+    LINEAR_FEW_OF_KEPT(linear_few__##name, Type, Other, false)
+#define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
+TILE_TYPES(LINEAR_FEW)
+// Files of mixed types have q and k of one kind and v of the other.
+LINEAR_FEW_MIXED(q4_k_q6_k, Q4_K, Q6_K)
+LINEAR_FEW_MIXED(q5_k_q6_k, Q5_K, Q6_K)

@@ -1,0 +1,122 @@
+"""Products of up to 8 rows: which kernel takes how many, and how many tiles are under way in it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.errors import UnsupportedError
+from woolly.runtime.cuda.device import Argument
+from woolly.runtime.cuda.emit import Emitter, Rows
+from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
+from woolly.runtime.cuda.tiles import Tiles
+
+__all__ = ["few_rows", "heads_of_rows", "most_few"]
+
+_WARPS = 16
+# Barriers, reductions and sums of linear_one.cu and linear_heads.cu, and of linear_few.cu.
+_FIXED = 2048 + 2 * 16 * 16 * 16 * 4
+_FEW_FIXED = 2048 + 2 * 32 * 16 * 20 * 4
+# Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
+_SHORT, _LONGEST = 4096, 14336
+# Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
+# and of several.
+_ONE_STAGES, _ONE_EARLY = 2, 1
+_FEW_STAGES, _FEW_EARLY = 2, 1
+
+
+def _is_one(rows: Input) -> bool:
+    """Whether a single row has its own kernel: of aligned fours that the registers of a block hold."""
+    return rows.n_columns % 4 == 0 and rows.n_columns <= _LONGEST
+
+
+def _is_kept(rows: Input) -> bool:
+    """Whether each warp of linear_few.cu keeps its columns of all rows in registers."""
+    return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16)
+
+
+def _fixed(rows: Input, n_group: int) -> int:
+    """Shared memory beside the stream of tiles."""
+    if n_group == 1 and _is_one(rows):
+        return _FIXED + rows.n_tiles * 512
+    return _FEW_FIXED + (0 if _is_kept(rows) else rows.n_tiles * 512 * n_group)
+
+
+def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
+    """Tiles that each warp has under way beside the rows of a group."""
+    most = _ONE_STAGES if n_group == 1 else _FEW_STAGES
+    return min(most, (e.device.shared_bytes - _fixed(rows, n_group)) // (_WARPS * tile_bytes(tiles)))
+
+
+def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
+    """Rows that kernels of few rows take at once: as many as leave shared memory for the stream of tiles."""
+    n_stages = _stages(e, rows, tiles, 1)
+    return [n for n in (1, 2, 4, 8) if n_stages > 0 and _stages(e, rows, tiles, n) >= n_stages]
+
+
+def most_few(e: Emitter, rows: Input, tiles: Tiles) -> int:
+    """The most rows that kernels of few rows take.
+
+    None if a single row leaves no memory, on GPUs with little: then the kernels of many rows take all.
+    """
+    return max(_sizes(e, rows, tiles), default=0)
+
+
+def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, kind: str = "") -> None:
+    """Launches for few rows. `tiles` are the largest of all matrices, `kind` is that of all together."""
+    tile, bias, y, n_rows, strips = (flat(matrices)[i::5] for i in range(5))
+    grid, kind, least = min(e.device.n_processors, sum(m[4] for m in matrices)), kind or tiles.kind, 1
+    for n_group in _sizes(e, rows, tiles):
+        n_stages = _stages(e, rows, tiles, n_group)
+        is_one = n_group == 1 and _is_one(rows)
+        # What the first fetches need comes first.
+        first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], n_stages, tile[2], strips[2])
+        if is_one:
+            name = f"linear_one__{kind}" if rows.n_columns <= _SHORT else f"linear_one__{kind}_long"
+            middle: tuple[Argument, ...] = (_ONE_EARLY, rows.x, rows.norm, rows.eps)
+        else:
+            name = f"linear_few__{kind}_kept" if _is_kept(rows) else f"linear_few__{kind}"
+            halves, backs = e.scratch("linears halves", rows.n_tiles * 512 * 8), e.scratch("linears few backs", 32)
+            arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
+            middle = (_FEW_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, halves, backs, arrivals)
+        e.launch(
+            name,
+            grid,
+            512,
+            *(*first, *middle, *n_rows, *bias, *y, *finish.args),
+            shared=_fixed(rows, n_group) + n_stages * _WARPS * tile_bytes(tiles),
+            least=least,
+            most=n_group,
+            kind=rows.kind,
+            early=True,
+        )
+        least = n_group + 1
+
+
+def heads_of_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> None:
+    """Launches for a matrix for each head. There is no kernel of many rows: groups of few follow one another."""
+    n_bytes = tile_bytes(tiles)
+
+    def shared(n_group: int, n_stages: int) -> int:
+        return _FIXED + rows.n_tiles * 512 * n_group + _WARPS * n_stages * n_bytes
+
+    sizes = [n for n in (1, 2, 4, 8) if shared(n, 1) <= e.device.shared_bytes]
+    if not sizes:
+        raise UnsupportedError(f"heads of {rows.n_columns} columns need more shared memory than {e.device.name} has")
+    n, kind = rows.n_columns, rows.kind
+    ((address, _, y, n_rows, n_strips),) = matrices
+    least = 1
+    for n_group in sizes:
+        n_stages = 2 if shared(n_group, 2) <= e.device.shared_bytes else 1
+        most = n_group if n_group < sizes[-1] else 1 << 30
+        e.launch(
+            f"linear_heads__{tiles.kind}",
+            (min(e.device.n_processors, n_strips), rows.heads, Rows(kind, n_group)),
+            512,
+            *(kind, rows.x, n, address, y, n_rows, n_strips, tiles.stride, n_group, n_stages),
+            shared=shared(n_group, n_stages),
+            least=least,
+            most=most,
+            kind=kind,
+            early=True,
+        )
+        least = most + 1
