@@ -3,13 +3,47 @@
 //
 // Rows are normed and halved once: the first blocks take one row each and leave it in memory as lanes want it; a
 // counter tells the others. That is sooner than by a kernel before this one, which would have to begin and to end.
+//
+// Rows of 4096 columns stay in registers. Longer ones lie in shared memory, and 8 of them would fill it: so on Hopper
+// blocks work in pairs, each with half the slices, and read the other's sums.
 #include "ring.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define IN_PAIRS 1
+#else
+#define IN_PAIRS 0
+#endif
 
 namespace {
 
-// Strips times rows whose sums wait in shared memory, in each of two halves, and how far rows are apart there: so that
-// lanes that store sums do not meet in a bank.
-constexpr int HELD_SUMS = 32, SUMS_APART = 20;
+// How far rows of sums are apart in shared memory: so that lanes that store sums do not meet in a bank.
+constexpr int SUMS_APART = 20;
+
+// Waits for all blocks of a team. What they wrote to shared memory is there for all, until they pass another.
+template <int TEAM>
+__device__ __forceinline__ void team_barrier() {
+#if IN_PAIRS
+    if constexpr (TEAM > 1) {
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+// A number in shared memory of a block of the team.
+template <int TEAM>
+__device__ __forceinline__ float load_of(const float* p, int rank) {
+#if IN_PAIRS
+    if constexpr (TEAM > 1) {
+        float x;
+        u32 there;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+        asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there));
+        return x;
+    }
+#endif
+    return *p;
+}
 
 struct Few {
     int n_columns, n_stages, n_early, n_group;  // n_early: stages that are fetched before the rows are there
@@ -38,9 +72,11 @@ __device__ __forceinline__ void leave_rows(const Few& few, int n_rows, int n_til
             *reinterpret_cast<u32*>(place + 16) = high;
         });
         if (threadIdx.x == 0) few.backs[row] = back;
-        __threadfence();
         __syncthreads();
-        if (threadIdx.x == 0) atomicAdd(few.arrivals, 1u);
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(few.arrivals, 1u);
+        }
     }
 }
 // Until all rows are ready. One thread asks.
@@ -66,19 +102,25 @@ struct Of {
 
 // IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
 // divide the slices; halves stay in registers.
-template <class T, class U, bool IS_KEPT>
+template <class T, class U, bool IS_KEPT, int TEAM>
 __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const Matrix (&all)[3], const Few& few,
                                            const Finish& finish) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
     const int g = lane >> 2, t = lane & 3, n_tiles = (few.n_columns + 255) / 256, n_group = few.n_group;
 
-    // Shared: reductions and barriers in 1 KB each, sums, halves if they are not kept, rings.
+    typedef CursorOf<TEAM> Place;
+    constexpr int N = Place::N;
+    // Strips times rows whose sums wait in shared memory, and in how many places in turn.
+    constexpr int HELD_SUMS = IS_KEPT ? 32 : 16, N_PLACES = IS_KEPT ? 2 : 1, PLACE = HELD_SUMS * N * SUMS_APART;
+
+    // Shared: reductions and barriers in 1 KB each, sums, halves of the block's slices if they are not kept, rings.
     float* reduced = reinterpret_cast<float*>(shared);
     float* sums = reinterpret_cast<float*>(shared + 2048);
-    u8* halves = reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * SUMS_APART);
-    Stream<T, U> stream(all, n_tiles, warp, lane);
-    stream.start(shared, halves + (IS_KEPT ? 0 : n_tiles * 512 * n_group), few.n_stages);
+    u8* halves = reinterpret_cast<u8*>(sums + N_PLACES * PLACE);
+    const int n_mine = n_tiles / N_SLICES * N + (n_tiles % N_SLICES + TEAM - 1) / TEAM;
+    Stream<T, U, TEAM> stream(all, n_tiles, warp, lane);
+    stream.start(shared, halves + (IS_KEPT ? 0 : n_mine * 512 * n_group), few.n_stages);
 #pragma unroll 1
     for (int i = 0; i < few.n_early; i++) stream.fetch(i);
     let_next_kernel_begin();
@@ -90,15 +132,18 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
     Words4 kept[8];
     if constexpr (IS_KEPT) {
-        const u8* mine = few.halves + warp % n_tiles * 512 * n_group + from;
+        const u8* mine = few.halves + (warp % N * TEAM + Place::rank()) % n_tiles * 512 * n_group + from;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint4 v = __ldcg(reinterpret_cast<const uint4*>(mine + i * 64 * n_group));
             kept[i] = {v.x, v.y, v.z, v.w};
         }
     } else {
-        for (int i = int(threadIdx.x) * 16; i < n_tiles * 512 * n_group; i += ROW_THREADS * 16)
-            copy16(halves + i, few.halves + i);
+        Place c;
+        c.seek(0, warp, n_tiles);
+        u8* to = halves + (c.before(n_tiles) - c.tile) * 512 * n_group;
+        for (int i = (c.tile + warp / N) * 512 * n_group; i < c.end * 512 * n_group; i += TEAM * 512 * n_group)
+            for (int k = lane * 16; k < 512 * n_group; k += 512) copy16(to + i + k, few.halves + i + k);
         copies_commit();
     }
 #pragma unroll 1
@@ -109,15 +154,16 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     }
 
     const bool is_glu = finish.epilogue == GLU;
-    const int n_each = is_glu ? 8 : 16, n_grid = int(gridDim.x), n_held = HELD_SUMS / n_group;
+    const int n_each = is_glu ? 8 : 16, n_held = HELD_SUMS / TEAM / n_group;
     const int apart = n_group * SUMS_APART;  // sums of a slice
 #pragma unroll 1
-    for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < stream.n_strips; first += n_held, half ^= 1) {
-        float* held = sums + half * HELD_SUMS * N_SLICES * SUMS_APART;
+    for (int first = 0, half = 0; Place::strip_at(first * TEAM) < stream.n_strips; first += n_held, half ^= 1) {
+        float* held = sums + (N_PLACES > 1 ? half * PLACE : 0);
 
         // The element that this thread finishes after the round; what it needs comes while tiles do.
         const int e = int(threadIdx.x) & (n_each - 1), of = int(threadIdx.x) >> (is_glu ? 3 : 4);
-        const int row = of & (n_group - 1), round = of / n_group, number = int(blockIdx.x) + (first + round) * n_grid;
+        const int row = of & (n_group - 1), round = of / n_group;
+        const int number = Place::strip_at((first + round) * TEAM + Place::rank());
         int which;
         const int strip = stream.strip_of(number, which), out = strip * n_each + e;
         const Matrix m = chosen(all, which);
@@ -140,19 +186,21 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
         }
 
 #pragma unroll 1
-        for (int i = 0; i < n_held && int(blockIdx.x) + (first + i) * n_grid < stream.n_strips; i++) {
-            Cursor c;
+        for (int i = 0; i < n_held && Place::strip_at((first + i) * TEAM) < stream.n_strips; i++) {
+            Place c;
             c.seek(first + i, warp, n_tiles);
+            if (TEAM > 1 && c.strip >= stream.n_strips) break;
             float acc[4] = {0, 0, 0, 0};
             auto products = [&](auto kind) {
                 typedef typename decltype(kind)::Type Kind;
                 if constexpr (IS_KEPT) {
                     if (c.tile < c.end) stream.template multiply<Kind>(acc, [&](int k32) { return kept[k32]; });
                 } else {
+                    const u8* columns = halves + c.before(n_tiles) * 512 * n_group + from;
 #pragma unroll 1
-                    for (; c.tile < c.end; c.tile++)
+                    for (; c.tile < c.end; c.tile++, columns += 512 * n_group)
                         stream.template multiply<Kind>(acc, [&](int k32) {
-                            return *reinterpret_cast<const Words4*>(halves + (c.tile * 8 + k32) * 64 * n_group + from);
+                            return *reinterpret_cast<const Words4*>(columns + k32 * 64 * n_group);
                         });
                 }
             };
@@ -160,27 +208,28 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
                 products(Of<U>());
             else
                 products(Of<T>());
-            float* sum = held + (i * N_SLICES + c.slice) * apart + 2 * t * SUMS_APART + g;
-            if (2 * t < n_group) {
-                sum[0] = acc[0], sum[8] = acc[2];
-                sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];
-            }
+            float* sum = held + ((i * TEAM + warp / N) * N + c.slice / TEAM) * apart + 2 * t * SUMS_APART + g;
+            if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
+            if (2 * t + 1 < n_group) sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];
         }
-        __syncthreads();  // the other half of the sums is free: who comes here has read it
-        if (!is_mine) continue;
+        team_barrier<TEAM>();  // another place of the sums is free: who comes here has read it
         auto summed = [&](int element) {
-            const float* from = held + round * N_SLICES * apart + row * SUMS_APART + element;
+            const float* from = held + (round * TEAM + Place::rank()) * N * apart + row * SUMS_APART + element;
             float sum = 0;
 #pragma unroll
-            for (int s = 0; s < N_SLICES; s++) sum += from[s * apart];
+            for (int s = 0; s < N_SLICES; s++) sum += load_of<TEAM>(from + s / TEAM * apart, s % TEAM);
             return sum;
         };
-        float y = finished(summed(e), factor[0], back, biases[0] != nullptr, bias[0], finish.scale);
-        if (is_glu)
-            y = gated_sum(finish.gate, finish.limit, y,
-                          finished(summed(e + 8), factor[1], back, biases[1] != nullptr, bias[1], finish.scale));
-        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+        if (is_mine) {
+            float y = finished(summed(e), factor[0], back, biases[0] != nullptr, bias[0], finish.scale);
+            if (is_glu)
+                y = gated_sum(finish.gate, finish.limit, y,
+                              finished(summed(e + 8), factor[1], back, biases[1] != nullptr, bias[1], finish.scale));
+            m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+        }
+        if (N_PLACES == 1) team_barrier<TEAM>();
     }
+    if (TEAM > 1 && N_PLACES > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more
     // The last block leaves zeros.
     if (threadIdx.x == 0 && atomicAdd(few.arrivals + 1, 1u) + 1 == gridDim.x) few.arrivals[0] = few.arrivals[1] = 0;
 }
@@ -189,20 +238,27 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
 
 // Up to n_group rows of x, 1, 2, 4 or 8, to up to three values; `_kept` for 1, 2, 4, 8 or 16 tiles of columns in
 // aligned fours. grid: blocks that share the strips.
-#define LINEAR_FEW_OF_KEPT(name, Type, Other, IS_KEPT)                                                             \
-    KERNEL_OF(512, name)                                                                                           \
-    (const Batch* batch, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1,          \
-     int n_stages, const u8* tiles2, int n_strips2, int n_early, int kind, int n_group, const float* x,            \
-     const float* norm, float eps, u8* halves, float* backs, u32* arrivals, int n_rows0, int n_rows1, int n_rows2, \
-     const float* bias0, const float* bias1, const float* bias2, float* y0, float* y1, float* y2, FINISH) {        \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
-        const Finish finish = FINISH_OF;                                                                           \
-        const Few few = {n_columns, n_stages, n_early, n_group, x, norm, eps, halves, backs, arrivals};            \
-        linear_few<Type, Other, IS_KEPT>(batch, kind, all, few, finish);                                           \
+#define LINEAR_FEW_OF(declared, Type, Other, IS_KEPT, TEAM)                                                            \
+    declared(const Batch* batch, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1,      \
+             int n_stages, const u8* tiles2, int n_strips2, int n_early, int kind, int n_group, const float* x,        \
+             const float* norm, float eps, u8* halves, float* backs, u32* arrivals, int n_rows0, int n_rows1,          \
+             int n_rows2, const float* bias0, const float* bias1, const float* bias2, float* y0, float* y1, float* y2, \
+             FINISH) {                                                                                                 \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
+        const Finish finish = FINISH_OF;                                                                               \
+        const Few few = {n_columns, n_stages, n_early, n_group, x, norm, eps, halves, backs, arrivals};                \
+        linear_few<Type, Other, IS_KEPT, TEAM>(batch, kind, all, few, finish);                                         \
     }
-#define LINEAR_FEW_MIXED(name, Type, Other)                          \
-    LINEAR_FEW_OF_KEPT(linear_few__##name##_kept, Type, Other, true) \
-    LINEAR_FEW_OF_KEPT(linear_few__##name, Type, Other, false)
+#if IN_PAIRS
+#define KERNEL_OF_TEAM(name) extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) name
+constexpr int PAIR = 2;
+#else
+#define KERNEL_OF_TEAM(name) KERNEL_OF(512, name)
+constexpr int PAIR = 1;
+#endif
+#define LINEAR_FEW_MIXED(name, Type, Other)                                        \
+    LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_kept), Type, Other, true, 1) \
+    LINEAR_FEW_OF(KERNEL_OF_TEAM(linear_few__##name), Type, Other, false, PAIR)
 #define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
 TILE_TYPES(LINEAR_FEW)
 // Files of mixed types have q and k of one kind and v of the other.

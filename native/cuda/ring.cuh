@@ -54,28 +54,43 @@ struct Ring {
 };
 
 // Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
-// round the warps.
-struct Cursor {
+// round the warps. With TEAM blocks that share strips, each has every TEAM-th slice, and its warps work on TEAM strips.
+template <int TEAM>
+struct CursorOf {
+    static constexpr int N = N_SLICES / TEAM;  // slices of a block
     int strip, tile, end, slice;
 
+    __device__ __forceinline__ static int rank() { return TEAM == 1 ? 0 : int(blockIdx.x) % TEAM; }
+    // Slices of this block that are longer.
+    __device__ __forceinline__ static int longer(int n_tiles) {
+        return TEAM == 1 ? n_tiles % N_SLICES : (n_tiles % N_SLICES + TEAM - 1 - rank()) / TEAM;
+    }
+    __device__ __forceinline__ static int strip_at(int i) {
+        return int(blockIdx.x) / TEAM + i * (int(gridDim.x) / TEAM);
+    }
     __device__ __forceinline__ void seek(int i, int warp, int n_tiles) {
-        strip = int(blockIdx.x) + i * int(gridDim.x);
-        slice = (warp + n_tiles % N_SLICES * i) % N_SLICES;
+        strip = strip_at(TEAM == 1 ? i : i * TEAM + warp / N);
+        slice = (warp + longer(n_tiles) * i) % N * TEAM + rank();
         tile = slice_start(slice, n_tiles);
         end = slice_start(slice + 1, n_tiles);
     }
+    // Tiles of the block's slices before this one.
+    __device__ __forceinline__ int before(int n_tiles) const {
+        return slice / TEAM * (n_tiles / N_SLICES) + min(slice / TEAM, longer(n_tiles));
+    }
 };
+typedef CursorOf<1> Cursor;
 
 // The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
 // third may be of another kind, U.
-template <class T, class U>
+template <class T, class U, int TEAM = 1>
 struct Stream {
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
     static constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
     const Matrix (&all)[3];
     const int n_tiles, n_first, n_two, n_strips, warp, lane;
     Ring ring;
-    Cursor ahead;
+    CursorOf<TEAM> ahead;
     const u8* next;
     int at, next_bytes, stage, phase;
 

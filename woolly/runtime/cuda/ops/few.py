@@ -13,9 +13,9 @@ from woolly.runtime.cuda.tiles import Tiles
 __all__ = ["few_rows", "heads_of_rows", "most_few"]
 
 _WARPS = 16
-# Barriers, reductions and sums of linear_one.cu and linear_heads.cu, and of linear_few.cu.
+# Barriers, reductions and sums of linear_one.cu and linear_heads.cu, and those of linear_few.cu.
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
-_FEW_FIXED = 2048 + 2 * 32 * 16 * 20 * 4
+_FEW_FIXED, _KEPT_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
 # Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
 _SHORT, _LONGEST = 4096, 14336
 # Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
@@ -34,23 +34,32 @@ def _is_kept(rows: Input) -> bool:
     return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16)
 
 
-def _fixed(rows: Input, n_group: int) -> int:
+def _team(e: Emitter, rows: Input) -> int:
+    """Blocks of linear_few.cu that share strips."""
+    return 2 if e.device.kernels_for == 90 and not _is_kept(rows) else 1
+
+
+def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
     """Shared memory beside the stream of tiles."""
     if n_group == 1 and _is_one(rows):
         return _FIXED + rows.n_tiles * 512
-    return _FEW_FIXED + (0 if _is_kept(rows) else rows.n_tiles * 512 * n_group)
+    if _is_kept(rows):
+        return _FEW_FIXED + _KEPT_SUMS
+    # Slices of whole tiles, of which a block has every second in a team of two.
+    team = _team(e, rows)
+    n_tiles = rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
+    return _FEW_FIXED + _SUMS // team + n_tiles * 512 * n_group
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
     """Tiles that each warp has under way beside the rows of a group."""
     most = _ONE_STAGES if n_group == 1 else _FEW_STAGES
-    return min(most, (e.device.shared_bytes - _fixed(rows, n_group)) // (_WARPS * tile_bytes(tiles)))
+    return min(most, (e.device.shared_bytes - _fixed(e, rows, n_group)) // (_WARPS * tile_bytes(tiles)))
 
 
 def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
     """Rows that kernels of few rows take at once: as many as leave shared memory for the stream of tiles."""
-    n_stages = _stages(e, rows, tiles, 1)
-    return [n for n in (1, 2, 4, 8) if n_stages > 0 and _stages(e, rows, tiles, n) >= n_stages]
+    return [n for n in (1, 2, 4, 8) if _stages(e, rows, tiles, n) > 0]
 
 
 def most_few(e: Emitter, rows: Input, tiles: Tiles) -> int:
@@ -64,10 +73,11 @@ def most_few(e: Emitter, rows: Input, tiles: Tiles) -> int:
 def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, kind: str = "") -> None:
     """Launches for few rows. `tiles` are the largest of all matrices, `kind` is that of all together."""
     tile, bias, y, n_rows, strips = (flat(matrices)[i::5] for i in range(5))
-    grid, kind, least = min(e.device.n_processors, sum(m[4] for m in matrices)), kind or tiles.kind, 1
+    kind, least = kind or tiles.kind, 1
     for n_group in _sizes(e, rows, tiles):
         n_stages = _stages(e, rows, tiles, n_group)
         is_one = n_group == 1 and _is_one(rows)
+        team = 1 if is_one else _team(e, rows)
         # What the first fetches need comes first.
         first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], n_stages, tile[2], strips[2])
         if is_one:
@@ -80,10 +90,10 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
             middle = (_FEW_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, halves, backs, arrivals)
         e.launch(
             name,
-            grid,
+            min(e.device.n_processors // team, sum(m[4] for m in matrices)) * team,
             512,
             *(*first, *middle, *n_rows, *bias, *y, *finish.args),
-            shared=_fixed(rows, n_group) + n_stages * _WARPS * tile_bytes(tiles),
+            shared=_fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles),
             least=least,
             most=n_group,
             kind=rows.kind,
