@@ -94,12 +94,6 @@ __device__ __forceinline__ void await_rows(const Few& few, int n_rows) {
     __syncthreads();
 }
 
-// A kind of tiles as an argument.
-template <class T>
-struct Of {
-    typedef T Type;
-};
-
 // IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
 // divide the slices; halves stay in registers.
 template <class T, class U, bool IS_KEPT, int TEAM>
@@ -191,23 +185,22 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
             c.seek(first + i, warp, n_tiles);
             if (TEAM > 1 && c.strip >= stream.n_strips) break;
             float acc[4] = {0, 0, 0, 0};
-            auto products = [&](auto kind) {
-                typedef typename decltype(kind)::Type Kind;
+            auto products = [&](auto opener) {
                 if constexpr (IS_KEPT) {
-                    if (c.tile < c.end) stream.template multiply<Kind>(acc, [&](int k32) { return kept[k32]; });
+                    if (c.tile < c.end) stream.multiply(opener, acc, [&](int k32) { return kept[k32]; });
                 } else {
                     const u8* columns = halves + c.before(n_tiles) * 512 * n_group + from;
 #pragma unroll 1
                     for (; c.tile < c.end; c.tile++, columns += 512 * n_group)
-                        stream.template multiply<Kind>(acc, [&](int k32) {
+                        stream.multiply(opener, acc, [&](int k32) {
                             return *reinterpret_cast<const Words4*>(columns + k32 * 64 * n_group);
                         });
                 }
             };
             if (stream.IS_MIXED && c.strip >= stream.n_two)
-                products(Of<U>());
+                products(Tile<U>());
             else
-                products(Of<T>());
+                products(Tile<T>());
             float* sum = held + ((i * TEAM + warp / N) * N + c.slice / TEAM) * apart + 2 * t * SUMS_APART + g;
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];

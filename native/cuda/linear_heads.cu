@@ -52,7 +52,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
             c.seek(first + i, warp, n_tiles);
             float acc[4] = {0, 0, 0, 0};
             for (; c.tile < c.end; c.tile++)
-                stream.template multiply<T>(acc, [&](int k32) {
+                stream.multiply(Tile<T>(), acc, [&](int k32) {
                     return *reinterpret_cast<const Words4*>(mine + (c.tile * 8 + k32) * 64 * n_group);
                 });
             float* sum = held + (i * N_SLICES + c.slice) * 16 * n_group + 2 * t * 16 + g;

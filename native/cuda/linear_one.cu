@@ -1,6 +1,6 @@
 // Products of one row: how fast a single answer comes.
 //
-// As linear_row.cu, for what a model has most: a row of aligned fours that the registers of a block hold. A model has
+// For what a model has most: a row of aligned fours that the registers of a block hold. A model has
 // hundreds of such kernels, one after another, so what stands before the first tile counts as much as the tiles:
 // nothing of the batch is read, since there is one row; the arguments that the first fetches need come first; and the
 // code is short, because each kernel finds the instruction cache full of another's.
@@ -20,47 +20,18 @@ struct One {
 // The third matrix may be of another kind, U. A thread holds HELD times 4 columns.
 template <class T, class U, int HELD>
 __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& one, const Finish& finish) {
-    constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
-    constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
-    auto bytes_of = [](int which) { return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes; };
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int g = lane >> 2, t = lane & 3, n_tiles = (one.n_columns + 255) / 256, n_stages = one.n_stages;
-    const int n_first = all[0].n_strips, n_two = n_first + all[1].n_strips, n_strips = n_two + all[2].n_strips;
+    const int g = lane >> 2, t = lane & 3, n_tiles = (one.n_columns + 255) / 256;
 
     // Shared: reductions and barriers in 1 KB each, halves [n_tiles * 8][64 bytes], sums, rings.
     float* reduced = reinterpret_cast<float*>(shared);
     u8* halves = shared + 2048;
     float* sums = reinterpret_cast<float*>(halves + n_tiles * 512);
-    u8* rings = reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16);
-    Ring ring;
-    ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
-
-    auto strip_of = [&](int strip, int& which) {
-        which = strip < n_first ? 0 : strip < n_two ? 1 : 2;
-        return strip - (which == 0 ? 0 : which == 1 ? n_first : n_two);
-    };
-    Cursor ahead;
-    int at = 0, next_bytes = 0;
-    const u8* next = nullptr;
-    auto seek = [&]() {  // the first tile of the next slice that has any
-        for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
-            ahead.seek(++at, warp, n_tiles);
-        int which;
-        const int strip = strip_of(ahead.strip, which);
-        const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
-        next_bytes = bytes_of(which);
-        next = ahead.strip < n_strips ? tiles + (u64(strip) * n_tiles + ahead.tile) * next_bytes : nullptr;
-    };
-    auto fetch = [&](int stage) {
-        ring.fetch(stage, next, next_bytes, lane);
-        if (next == nullptr) return;
-        next += next_bytes;
-        if (++ahead.tile == ahead.end) at++, seek();
-    };
-    seek();
+    Stream<T, U> stream(all, n_tiles, warp, lane);
+    stream.start(shared, reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16), one.n_stages);
 #pragma unroll 1
-    for (int i = 0; i < one.n_early; i++) fetch(i);
+    for (int i = 0; i < one.n_early; i++) stream.fetch(i);
     let_next_kernel_begin();
 
     RowHalver<HELD, true> halver(one.norm, one.n_columns, n_tiles * 256);
@@ -68,39 +39,37 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     const float back = halver.halve(
         one.x, one.eps, reduced,
         [&](int k, u32 low, u32 high) {
-            // 16 bytes of lane t: what two mma of 16 columns want.
-            const int in = k & 15, to = ((in & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (in >> 3) * 4;
-            u8* place = halves + (k >> 5) * 64 + to;
+            u8* place = halves + half_at(k, 0, 1);
             *reinterpret_cast<u32*>(place) = low;
             *reinterpret_cast<u32*>(place + 16) = high;
         },
         [&] {
     // Behind the row, which would wait for them.
 #pragma unroll 1
-            for (int i = one.n_early; i < n_stages; i++) fetch(i);
+            for (int i = one.n_early; i < one.n_stages; i++) stream.fetch(i);
         });
     __syncthreads();
 
     const bool is_glu = finish.epilogue == GLU;
     const int n_each = is_glu ? 8 : 16, n_grid = int(gridDim.x);
     const u8* mine = halves + t * 16;
-    int stage = 0, phase = 0;
 #pragma unroll 1
-    for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < n_strips; first += HELD_STRIPS, half ^= 1) {
+    for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < stream.n_strips; first += HELD_STRIPS, half ^= 1) {
         float* held = sums + half * HELD_STRIPS * N_SLICES * 16;
 
         // The element that this thread finishes after the round; what it needs comes while tiles do.
         const int round = int(threadIdx.x) >> (is_glu ? 3 : 4), e = int(threadIdx.x) & (n_each - 1);
         const int number = int(blockIdx.x) + (first + round) * n_grid;
         int which;
-        const int strip = strip_of(number, which), out = strip * n_each + e;
+        const int strip = stream.strip_of(number, which), out = strip * n_each + e;
         const Matrix m = chosen(all, which);
-        const bool is_mine = round < HELD_STRIPS && number < n_strips && out < m.n_rows;
+        const bool is_mine = round < HELD_STRIPS && number < stream.n_strips && out < m.n_rows;
         const float* biases[2] = {m.bias, all[1].bias};
         float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0;
         if (is_mine) {
             const float* factors =
-                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * bytes_of(which)) + strip * 16 + e;
+                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * stream.bytes_of(which)) +
+                strip * 16 + e;
             factor[0] = factors[0];
             if (biases[0] != nullptr) bias[0] = biases[0][out];
             if (is_glu) {
@@ -111,32 +80,18 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
         }
 
 #pragma unroll 1
-        for (int i = 0; i < HELD_STRIPS && int(blockIdx.x) + (first + i) * n_grid < n_strips; i++) {
+        for (int i = 0; i < HELD_STRIPS && int(blockIdx.x) + (first + i) * n_grid < stream.n_strips; i++) {
             Cursor c;
             c.seek(first + i, warp, n_tiles);
             float acc[4] = {0, 0, 0, 0};
             auto products = [&](auto opener) {
-                typedef decltype(opener) Opener;
+                const u8* columns = mine + c.tile * 512;
 #pragma unroll 1
-                for (; c.tile < c.end; c.tile++) {
-                    const u8* tile = ring.memory + stage * STAGE_BYTES;
-                    const u8* columns = mine + c.tile * 512;
-                    ring.wait(stage, phase);
-                    const typename Opener::Scales scales = Opener::scales(tile, lane);
-                    Words4 two = {};
-#pragma unroll
-                    for (int k16 = 0; k16 < 16; k16++) {
-                        u32 a[4];
-                        Opener::open(tile, scales, lane, k16, a);
-                        if ((k16 & 1) == 0) two = *reinterpret_cast<const Words4*>(columns + (k16 >> 1) * 64);
-                        mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
-                    }
-                    __syncwarp();
-                    fetch(stage);
-                    if (++stage == n_stages) stage = 0, phase ^= 1;
-                }
+                for (; c.tile < c.end; c.tile++, columns += 512)
+                    stream.multiply(opener, acc,
+                                    [&](int k32) { return *reinterpret_cast<const Words4*>(columns + k32 * 64); });
             };
-            if (IS_MIXED && c.strip >= n_two)
+            if (stream.IS_MIXED && c.strip >= stream.n_two)
                 products(Tile<U>());
             else
                 products(Tile<T>());

@@ -133,18 +133,18 @@ struct Stream {
         next += next_bytes;
         if (++ahead.tile == ahead.end) at++, seek();
     }
-    // The next tile, of kind V, times rows, of which columns(k32) are what two mma want; then another is asked for in
-    // its place.
-    template <class V, class Columns>
-    __device__ __forceinline__ void multiply(float (&acc)[4], Columns&& columns) {
+    // The next tile, of the opener's kind, times rows, of which columns(k32) are what two mma want; then another is
+    // asked for in its place.
+    template <class Opener, class Columns>
+    __device__ __forceinline__ void multiply(Opener, float (&acc)[4], Columns&& columns) {
         const u8* tile = ring.memory + stage * STAGE_BYTES;
         ring.wait(stage, phase);
-        const typename Tile<V>::Scales scales = Tile<V>::scales(tile, lane);
+        const typename Opener::Scales scales = Opener::scales(tile, lane);
         Words4 two = {};
 #pragma unroll
         for (int k16 = 0; k16 < 16; k16++) {
             u32 a[4];
-            Tile<V>::open(tile, scales, lane, k16, a);
+            Opener::open(tile, scales, lane, k16, a);
             if ((k16 & 1) == 0) two = columns(k16 >> 1);
             mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
         }
