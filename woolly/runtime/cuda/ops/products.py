@@ -11,7 +11,7 @@ __all__ = ["NULL", "Finish", "Input", "Matrices", "flat", "prepared", "tile_byte
 
 NULL = Address(0)
 
-# Of each matrix: tiles, bias, where its rows go, how many it has, and its strips.
+# Tiles, bias, place of the result, rows and strips of each matrix.
 Matrices = tuple[tuple[Address, Address, Address, int, int], ...]
 
 
