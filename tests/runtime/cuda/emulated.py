@@ -162,6 +162,9 @@ class EmulatedDevice:
         self._check(address, n_bytes)
         ctypes.memset(int(address), 0, n_bytes)
 
+    def prepare(self, kernel: str, shared: int) -> None:
+        assert self._native.emulated_signature(kernel.encode()) is not None, f"there is no kernel {kernel}"
+
     def launch(self, kernel: str, grid, block: int, shared: int, args, early: bool = False) -> None:
         if self._recorded is not None:
             self._recorded.append((kernel, tuple(grid), block, shared, tuple(args)))

@@ -93,25 +93,29 @@ class Context:
 
     def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
         """The kernel of that name, with leave to use that much dynamic shared memory."""
-        with self.lock:
-            found = self.functions.get(kernel) or self._load(kernel)
-            if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
-                self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, shared)
-                self.dynamic[kernel] = shared
-            return found
+        found = self.functions.get(kernel) or self._load(kernel)
+        if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
+            with self.lock:
+                most = max(shared, self.dynamic.get(kernel, 0))  # another thread may have been granted more
+                self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, most)
+                self.dynamic[kernel] = most
+        return found
 
     def _load(self, kernel: str) -> ctypes.c_void_p:
         number = next((i for i, image in enumerate(self.images) if kernel in image.kernels), None)
         if number is None:
             raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
-        if number not in self.modules:
-            module = ctypes.c_void_p()
-            self.driver.call("cuModuleLoadData", ctypes.byref(module), self.images[number].data())
-            self.modules[number] = module
-        function = ctypes.c_void_p()
-        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
-        self.functions[kernel] = function
-        return function
+        # Unpacked before the lock is taken: others go on meanwhile.
+        data = b"" if number in self.modules else self.images[number].data()
+        with self.lock:
+            if number not in self.modules:
+                module = ctypes.c_void_p()
+                self.driver.call("cuModuleLoadData", ctypes.byref(module), data)
+                self.modules[number] = module
+            function = ctypes.c_void_p()
+            self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
+            self.functions[kernel] = function
+            return function
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
         """Memory of the host that copies to and from the device need no detour for. It may outlive the device.

@@ -75,6 +75,9 @@ class Device(Protocol):
     def zero(self, address: Address, n_bytes: int) -> None:
         """Queues zeros."""
 
+    def prepare(self, kernel: str, shared: int) -> None:
+        """Loads a kernel that may use so much dynamic shared memory, so that its first launch need not."""
+
     def launch(
         self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
     ) -> None:

@@ -44,6 +44,7 @@ class CudaDevice:
         self._numbers = itertools.count(1)
         self._graphs: dict[int, ctypes.c_void_p] = {}
         self._marks: dict[int, ctypes.c_void_p] = {}
+        self._spare: list[ctypes.c_void_p] = []  # events of marks that were reached
         self._packed: dict[int, tuple[Sequence[Argument], Any, Any]] = {}  # arguments by the id of their tuple
         self._stages: list[tuple[npt.NDArray[np.uint8], ctypes.c_void_p]] = []
         self._next = 0
@@ -141,6 +142,11 @@ class CudaDevice:
         """Queues zeros."""
         self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
 
+    def prepare(self, kernel: str, shared: int) -> None:
+        """Loads a kernel."""
+        self._shared.enter()
+        self._shared.function(kernel, shared)
+
     def launch(
         self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
     ) -> None:
@@ -221,7 +227,7 @@ class CudaDevice:
     def mark(self) -> int:
         """Queues a time stamp."""
         number = next(self._numbers)
-        self._marks[number] = self._event(0)
+        self._marks[number] = self._spare.pop() if self._spare else self._event(0)
         self._call("cuEventRecord", self._marks[number], self._stream)
         return number
 
@@ -240,7 +246,7 @@ class CudaDevice:
     def reach(self, mark: int) -> None:
         """Returns when the work before a mark is done; drops the mark."""
         self._await(self._marks[mark], 0.0)
-        self._call("cuEventDestroy_v2", self._marks.pop(mark))
+        self._spare.append(self._marks.pop(mark))
 
     def beside(self) -> CudaDevice:
         """The same device with a stream of its own."""
@@ -257,7 +263,8 @@ class CudaDevice:
             driver.result("cuStreamDestroy_v2", stream)
             for graph in self._graphs.values():
                 driver.result("cuGraphExecDestroy", graph)
-            for event in (self._done, *(event for _, event in self._stages), *self._marks.values()):
+            sent = (event for _, event in self._stages)
+            for event in (self._done, *sent, *self._marks.values(), *self._spare):
                 driver.result("cuEventDestroy_v2", event)
         self._stages = []
         if self._is_first:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from woolly.errors import DeviceError
+from woolly.errors import DeviceError, RequestError
 from woolly.machine.cores import default_threads
 from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.cuda.emit import Array, Fill, Part
@@ -39,10 +39,13 @@ class _Piece:
 
 
 class Loader:
-    """Fills weights. `wait` returns when those that a run needs are there."""
+    """Fills weights, and loads kernels meanwhile. `wait` returns when the weights that a run needs are there."""
 
-    def __init__(self, device: Device, views: Views, weights: Sequence[Fill | Array]) -> None:
+    def __init__(
+        self, device: Device, views: Views, weights: Sequence[Fill | Array], kernels: Mapping[str, int] | None = None
+    ) -> None:
         self._device = device
+        self._kernels = dict(kernels or {})  # names in order of use, and the dynamic shared memory of each
         self._views = views
         self._weights = weights
         self._changed = threading.Condition()
@@ -63,8 +66,9 @@ class Loader:
                 return
             self._is_ended = False
             names = [f"woolly-upload-{i}" for i in range(min(_MOST_THREADS, default_threads()))]
-            self._threads = {threading.Thread(target=self._work, name=name, daemon=True) for name in names}
-            threads = list(self._threads)
+            threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
+            threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
+            self._threads = set(threads)
         for thread in threads:
             thread.start()
 
@@ -129,6 +133,21 @@ class Loader:
             self._n_loaded = n
             self._changed.notify_all()
 
+    def _prepare(self) -> None:
+        try:
+            while self._kernels and not self._is_ended and self._error is None:
+                kernel = next(iter(self._kernels))
+                self._device.prepare(kernel, self._kernels.pop(kernel))
+        except (DeviceError, RequestError):
+            pass  # its launch tells it again
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._threads.discard(threading.current_thread())
+            self._changed.notify_all()
+
     def _work(self) -> None:
         try:
             device = self._device.beside()
@@ -140,9 +159,7 @@ class Loader:
             with self._changed:
                 self._error = self._error or error
         finally:
-            with self._changed:
-                self._threads.discard(threading.current_thread())
-                self._changed.notify_all()
+            self._leave()
 
     def _fill_all(self, device: Device) -> None:
         staged: Address | None = None

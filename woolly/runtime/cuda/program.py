@@ -77,7 +77,7 @@ class _Core:
             self.plan, device, self.max_rows, self.kv_type, views, placement, arena, self._slot.address, turns, draft
         )
         self._emitter.emit()
-        self.loader = Loader(device, views, list(self._emitter.weights.values()))
+        self.loader = Loader(device, views, list(self._emitter.weights.values()), self._kernels())
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         uses = self._emitter.uses
         # Up to each step: weights that must be loaded, and how many weights the steps read.
@@ -89,6 +89,15 @@ class _Core:
         self._out = device.pinned(1 << 20)
         self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
         self._n_runs = 0
+
+    def _kernels(self) -> dict[str, int]:
+        """Kernels and the dynamic shared memory of each: first those of a run of one row."""
+        launches = [launch for step in self._emitter.launches for launch in step]
+        launches.sort(key=lambda launch: not launch.least <= 1 <= launch.most)
+        shared: dict[str, int] = {}
+        for launch in launches:
+            shared[launch.kernel] = max(launch.shared, shared.get(launch.kernel, 0))
+        return shared
 
     def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> Float32:
         """The value of the last of some steps of the plan and its draft; `plan` is that of the state."""
