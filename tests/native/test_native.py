@@ -128,6 +128,15 @@ def test_many_rows_have_the_bits_of_one(level, tmp_path):
     assert f"{level}: {len(_native.types())} types, 0 different" in said
 
 
+@pytest.mark.parametrize("level", _native.kernel_levels())
+def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
+    if not archives():
+        pytest.skip("the build folder is not here: Woolly was not built in this checkout")
+    flags = [f"-DTEST_TABLE=k_{level}_table", *NEEDS.get(level, [])]
+    said = run_compiled(tmp_path, flags, "tests/test_attention.cpp", archives()[0])
+    assert f"{level}: 132 cases, 0 different, 0 wrong" in said
+
+
 @pytest.mark.parametrize("served_by", ["PLANES", "DOTS"])
 def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by):
     # Unoptimized: 13 s to compile and 17 s to run, where -O1 takes minutes to compile.

@@ -267,14 +267,19 @@ void Attend::run_blocks(const Worker& w) const {
         split(w, row, n_rows, kv_head, first, whole);
         for (int at = first + 1; at <= last; ++at) {
             split(w, row, n_rows, kv_head, at, part);
-            for (int i = 0; i < n_rows; ++i) {
+            // The rows from `i` to `end` that see this split and one before it, merged together.
+            for (int i = 0, end = 0; i < n_rows; i = end = std::max(end, i + 1)) {
+                const auto merges = [&](int64_t r) {
+                    return seen_from(w, r) / kSplit < at && (seen_to(w, r) - 1) / kSplit >= at;
+                };
+                while (end < n_rows && merges(row + end)) ++end;
                 const Softmax to = whole.from(i * group, length), next = part.from(i * group, length);
-                if (seen_from(w, row + i) / kSplit == at) {  // the row sees nothing of the splits before
+                if (end > i) {
+                    w.program.kernels().merge(to, next, (end - i) * group, length);
+                } else if (seen_from(w, row + i) / kSplit == at) {  // it sees nothing of the splits before
                     std::copy_n(next.out, group * length, to.out);
                     std::copy_n(next.max, group, to.max);
                     std::copy_n(next.sum, group, to.sum);
-                } else if ((seen_to(w, row + i) - 1) / kSplit >= at) {
-                    w.program.kernels().merge(to, next, group, length);
                 }
             }
         }

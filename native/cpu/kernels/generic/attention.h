@@ -30,42 +30,58 @@ inline Seen seen_by(const AttentionTile& t, int query) {
     return {t.first[query] - start, t.last[query] - start};
 }
 
-// The softmax of one query over the split: products become weights, 0 at positions of seen blocks that it does not see.
-[[gnu::noinline]] inline void soften(const AttentionTile& t, int query, float* scores) {
-    const auto [first, last] = seen_by(t, query);
-    if (first == last) {
-        t.sums.max[query] = -__builtin_inff(), t.sums.sum[query] = 0.0f;
-        return;
-    }
+// Products of one query become scores, less than any at positions of seen blocks that it does not see. Returns the
+// largest.
+[[gnu::always_inline]] inline float score(const AttentionTile& t, int query, Seen seen, float* scores) {
+    const auto [first, last] = seen;
+    if (first == last) return -__builtin_inff();
     const float* bias = t.bias == nullptr ? nullptr : t.bias[query] + 16 * t.first_block;
     const int begin = first / 16 * 16;
-    const bool whole = first % 16 == 0 && last % 16 == 0;
-    F32 top = set1(-__builtin_inff()), sum = zero();
+    F32 top = set1(-__builtin_inff());
     for (int at = begin; at < last; at += 16) {
-        F32 score = mul(load(scores + at), set1(t.scale));
-        if (bias != nullptr) score = add(score, load(bias + at));
-        score = soft_capped(score, t.softcap);
-        store(scores + at, score);
-        top = max(score, top);
+        F32 one = mul(load(scores + at), set1(t.scale));
+        if (bias != nullptr) one = add(one, load(bias + at));
+        one = soft_capped(one, t.softcap);
+        store(scores + at, one);
+        top = max(one, top);
     }
-    if (!whole) {
+    if (first % 16 != 0 || last % 16 != 0) {
         fill_around(scores, first, last, -__builtin_inff());
         top = set1(-__builtin_inff());
         for (int at = begin; at < last; at += 16) top = max(load(scores + at), top);
     }
-    const float largest = max_lanes(top);
+    return max_lanes(top);
+}
+
+// Scores become weights, 0 at positions of seen blocks that the query does not see. Returns their sum.
+[[gnu::always_inline]] inline float weigh(Seen seen, float largest, float* scores) {
+    const auto [first, last] = seen;
+    const int begin = first / 16 * 16;
+    F32 sum = zero();
+    if (first == last) return 0.0f;
     for (int at = begin; at < last; at += 16) {
         const F32 weight = exp_below(sub(load(scores + at), set1(largest)));
         store(scores + at, weight);
         sum = add(sum, weight);
     }
-    if (!whole) {
+    if (first % 16 != 0 || last % 16 != 0) {
         fill_around(scores, first, last, 0.0f);
         sum = zero();
         for (int at = begin; at < last; at += 16) sum = add(sum, load(scores + at));
     }
-    t.sums.max[query] = largest;
-    t.sums.sum[query] = sum_lanes(sum);
+    return sum_lanes(sum);
+}
+
+// The softmax of n queries over the split. Maxima of several are found before the weights of any, so that a core does
+// not wait for each: from scores to the largest lane of them it is as long a way as through all of their exponentials.
+[[gnu::noinline]] inline void soften(const AttentionTile& t, int query, int n, float* scores) {
+    constexpr int kTogether = 4;
+    for (int j = query; j < query + n; j += kTogether) {
+        const int end = j + kTogether < query + n ? j + kTogether : query + n;
+        float* at = scores + kSplit * (j - query);
+        for (int i = j; i < end; ++i) t.sums.max[i] = score(t, i, seen_by(t, i), at + kSplit * (i - j));
+        for (int i = j; i < end; ++i) t.sums.sum[i] = weigh(seen_by(t, i), t.sums.max[i], at + kSplit * (i - j));
+    }
 }
 
 // Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block.
@@ -175,7 +191,7 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
                    {keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin, kSplit},
                    count);
            });
-    for (int j = 0; j < n; ++j) soften(t, from + j, scores + kSplit * j);
+    soften(t, from, n, scores);
     chunks([&](int block, int blocks) { open_values<Kv>(t, block, blocks, keys, values); },
            [&](int at, int count, int begin, int end) {
                add_values(t, from + at, count, begin, end, values, scores + kSplit * at);
@@ -188,21 +204,25 @@ inline void attend(const AttentionTile& t) {
         attend_some<Kv>(t, from, t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries);
 }
 
-inline float exp_of(float x) {
-    float lanes[16];
-    store(lanes, exp(set1(x)));
-    return lanes[0];
-}
-
 inline void merge(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim) {
-    for (int h = 0; h < n_queries; ++h) {
-        const float a = to.max[h], b = next.max[h], none = -__builtin_inff();
-        const float top = a > b ? a : b;
-        const float old_share = a == none ? 0.0f : exp_of(a - top), new_share = b == none ? 0.0f : exp_of(b - top);
-        to.sum[h] = to.sum[h] * old_share + next.sum[h] * new_share;
-        for (int c = h * v_dim; c < (h + 1) * v_dim; c += 16)
-            store(to.out + c, fma(load(next.out + c), set1(new_share), mul(load(to.out + c), set1(old_share))));
-        to.max[h] = top;
+    const float none = -__builtin_inff();
+    for (int from = 0; from < n_queries; from += 16) {
+        const int n = n_queries - from < 16 ? n_queries - from : 16;
+        float old_share[16], new_share[16];
+        const auto maxima = [&](const float* p) { return n == 16 ? load(p + from) : load_some(p + from, n); };
+        const F32 a = maxima(to.max), b = maxima(next.max), top = max(a, b);
+        store(old_share, exp(sub(a, top)));
+        store(new_share, exp(sub(b, top)));
+        for (int i = 0; i < n; ++i) {
+            const int h = from + i;
+            if (to.max[h] == none) old_share[i] = 0.0f;
+            if (next.max[h] == none) new_share[i] = 0.0f;
+            to.sum[h] = to.sum[h] * old_share[i] + next.sum[h] * new_share[i];
+            const F32 old = set1(old_share[i]), added = set1(new_share[i]);
+            for (int c = h * v_dim; c < (h + 1) * v_dim; c += 16)
+                store(to.out + c, fma(load(next.out + c), added, mul(load(to.out + c), old)));
+        }
+        store_some(to.max + from, top, n);
     }
 }
 

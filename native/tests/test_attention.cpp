@@ -1,0 +1,189 @@
+// Queries together against the same ones alone, bit for bit, and against sums of doubles: every type of cache, random
+// heads, ranges and blocks. Built with -DTEST_TABLE=k_LEVEL_table and linked with that level's target.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cpu/kernels/table.h"
+#ifdef TEST_TILES
+#include "machine/system.h"
+#endif
+
+namespace woolly {
+extern const KernelTable TEST_TABLE;
+}
+
+namespace {
+
+using namespace woolly;
+
+std::mt19937 engine(1);
+int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
+
+// Numbers that every type of cache holds as they are: 32nds up to 127 of them, which are there in each 32 columns.
+std::vector<float> random_heads(int n, int columns) {
+    std::vector<float> out(size_t(n * columns));
+    for (size_t i = 0; i < out.size(); ++i)
+        out[i] = float(int(i) % columns % 32 == 0 ? 127 : between(-127, 127)) / 32.0f;
+    return out;
+}
+
+struct Query {
+    std::vector<float> q, bias;
+    int first, last;  // within the split
+};
+
+struct Case {
+    KvType type;
+    int k_dim, v_dim, n_blocks;
+    bool inside;  // V is in K
+    float softcap;
+    std::vector<float> k, v;
+    std::vector<Query> queries;
+    std::vector<uint8_t> k_cache, v_cache;
+
+    Case(KvType of_type, int k_columns, int v_columns, bool is_inside)
+        : type(of_type), k_dim(k_columns), v_dim(v_columns), n_blocks(between(1, kSplit / 16)), inside(is_inside) {
+        softcap = between(0, 3) == 0 ? 5.0f : 0.0f;
+        const bool biased = between(0, 3) == 0;
+        const int n = 16 * n_blocks, n_queries = between(0, 1) ? between(1, 20) : between(1, 140);
+        k = random_heads(n, k_dim), v = random_heads(n, v_dim);
+        const int window = between(0, 2) == 0 ? between(1, n) : n, end = between(std::max(1, n - 15), n);
+        std::normal_distribution<float> normal;
+        for (int i = 0; i < n_queries; ++i) {
+            Query query;
+            query.last = std::max(0, end - between(0, 3) * between(0, 20));
+            query.first = std::max(0, query.last - window);
+            for (int c = 0; c < k_dim; ++c) query.q.push_back(normal(engine));
+            for (int p = 0; p < kSplit && biased; ++p) query.bias.push_back(normal(engine));
+            queries.push_back(query);
+        }
+        if (between(0, 3) == 0) {  // what only some see
+            const int position = between(0, n - 1);
+            v[size_t(position * v_dim)] = std::numeric_limits<float>::infinity();
+        }
+        store();
+    }
+
+    void store() {
+        const size_t bytes = kv_block_bytes(type, k_dim), v_bytes = kv_block_bytes(type, v_dim);
+        // What no query sees may be anything: here not numbers.
+        k_cache.assign(bytes * size_t(n_blocks), 0xff), v_cache.assign(v_bytes * size_t(n_blocks), 0xff);
+        const int index = kv_index(type);
+        for (int p = 0; p < 16 * n_blocks; ++p) {
+            const bool seen =
+                std::any_of(queries.begin(), queries.end(), [&](const Query& q) { return p >= q.first && p < q.last; });
+            if (!seen) continue;
+            TEST_TABLE.store_k[index](&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
+            TEST_TABLE.store_v[index](&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
+        }
+    }
+
+    // Sums, maximum and sum of weights of queries [from, from + n), one after another.
+    std::vector<float> attend(int from, int n) const {
+        constexpr int first_block = 8;
+        std::vector<const float*> q, bias;
+        std::vector<int> first, last;
+        std::vector<const uint8_t*> k_blocks, v_blocks;
+        int blocks = 1;
+        for (int i = from; i < from + n; ++i) {
+            const Query& one = queries[size_t(i)];
+            q.push_back(one.q.data());
+            bias.push_back(one.bias.data() - 16 * first_block);
+            first.push_back(one.first + 16 * first_block), last.push_back(one.last + 16 * first_block);
+            blocks = std::max(blocks, (one.last + 15) / 16);
+        }
+        for (int b = 0; b < blocks; ++b) {
+            k_blocks.push_back(k_cache.data() + kv_block_bytes(type, k_dim) * size_t(b));
+            v_blocks.push_back(v_cache.data() + kv_block_bytes(type, v_dim) * size_t(b));
+        }
+        const int room = (k_dim + 31) / 32 * 32, v_room = (v_dim + 31) / 32 * 32;
+        std::vector<float> scratch(attention_scratch(room, v_room) + 16, NAN), out(size_t(n * (v_dim + 2)), NAN);
+        void* aligned = scratch.data();
+        size_t space = scratch.size() * 4;
+        std::align(64, 64, aligned, space);
+        AttentionTile t{};
+        t.q = q.data(), t.first = first.data(), t.last = last.data(), t.n_queries = n;
+        t.bias = queries[0].bias.empty() ? nullptr : bias.data();
+        t.k_dim = k_dim, t.v_dim = v_dim, t.scale = 1.0f / std::sqrt(float(k_dim)), t.softcap = softcap;
+        t.k_blocks = k_blocks.data(), t.v_blocks = inside ? nullptr : v_blocks.data();
+        t.first_block = first_block, t.n_blocks = blocks, t.scratch = static_cast<float*>(aligned);
+        t.sums = {out.data(), out.data() + n * v_dim, out.data() + n * v_dim + n};
+        TEST_TABLE.attend[kv_index(type)](t);
+        return out;
+    }
+
+    // The largest difference from sums of doubles, as a multiple of what may be.
+    double error(int i, const float* out, float sum) const {
+        const Query& query = queries[size_t(i)];
+        std::vector<double> want(size_t(v_dim), 0.0), scores;
+        double length = 0, longest = 0, total = 0, most = 0;
+        for (int c = 0; c < k_dim; ++c) length += double(query.q[size_t(c)]) * double(query.q[size_t(c)]);
+        for (int p = query.first; p < query.last; ++p) {
+            double score = 0, size = 0;
+            for (int c = 0; c < k_dim; ++c) {
+                const double x = double(k[size_t(p * k_dim + c)]);
+                score += double(query.q[size_t(c)]) * x, size += x * x;
+            }
+            longest = std::max(longest, size);
+            score /= std::sqrt(double(k_dim));
+            if (!query.bias.empty()) score += double(query.bias[size_t(p)]);
+            if (softcap != 0.0f) score = double(softcap) * std::tanh(score / double(softcap));
+            scores.push_back(score);
+        }
+        const double top = scores.empty() ? 0 : *std::max_element(scores.begin(), scores.end());
+        for (size_t p = 0; p < scores.size(); ++p) {
+            const double weight = std::exp(scores[p] - top);
+            total += weight;
+            for (int c = 0; c < v_dim; ++c) {
+                const double x =
+                    double((inside ? k : v)[(size_t(query.first) + p) * size_t(inside ? k_dim : v_dim) + size_t(c)]);
+                want[size_t(c)] += weight * x, most = std::max(most, std::fabs(x));
+            }
+        }
+        if (scores.empty()) return sum == 0.0f ? 0 : 2;
+        if (!std::isfinite(most)) return 0;
+        // Sums of f32, and an exponential that is right to 2e-7.
+        const double bound = most * std::expm1(0x1p-19 * (1 + std::sqrt(length * longest / k_dim)));
+        double worst = 0;
+        for (int c = 0; c < v_dim; ++c)
+            worst = std::max(worst, std::fabs(double(out[c]) / double(sum) - want[size_t(c)] / total));
+        return worst / bound;
+    }
+};
+
+}  // namespace
+
+int main() {
+#ifdef TEST_TILES
+    if (!tiles_allowed()) return std::puts("no tiles are allowed here"), 1;
+#endif
+    int different = 0, wrong = 0, cases = 0;
+    const int dims[][2] = {{64, 64}, {128, 128}, {32, 32}, {96, 64}, {192, 128}, {80, 48}, {16, 16}, {64, 160}};
+    for (int round = 0; round < 6; ++round)
+        for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+            for (const auto& [k_dim, v_dim] : dims) {
+                if (type == KvType::q8_0 && (k_dim % 32 != 0 || v_dim % 32 != 0)) continue;
+                const bool inside = v_dim <= k_dim && between(0, 5) == 0;
+                const Case one(type, k_dim, v_dim, inside);
+                const int n = int(one.queries.size());
+                const std::vector<float> together = one.attend(0, n);
+                ++cases;
+                for (int i = 0; i < n; ++i) {
+                    const std::vector<float> alone = one.attend(i, 1);
+                    const float *out = together.data() + i * v_dim, *max = together.data() + n * v_dim + i;
+                    const bool same = std::memcmp(out, alone.data(), size_t(v_dim) * 4) == 0 &&
+                                      std::memcmp(max, &alone[size_t(v_dim)], 4) == 0 &&
+                                      std::memcmp(max + n, &alone[size_t(v_dim) + 1], 4) == 0;
+                    different += same ? 0 : 1;
+                    wrong += one.error(i, out, max[n]) <= 1 ? 0 : 1;
+                }
+            }
+    std::printf("%s: %d cases, %d different, %d wrong\n", TEST_TABLE.name, cases, different, wrong);
+    return different + wrong == 0 ? 0 : 1;
+}
