@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from woolly.cache.disk import PageFolder
 from woolly.cache.pages import PagePool
-from woolly.cache.prefix import PrefixStats, page_digest
+from woolly.cache.prefix import PrefixStats
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.cache.windows import WindowPool
@@ -21,7 +21,7 @@ from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.expected import add_expected
 from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.held import Failing, HeldRows
+from woolly.engine.held import HeldRows
 from woolly.engine.hooks import Hook
 from woolly.engine.meaning import Reader
 from woolly.engine.request import FinishReason, Request
@@ -240,13 +240,7 @@ class Engine:
 
     def forget(self, tokens: Sequence[int], salt: bytes = b"") -> int:
         """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number."""
-        digests: list[bytes] = []
-        for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
-            digests.append(page_digest(digests[-1] if digests else salt, tokens[start : start + PAGE_SIZE]))
-        if self.scheduler.tier is not None:
-            self.scheduler.tier.erase(digests)
-        pages = self.scheduler.pages
-        return pages.forget(pages.index.known(digests))
+        return self.scheduler.forget(tokens, salt)
 
     def prefix_stats(self) -> PrefixStats:
         """Counts of prefix reuse since the start."""
@@ -313,8 +307,10 @@ class Engine:
         for item in work:
             request, begin, end = item.request, end, end + item.n_outputs
             is_held = False
-            with self._failing(request):
+            try:
                 is_held = self._settle_one(item, computed, begin, end)
+            except BaseException as error:
+                self._failed(request, error)
             if request.finish_reason is None:
                 self._go_on(request, not is_held)
             is_progress = request.reports_progress and not request.output
@@ -324,44 +320,57 @@ class Engine:
 
     def _settle_one(self, item: Work, computed: Rows, begin: int, end: int) -> bool:
         """Settles the rows of a request; whether they are held for a later step."""
-        request = item.request
+        request, drafts = item.request, item.drafts
         first = request.n_computed
         request.n_computed += item.n_tokens
         if request.hooks:
             request.n_hooked = max(request.n_hooked, request.n_computed)
         if request.error is not None:
             raise request.error
-        if end - begin > 1 or not item.is_complete:
-            if request.n_unscored:
-                score(request, first, computed.whole(begin, end))
-            if not item.is_complete:
-                return False
-        rows = [computed.row(i) for i in range(end - 1 - len(item.drafts), end)]
-        if request.sampler.constraint is not None and self._held.must_wait(request):
-            self._held.hold(request, rows, item.drafts)
+        if request.n_unscored:
+            score(request, first, computed.whole(begin, end))
+        if not item.is_complete:
+            return False
+        rows = [computed.row(i) for i in range(end - 1 - len(drafts), end)] if drafts else (computed.row(end - 1),)
+        if request.sampler.constraint is None:
+            self._accept(request, rows, drafts)
+            return False
+        if self._held.must_wait(request):
+            self._held.hold(request, rows, drafts)
             return True
-        self._accept(request, rows, item.drafts)
+        with self._held.timed():
+            self._accept(request, rows, drafts)
         return False
 
     def _settle_held(self) -> list[Request]:
         """Chooses tokens for rows that the steps before held."""
         touched = []
         for request, rows, drafts in self._held.take():
-            with self._failing(request):
-                self._accept(request, rows, drafts)
+            try:
+                with self._held.timed():
+                    self._accept(request, rows, drafts)
+            except BaseException as error:
+                self._failed(request, error)
             if request.finish_reason is None:
                 self._go_on(request)
             touched.append(request)
         return touched
 
-    def _failing(self, request: Request) -> Failing:
-        """Fails the request if the block raises: an error of one, such as of a callback, does not affect the others."""
-        return Failing(self.fail, self._held, request)
+    def _failed(self, request: Request, error: BaseException) -> None:
+        """Fails a request alone: an error of one, such as of a callback, does not affect the others."""
+        if not isinstance(error, Exception):
+            # This request's state is unknown. Those before it are settled, those after it unchanged.
+            self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
+            raise error
+        self.fail(request, error)
 
     def _go_on(self, request: Request, is_decided: bool = True) -> None:
         self.scheduler.advance(request, is_decided)
-        if request.params.context_shift:
-            self._shift_if_full(request)
+        if request.params.context_shift and len(request.context) >= self.ctx:
+            # Drops the older half of a full context and queues the rest to be computed again.
+            n_keep = request.params.n_keep
+            self.scheduler.restart(request)
+            request.shift(len(request.prompt) if n_keep < 0 else n_keep)
 
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
         """Chooses tokens, and ends the request if one of them does."""
@@ -376,13 +385,6 @@ class Engine:
                 self._guesses.saw(request, len(drafts), n_accepted)
         if end is not None:
             self._finish(request, end.reason, flush=end.flush)
-
-    def _shift_if_full(self, request: Request) -> None:
-        """Drops the older half of a full context and queues the rest to be computed again."""
-        if len(request.context) >= self.ctx:
-            n_keep = request.params.n_keep
-            self.scheduler.restart(request)
-            request.shift(len(request.prompt) if n_keep < 0 else n_keep)
 
     def _finish(self, request: Request, reason: FinishReason, *, flush: bool = True) -> None:
         request.write()

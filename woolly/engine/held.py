@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from woolly.engine.request import Request
-from woolly.errors import RequestError
 from woolly.sampling.head import Row, kept
 
-__all__ = ["Failing", "HeldRows"]
+__all__ = ["HeldRows"]
 
 # Time of a step for requests with grammars; 16 sound ones take 20 to 50 ms.
 GRAMMAR_SECONDS = 0.1
@@ -26,9 +26,14 @@ class HeldRows:
         """Gives grammars the time of one step."""
         self._seconds = 0.0
 
-    def spend(self, seconds: float) -> None:
-        """Counts the time that a grammar took."""
-        self._seconds += seconds
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Counts the time of the block, in which a grammar chooses."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds += time.monotonic() - begin
 
     def must_wait(self, request: Request) -> bool:
         """Whether the choice for a request would delay the others, or is not wanted any more."""
@@ -51,33 +56,3 @@ class HeldRows:
                 del self._rows[request]  # preempted: they are computed again
             elif not self.must_wait(request):
                 yield request, *self._rows.pop(request)
-
-
-class Failing:
-    """Fails a request if the block raises, and counts the time of grammars.
-
-    A class, because each row of each step enters one.
-    """
-
-    __slots__ = ("_begin", "_fail", "_held", "_request")
-
-    def __init__(self, fail: Callable[[Request, Exception], None], held: HeldRows, request: Request) -> None:
-        self._fail, self._held, self._request = fail, held, request
-        self._begin = 0.0 if request.sampler.constraint is None else time.monotonic()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is None and not self._begin:
-            return False
-        try:
-            if isinstance(error, Exception):
-                self._fail(self._request, error)
-            elif error is not None:
-                # This request's state is unknown. Those before it are settled, those after it unchanged.
-                self._fail(self._request, RequestError(f"the choice of a token was interrupted by {error!r}"))
-        finally:
-            if self._begin:
-                self._held.spend(time.monotonic() - self._begin)
-        return isinstance(error, Exception)

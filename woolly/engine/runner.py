@@ -28,6 +28,8 @@ __all__ = ["RankedRows", "Rows", "Runner", "WholeRows", "read_values"]
 
 Float32 = npt.NDArray[np.float32]
 
+_MANY = 8  # tokens that are looked for one by one in all rows at once
+
 
 class Rows(Protocol):
     """The rows of output of one step. They are overwritten by the next."""
@@ -85,8 +87,13 @@ class RankedRows:
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
         """Chooses for several rows in the time of a few."""
         ids, is_sound = self._ranking.ids, self._is_sound
+        lowered = frozenset().union(*(sampler.lowered for sampler in samplers if sampler is not None))
+        # Most rows have none of these tokens: one look at all rows finds out, unless there are many.
+        is_lowered = [len(lowered) > _MANY] * len(samplers)
+        if 0 < len(lowered) <= _MANY:
+            is_lowered = np.logical_or.reduce([(ids == token).any(axis=1) for token in lowered]).tolist()
         chains = [
-            None if sampler is None or not is_sound[i] else sampler.chooses_alike(ids[i])
+            None if sampler is None or not is_sound[i] else sampler.chooses_alike(ids[i], is_lowered[i])
             for i, sampler in enumerate(samplers)
         ]
         self._tokens = choose_together(chains, ids, self._ranking.logits, ids.shape[1] == self._n_vocab)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from woolly.cache.pages import PagePool
+from woolly.cache.prefix import page_digest
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskTier
 from woolly.engine.batching import Work, assemble
@@ -183,6 +184,15 @@ class Scheduler:
         for request in tuple(self.running):
             self._preempt(request)
         self.pages.forget(range(self.pages.n_pages))
+
+    def forget(self, tokens: Sequence[int], salt: bytes) -> int:
+        """Removes the pages of a text from the index, but those in use, and from disk; returns their number."""
+        digests: list[bytes] = []
+        for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
+            digests.append(page_digest(digests[-1] if digests else salt, tokens[start : start + PAGE_SIZE]))
+        if self.tier is not None:
+            self.tier.erase(digests)
+        return self.pages.forget(self.pages.index.known(digests))
 
     def _admit(self) -> None:
         """Starts waiting requests while `max_running` and the free pages allow."""

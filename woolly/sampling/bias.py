@@ -51,6 +51,10 @@ class LogitBias:
             return None
         return len(self._ids) + (len(self._ends) if self._min_tokens else 0)
 
+    def lowered(self, n_output: int) -> frozenset[int]:
+        """Tokens that `apply` changes."""
+        return self._tokens | self._banned if n_output < self._min_tokens else self._tokens
+
     def spares(self, ids: npt.NDArray[np.int32], n_output: int) -> bool:
         """Whether `apply_to` leaves these tokens as they are."""
         if not self.acts(n_output):

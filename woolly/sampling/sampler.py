@@ -91,15 +91,23 @@ class Sampler:
             self.constraint.accept(token)
         return Choice(token, logprob)
 
-    def chooses_alike(self, ids: npt.NDArray[np.int32]) -> UsualChain | Greedy | None:
-        """What alone chooses the next token from a head of these tokens; None if there is more to do."""
+    @property
+    def lowered(self) -> frozenset[int]:
+        """Tokens that the next choice makes less likely by name; of a sampler that reads heads none gets likelier."""
+        return self._bias.lowered(len(self._history) - self._n_prompt)
+
+    def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> UsualChain | Greedy | None:
+        """What alone chooses the next token from a head of these tokens; None if there is more to do.
+
+        `is_lowered` says whether any of them may be among those that are `lowered`.
+        """
         chain = self._alone
         if chain is None or self.constraint is not None:
             return None
-        if self._bias.acts(n_output := len(self._history) - self._n_prompt):
-            # Biases of a sampler that reads heads only lower: those of later tokens change nothing.
+        if is_lowered and (lowered := self.lowered):
+            # Those behind the ones that are read change nothing.
             n = 1 if isinstance(chain, Greedy) else chain.k
-            return chain if self._bias.spares(ids[:n], n_output) else None
+            return chain if lowered.isdisjoint(ids[:n].tolist()) else None
         return chain
 
     def _head_size(self) -> int:
