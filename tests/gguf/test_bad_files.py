@@ -27,7 +27,7 @@ def nested(depth: int) -> bytes:
 CASES = {
     "empty file": (b"", 0, "empty"),
     "ends within the magic": (b"GG", 0, "magic 'GGUF'"),
-    "wrong magic": (gguf_bytes(magic=b"GGML"), 0, "expected the magic 'GGUF', found 'GGML'"),
+    "wrong magic": (gguf_bytes(magic=b"GGML"), 0, "expected the magic 'GGUF', found 'GGML': this is no GGUF file"),
     "another file altogether": (b"<!DOCTYPE html>", 0, "expected the magic"),
     "ends within the version": (b"GGUF\3\0", 4, "expected the version of 4 bytes, but the file ends after 2"),
     "version 0": (gguf_bytes(version=0), 4, "expected GGUF version 2 or 3, found 0"),

@@ -222,8 +222,10 @@ class Library:
             except Exception as error:  # a hostile header must not break the list of all others
                 with self._lock:
                     self._bad.add(key)
-                log.warning("model cannot be read", extra={"model": name, "reason": repr(error)})
-                if isinstance(error, WoollyError):
+                is_told = isinstance(error, WoollyError)
+                reason = str(error) if is_told else repr(error)
+                log.warning("model cannot be read", extra={"model": name, "reason": reason})
+                if is_told:
                     raise
                 raise WoollyError(f"{path}: the file cannot be read as a model") from error
             with self._lock:
