@@ -105,32 +105,32 @@ def load_model(
     program: Program | None = None
     opened: list[Adapter] = []
     try:
-        # The tokenizer is made while a GPU opens, which takes 0.2 s.
+        plan = trace(file, result, pooling, ctx)
+        if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
+            options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
+        plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        options = _with_cache(options, file, plan, ctx)
+        tensors: Mapping[str, Tensor] = file.tensors
+        if adapters:
+            opened += (open_adapter(name, its, plan) for name, its in adapters.items())
+            plan, more = adapted(plan, opened)
+            tensors = {**file.tensors, **more}
+        salt = b""
+        if control_vector_layers is not None and not control_vectors:
+            raise RequestError(
+                "control_vector_layers names layers for control vectors, but none is given",
+                field="control_vector_layers",
+            )
+        if control_vectors:
+            plan, more, salt = steered(plan, control_vectors, control_vector_layers)
+            tensors = {**tensors, **more}
+        if stages is not None:
+            stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
+        # The tokenizer is made while a GPU opens, which takes 0.2 s, and while weights are loaded in the background.
         with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
             made = pool.submit(Tokenizer.from_metadata, file.metadata)
-            plan = trace(file, result, pooling, ctx)
-            if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
-                options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
-            plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
-            options = _with_cache(options, file, plan, ctx)
-            tensors: Mapping[str, Tensor] = file.tensors
-            if adapters:
-                opened += (open_adapter(name, its, plan) for name, its in adapters.items())
-                plan, more = adapted(plan, opened)
-                tensors = {**file.tensors, **more}
-            salt = b""
-            if control_vector_layers is not None and not control_vectors:
-                raise RequestError(
-                    "control_vector_layers names layers for control vectors, but none is given",
-                    field="control_vector_layers",
-                )
-            if control_vectors:
-                plan, more, salt = steered(plan, control_vectors, control_vector_layers)
-                tensors = {**tensors, **more}
-            if stages is not None:
-                stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
             program = choose(backend_for(options.device, backend), stages).compile(plan, tensors, options)
-            program.load_weights()  # in the background, too
+            program.load_weights()
             tokenizer = made.result()
         n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
         if tokenizer.n_vocab != n_tokens:
