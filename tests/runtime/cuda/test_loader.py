@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 from functools import partial
 
 import numpy as np
@@ -69,6 +70,24 @@ def test_weights_are_whole_when_they_were_waited_for(weights):
     for n in (0, 3, 4, len(weights.weights)):
         weights.loader.wait(n)
         weights.check(n)
+
+
+def test_what_packs_into_another_part_comes_after_it(weights):
+    """Gate and up share bytes: the second is packed into the tiles that the first has made."""
+    made = weights.numbers(weights.places[0], ROWS * COLUMNS)
+
+    def pack(is_second, device, weight, staged, first, n_rows):
+        rows = weights.numbers(staged, n_rows * COLUMNS).copy()
+        time.sleep(0 if is_second else 0.01)  # time enough for another thread's piece
+        here = made[first * COLUMNS :][: rows.size]
+        here[:] = here * 2 + rows if is_second else rows
+
+    parts = tuple(Part(name, partial(pack, name == "1"), 8) for name in "01")
+    fill = Fill(weights.places[0], made.nbytes, parts)
+    both = Loader(weights.device, weights.loader._views, [fill])
+    both.wait(1)
+    both.end()
+    assert np.array_equal(made, (weights.tables[0] * 2 + weights.tables[1]).ravel())
 
 
 def test_loading_that_was_ended_goes_on_where_it_stood(weights):

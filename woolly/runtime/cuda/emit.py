@@ -84,7 +84,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Fill:
-    """A weight on the device and the tensors that fill it."""
+    """A weight on the device and the tensors that fill it: as many rows of one as of another, packed in this order."""
 
     address: Address
     n_bytes: int

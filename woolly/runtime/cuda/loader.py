@@ -29,11 +29,11 @@ _UNDER_WAY = 2
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of a tensor that become a part of a weight, or all of an array that the host makes."""
+    """Rows of the tensors that a weight is made of, or all of an array that the host makes."""
 
     number: int  # of the weight
     weight: Fill | Array
-    part: Part | None = None
+    parts: tuple[Part, ...] = ()
     first: int = 0
     last: int = 0
 
@@ -94,10 +94,10 @@ class Loader:
             if isinstance(weight, Array):
                 yield _Piece(number, weight)
             else:
-                for part in weight.parts:
-                    n_rows, _, n_chunk = self._rows(part)
-                    for first in range(0, n_rows, n_chunk):
-                        yield _Piece(number, weight, part, first, min(n_rows, first + n_chunk))
+                # Parts are alike, and one packs into what the other packed: one thread does both, in turn.
+                n_rows, _, n_chunk = self._rows(weight.parts[0])
+                for first in range(0, n_rows, n_chunk):
+                    yield _Piece(number, weight, weight.parts, first, min(n_rows, first + n_chunk))
             yield None
 
     def _next(self) -> _Piece | None:
@@ -197,21 +197,20 @@ class Loader:
         return n_rows, row_bytes, max(1, _STAGED // (row_bytes * step)) * step
 
     def _staged_bytes(self, piece: _Piece) -> int:
-        if piece.part is None or piece.part.pack is None:
-            return 0
-        return self._rows(piece.part)[1] * (piece.last - piece.first)
+        packed = (part for part in piece.parts if part.pack is not None)
+        return max((self._rows(part)[1] * (piece.last - piece.first) for part in packed), default=0)
 
     def _fill(self, device: Device, piece: _Piece, staged: Address | None) -> None:
-        weight, part = piece.weight, piece.part
+        weight = piece.weight
         if isinstance(weight, Array):
             device.upload(weight.address, np.ascontiguousarray(weight.make()))
             return
-        assert part is not None
-        n_rows, row_bytes, _ = self._rows(part)
-        rows = self._views[part.name].data.reshape(n_rows, row_bytes)[piece.first : piece.last]
-        if part.pack is None:
-            device.upload(weight.address + piece.first * row_bytes, np.ascontiguousarray(rows))
-            return
-        assert staged is not None
-        device.upload(staged, np.ascontiguousarray(rows))
-        part.pack(device, weight.address, staged, piece.first, len(rows))
+        for part in piece.parts:
+            n_rows, row_bytes, _ = self._rows(part)
+            rows = self._views[part.name].data.reshape(n_rows, row_bytes)[piece.first : piece.last]
+            if part.pack is None:
+                device.upload(weight.address + piece.first * row_bytes, np.ascontiguousarray(rows))
+                continue
+            assert staged is not None
+            device.upload(staged, np.ascontiguousarray(rows))
+            part.pack(device, weight.address, staged, piece.first, len(rows))
