@@ -199,6 +199,15 @@ def test_serve_takes_its_model_with_and_without_a_flag():
             woolly("serve", *line, "--port", "0")
 
 
+def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of():
+    for flag, name in (("--api-key", "WOOLLY_API_KEY"), ("--admin-key", "WOOLLY_ADMIN_KEY")):
+        with (
+            pytest.warns(UserWarning, match=f"see {flag} in a list of processes; {flag}-file or {name} keeps it"),
+            pytest.raises(StoreError),
+        ):
+            woolly("serve", "/no/such.gguf", flag, "sesame")
+
+
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     open_driver.cache_clear()
     monkeypatch.setattr("woolly.runtime.cuda.libcuda._LIBRARY", "no-such-library")

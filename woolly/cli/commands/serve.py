@@ -79,7 +79,6 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     from woolly.serving.logs import log
     from woolly.serving.settings_checks import has_replicas
 
-    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # --log-file has them too
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
     settings = read_settings(flags)
@@ -91,6 +90,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
                 f" {environment_name(name)} keeps it from them",
                 stacklevel=1,
             )
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # from here on --log-file has them
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
