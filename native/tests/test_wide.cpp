@@ -177,12 +177,26 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
                 grid.open(weights[size_t(p)].data() + (b + k) * grid.bytes, open + (p * count + k) * grid.open_bytes);
         grid.dot({open, panels, count, a + b * step, step, sums.data(), sums_step}, n);
     }
+    // Also by the kernel for few rows, on panels that lie side by side.
+    std::vector<float> few(size_t(panels * sums_step), 0.0f);
+    if (grid.few != nullptr && n <= kFewRows) {
+        const int64_t panel_step = blocks * grid.bytes;
+        uint8_t *packed = take(panels * panel_step), *memory = take(kFewBytes);
+        for (int p = 0; p < panels; ++p)
+            std::memcpy(packed + p * panel_step, weights[size_t(p)].data(), size_t(panel_step));
+        grid.few({packed, panel_step, panels, int(blocks), a, step, few.data(), sums_step, memory}, n);
+        std::free(packed);
+        std::free(memory);
+    } else {
+        few = sums;
+    }
     bool same = true;
     for (int p = 0; p < panels; ++p)
         for (int m = 0; m < n; ++m) {
             float one[kPanel];
+            const size_t at = size_t(p * sums_step + kPanel * m);
             kernels.dot[type](weights[size_t(p)].data(), columns, &rows.rows[size_t(m)], 1, one);
-            same = same && std::memcmp(one, &sums[size_t(p * sums_step + kPanel * m)], sizeof one) == 0;
+            same = same && std::memcmp(one, &sums[at], sizeof one) == 0 && std::memcmp(one, &few[at], sizeof one) == 0;
         }
     std::free(a);
     std::free(open);

@@ -113,22 +113,24 @@ inline I32 pair_dot(I32 acc, U8 pairs, const uint8_t* sums) {
 
 }  // namespace woolly::tiles
 
+// clang-format off: the kernels need what they share before them
+#include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
 #include "cpu/kernels/generic/grid32_tiles.h"
+// clang-format on
 
 namespace woolly::tiles {
 
 template <class Kernel>
 constexpr void set_tiles(KernelTable& t, WeightType type) {
 #ifdef TEST_DOTS
-    set_grid_dots(t, type, Kernel{});
+    Grids256::set(t, type, Kernel{});
+    Grids32::set(t, type, Kernel{});
 #else
-    set_grid(t, type, Kernel{});
-#endif
-#ifdef TEST_DOTS
-    set_grid_32(t, type, Kernel{});
+    GridsTiles256::set(t, type, Kernel{});
+    GridsTiles32::set(t, type, Kernel{});
 #endif
     t.dot[int(type)] = dot_any<Kernel>;
 }
@@ -143,9 +145,6 @@ constexpr KernelTable make_tiles() {
     WOOLLY_BLOCKS_32(WOOLLY_ROW)
     WOOLLY_BLOCKS_256(WOOLLY_ROW)
 #undef WOOLLY_ROW
-#ifndef TEST_DOTS
-    set_grids_32_tiles(t);
-#endif
     return t;
 }
 

@@ -61,6 +61,18 @@ struct GridBlocks {
     float* acc;  // [n_panels][n_tiles * 16][16], panels acc_step numbers apart
     int64_t acc_step;
 };
+// Packed panels, for few rows.
+struct FewBlocks {
+    const uint8_t* panels;  // packed blocks, panels panels_step bytes apart
+    int64_t panels_step;
+    int n_panels, n_blocks;
+    const uint8_t* tiles;  // as in GridBlocks
+    int64_t tiles_step;
+    float* acc;
+    int64_t acc_step;
+    uint8_t* open;  // [kFewBytes]: memory to open blocks into
+};
+constexpr int kFewRows = 32, kFewBytes = 3 * 1024 + 2 * 8192;
 struct Grid {
     void (*open)(const uint8_t* block, uint8_t* to);
     // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows, and for other rows of
@@ -68,6 +80,8 @@ struct Grid {
     // that began as zeros, it gives what PanelDot gives, to the bit.
     void (*dot)(const GridBlocks& blocks, int n_rows);
     int columns, bytes, open_bytes;  // of a block, packed and opened
+    // Both in one for up to kFewRows rows, with the same sums. Null for none.
+    void (*few)(const FewBlocks& blocks, int n_rows);
 };
 // A tile of q8_256: quants [4][16][64], scales [16], sums of 32 columns in 16 bits [16][8], of 16 columns [16][16].
 constexpr int kTileRows = 16, kTileColumns = 256;

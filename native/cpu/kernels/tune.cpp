@@ -36,7 +36,7 @@ struct Subject {
         const Grid& grid = kernels.grid[type];
         int64_t opened = kColumns / wide.block * wide.open_bytes;
         if (grid.dot != nullptr) {
-            opened = std::max<int64_t>(opened, 2 * kColumns / grid.columns * grid.open_bytes);
+            opened = std::max({opened, 2 * kColumns / grid.columns * grid.open_bytes, int64_t{kFewBytes}});
             tiles.resize(size_t(kColumns / grid.columns * tile_bytes(info.activation)));
         }
         open.resize(size_t(opened) + 64);
@@ -75,8 +75,14 @@ struct Subject {
         if (size_t(panel - weights.data()) / bytes % 2 != 0) return;
         uint8_t* to = memory();
         std::fill(pair.begin(), pair.end(), 0.0f);
-        for (int b = 0; b < 2 * n_blocks; ++b) grid.open(panel + b * grid.bytes, to + b * grid.open_bytes);
         const int64_t of_panel = int64_t(kTileRows) * kPanel;
+        if (grid.few != nullptr) {
+            grid.few({panel, int64_t(bytes), 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(),
+                      of_panel, to},
+                     n);
+            return;
+        }
+        for (int b = 0; b < 2 * n_blocks; ++b) grid.open(panel + b * grid.bytes, to + b * grid.open_bytes);
         grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel}, n);
     }
 

@@ -32,7 +32,8 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
         if (grid.dot == nullptr) continue;
         m->grid_from = grid_from(kernels_, m->type);
         const Opened most = opened_at_once(grid, 1);
-        open_bytes = std::max(open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)));
+        open_bytes = std::max({open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)),
+                               grid.few == nullptr ? 0 : size_t{kFewBytes}});
         size_t& bytes = tiles_.bytes[int(m->info.activation)];
         bytes = std::max(bytes, size_t(n_tiles * (m->columns / grid.columns)) * size_t(tile_bytes(m->info.activation)));
     }
@@ -72,6 +73,15 @@ float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_pan
     uint8_t* open = w.own() + open_at_;
     float* sums = reinterpret_cast<float*>(w.own() + sums_at_) + slot * panels_at_once * sums_step;
     for (int i = 0; i < n_panels; ++i) std::memset(sums + i * sums_step, 0, size_t(tiles) * kTileRows * kPanel * 4);
+    const uint8_t* rows = tiles_.memory[int(matrix.info.activation)].data() + tile * bytes;
+    if (grid.few != nullptr && n <= kFewRows) {
+        for (int i = 0; i < n_panels; ++i) panels_.packed(w, matrix, panel + i, 0);
+        const int64_t panel_step = n_blocks * grid.bytes;
+        grid.few({matrix.packed + panel * panel_step, panel_step, n_panels, int(n_blocks), rows, step, sums, sums_step,
+                  open},
+                 n);
+        return sums;
+    }
     for (int64_t from = 0; from < n_blocks; from += chunk)
         for (int first = 0; first < n_panels; first += each.panels)
             for (int64_t b = from, end = std::min(from + chunk, n_blocks); b < end; b += each.blocks) {
@@ -82,8 +92,7 @@ float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_pan
                     for (int k = 0; k < blocks; ++k)
                         grid.open(weights + k * grid.bytes, open + (i * blocks + k) * grid.open_bytes);
                 }
-                const uint8_t* at = tiles_.memory[int(matrix.info.activation)].data() + b * step + tile * bytes;
-                grid.dot({open, count, blocks, at, step, sums + first * sums_step, sums_step}, n);
+                grid.dot({open, count, blocks, rows + b * step, step, sums + first * sums_step, sums_step}, n);
             }
     return sums;
 }

@@ -21,7 +21,8 @@ struct GridSums256 {
     static constexpr int low = 64, minima = has_min ? 128 : 64, planes = minima + 64 * pairs, bytes = planes + 2 * 4096;
 
     struct Unit {
-        const uint8_t *weights, *tiles;
+        const uint8_t *front, *planes;  // opened weights: what stands before the planes, and these
+        const uint8_t* tiles;
         float* acc;
     };
 
@@ -30,7 +31,7 @@ struct GridSums256 {
     template <int row>
     [[gnu::always_inline]] static void finish(const Unit& unit, const int32_t* sums) {
         constexpr int r = row % 16;
-        const uint8_t *p = unit.weights, *tile = unit.tiles + row / 16 * kTileBytes;
+        const uint8_t *p = unit.front, *tile = unit.tiles + row / 16 * kTileBytes;
         const int32_t* at = sums + row / 16 * 512 + 16 * r;
         const float* scales = reinterpret_cast<const float*>(tile + kTileScales) + r;
         float* acc = unit.acc + 16 * row;
@@ -63,27 +64,32 @@ struct GridSums256 {
         }
     }
 
-    // The tile dots of a unit with one or two row tiles, and the finish of the unit before between them.
-    template <bool two, bool before>
-    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& last, int32_t* sums) {
-        const uint8_t *p = unit.weights + planes, *a = unit.tiles;
+    // The tile dots of a unit with one or two row tiles, and between them the finish of the unit before, and
+    // more<i>() for i = 0 to 7, or to 15 with two tiles.
+    template <bool two, bool before, class More>
+    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& last, int32_t* sums, const More& more) {
+        const uint8_t *p = unit.planes, *a = unit.tiles;
         tile_zero<0>(), tile_zero<1>();
         if constexpr (two) tile_zero<2>(), tile_zero<3>();
         each<4>([&]<int k>() __attribute__((always_inline)) {
-            constexpr int row = (two ? 8 : 4) * k;
+            constexpr int row = (two ? 8 : 4) * k, slot = row / 2;
             tile_load<6>(p + 1024 * k, 64);
             tile_load<4>(a + 1024 * k, 64);
             tile_product<0, 4, 6>();
             if constexpr (before) finish<row>(last, sums);
+            more.template operator()<slot>();
             tile_load<7>(p + 4096 + 1024 * k, 64);
             tile_product<1, 4, 7>();
             if constexpr (before) finish<row + 2>(last, sums);
+            more.template operator()<slot + 1>();
             if constexpr (two) {
                 tile_load<5>(a + kTileBytes + 1024 * k, 64);
                 tile_product<2, 5, 6>();
                 if constexpr (before) finish<row + 4>(last, sums);
+                more.template operator()<slot + 2>();
                 tile_product<3, 5, 7>();
                 if constexpr (before) finish<row + 6>(last, sums);
+                more.template operator()<slot + 3>();
             }
         });
         tile_store<0>(sums, 64), tile_store<1>(sums + 256, 64);
@@ -98,13 +104,14 @@ struct GridSums256 {
             for (int p = 0; p < of.n_panels; ++p)
                 for (int b = 0; b < of.n_blocks; ++b) {
                     const int64_t tile = first + (two ? 2 : 1) * i;
-                    const Unit unit{of.open + int64_t(p * of.n_blocks + b) * bytes,
-                                    of.tiles + b * of.tiles_step + tile * kTileBytes,
+                    const uint8_t* open = of.open + int64_t(p * of.n_blocks + b) * bytes;
+                    const Unit unit{open, open + planes, of.tiles + b * of.tiles_step + tile * kTileBytes,
                                     of.acc + p * of.acc_step + tile * 256};
+                    const auto nothing = []<int>() __attribute__((always_inline)) {};
                     if (last.acc == nullptr) {
-                        step<two, false>(unit, last, sums);
+                        step<two, false>(unit, last, sums, nothing);
                     } else {
-                        step<two, true>(unit, last, sums);
+                        step<two, true>(unit, last, sums, nothing);
                     }
                     last = unit;
                 }
@@ -130,11 +137,18 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
     using Sums = GridSums256<Type::n_groups, Type::has_min, kHalved<Type>>;
     static constexpr int n = Type::n_groups;
     using Sums::low, Sums::minima, Sums::planes, Sums::bytes;
+    using typename Sums::Unit;
 
     static void open(const uint8_t* panel, uint8_t* to) {
         for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
-        store(reinterpret_cast<float*>(to), Type::scale(panel));
         U8 scales[n / 4];
+        open_front(panel, to, scales);
+        each<n_pieces>([&]<int u>() __attribute__((always_inline)) { open_piece<u>(panel, scales, to + planes); });
+    }
+
+    // What stands before the planes, and the sub-scales.
+    [[gnu::always_inline]] static void open_front(const uint8_t* panel, uint8_t* to, U8* scales) {
+        store(reinterpret_cast<float*>(to), Type::scale(panel));
         Type::scales(panel, scales);
         if constexpr (Type::has_min) {
             store(reinterpret_cast<float*>(to + low), sub(zero(), halves(panel + 32)));
@@ -145,36 +159,86 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
                 store_bytes(to + minima + 128 * k + 64, byte_pair<1>(lows[k]));
             });
         }
-        each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
-            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
-                U8 first, second;
-                if constexpr (kHalved<Type>) {
-                    first = byte_products(w, scale_twice<g % 4>(low_bits(scales[g / 4], 7)));
-                    second = byte_products(w, scale_twice<g % 4>(shift_right<3>(scales[g / 4])));
-                } else {
-                    split_products<Type::offset, Type::signed_quants>(w, sub_scale<Type, g>(scales), &first, &second);
-                }
-                uint8_t* at = to + planes + 16 * Type::unit * u + 64 * v;
-                store_bytes(at, first);
-                store_bytes(at + 4096, second);
-            });
+    }
+
+    // Part u of the planes.
+    static constexpr int n_pieces = 256 / Type::unit;
+    template <int u>
+    [[gnu::always_inline]] static void open_piece(const uint8_t* panel, const U8* scales, uint8_t* to) {
+        Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+            constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
+            U8 first, second;
+            if constexpr (kHalved<Type>) {
+                first = byte_products(w, scale_twice<g % 4>(low_bits(scales[g / 4], 7)));
+                second = byte_products(w, scale_twice<g % 4>(shift_right<3>(scales[g / 4])));
+            } else {
+                split_products<Type::offset, Type::signed_quants>(w, sub_scale<Type, g>(scales), &first, &second);
+            }
+            uint8_t* at = to + 16 * Type::unit * u + 64 * v;
+            store_bytes(at, first);
+            store_bytes(at + 4096, second);
         });
+    }
+
+    // Few rows: the next super-block is opened between the tile dots of this one, while the unit before is finished, so
+    // that opened weights never leave the first cache.
+    template <bool two>
+    static void few_units(const FewBlocks& of, int32_t* sums) {
+        static constexpr int slots = two ? 16 : 8, lines = (Type::bytes + 63) / 64;
+        const auto front = [&](int i) { return of.open + 1024 * (i % 3); };
+        const auto opened = [&](int i) { return of.open + 3 * 1024 + 8192 * (i % 2); };
+        U8 scales[n / 4];
+        open_front(of.panels, front(0), scales);
+        each<n_pieces>([&]<int u>() __attribute__((always_inline)) { open_piece<u>(of.panels, scales, opened(0)); });
+        const int n_units = of.n_panels * of.n_blocks;
+        Unit last{};
+        for (int i = 0, p = 0, b = 0; i < n_units; ++i) {
+            const uint8_t* at = of.panels + p * of.panels_step + int64_t(b) * Type::bytes;
+            const uint8_t* tiles = of.tiles + b * of.tiles_step;
+            float* acc = of.acc + p * of.acc_step;
+            if (++b == of.n_blocks) b = 0, ++p;
+            const uint8_t* next = i + 1 < n_units ? of.panels + p * of.panels_step + int64_t(b) * Type::bytes : at;
+            uint8_t* to = opened(i + 1);
+            const auto open_next = [&]<int slot>() __attribute__((always_inline)) {
+                constexpr int from = slot * n_pieces / slots, count = (slot + 1) * n_pieces / slots - from;
+                constexpr int first = slot * lines / slots, end = (slot + 1) * lines / slots;
+                if constexpr (slot == 0) open_front(next, front(i + 1), scales);
+                for (int line = first; line < end; ++line) prefetch(at + 2 * kPrefetch + 64 * line);
+                each<count>([&]<int u>() __attribute__((always_inline)) { open_piece<from + u>(next, scales, to); });
+                in_order();
+            };
+            in_order();
+            Unit unit{front(i), opened(i), tiles, acc};
+            if (last.acc == nullptr) {
+                Sums::template step<two, false>(unit, last, sums, open_next);
+            } else {
+                Sums::template step<two, true>(unit, last, sums, open_next);
+            }
+            last = unit;
+        }
+        each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) { Sums::template finish<2 * i>(last, sums); });
+    }
+    static void few(const FewBlocks& of, int n_rows) {
+        alignas(64) int32_t sums[4 * 256];
+        tiles_begin(16, n_rows > kTileRows ? 16 : 0, 64);
+        if (n_rows > kTileRows) {
+            few_units<true>(of, sums);
+        } else {
+            few_units<false>(of, sums);
+        }
+        tiles_end();
+    }
+    // Codebooks and ternary quants have none: their code would take minutes to compile.
+    static constexpr auto for_few() -> decltype(Grid::few) {
+        if constexpr (Type::one_by_one) {
+            return nullptr;
+        } else {
+            return few;
+        }
     }
 };
 
-// Tiles serve super-blocks, whose products fit two planes. Other types keep their kernels.
-template <class Type>
-constexpr void set_grid(KernelTable& t, WeightType type, Blocks256<Type>) {
-    t.grid[int(type)] = {Grid256<Type>::open, Grid256<Type>::dot, 256, Type::bytes, Grid256<Type>::bytes};
-}
-template <class Other>
-constexpr void set_grid(KernelTable&, WeightType, Other) {}
-
-constexpr void set_grids(KernelTable& t) {
-#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid(t, WeightType::name, kernel{});
-    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-}
+// Tiles serve super-blocks, whose products fit two planes.
+using GridsTiles256 = Grids<Blocks256, Grid256, 256>;
 
 }  // namespace woolly::WOOLLY_TARGET

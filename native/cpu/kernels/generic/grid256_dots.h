@@ -9,7 +9,7 @@ namespace woolly::WOOLLY_TARGET {
 // Opened super-blocks of n groups. `offset` is taken off each weight, because the level's dot takes only unsigned ones.
 // Types that look alike when opened share this code.
 template <int n, int offset, bool has_min>
-struct GridDots256 {
+struct GridDots256 : GridPairs<GridDots256<n, offset, has_min>, kTileBytes> {
     static_assert(offset == 0 || !has_min, "the sums of activations are multiplied with one kind of factors");
     static constexpr bool has_pairs = offset != 0 || has_min;
     // f32 scales of 16 rows, f32 minima, int32 sub-scales of each group; sub-minima, or the sub-scales once more, in
@@ -76,25 +76,6 @@ struct GridDots256 {
             }
         }
     }
-
-    template <int P>
-    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_tiles) {
-        const uint8_t* open = of.open + int64_t(first) * of.n_blocks * bytes;
-        for (int t = 0; t < n_tiles; ++t) {
-            const uint8_t* tile = of.tiles + t * int64_t{kTileBytes};
-            float* acc = of.acc + first * of.acc_step + t * 256;
-            rows<6, P>(of, open, tile, 0, acc);
-            rows<5, P>(of, open, tile, 6, acc);
-            rows<5, P>(of, open, tile, 11, acc);
-        }
-    }
-
-    static void dot(const GridBlocks& of, int n_rows) {
-        const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-        int p = 0;
-        for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
-        if (p < of.n_panels) panels<1>(of, p, n_tiles);
-    }
 };
 
 template <class Type>
@@ -137,17 +118,6 @@ struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_mi
     }
 };
 
-template <class Type>
-constexpr void set_grid_dots(KernelTable& t, WeightType type, Blocks256<Type>) {
-    t.grid[int(type)] = {GridOpen256<Type>::open, GridOpen256<Type>::dot, 256, Type::bytes, GridOpen256<Type>::bytes};
-}
-template <class Other>
-constexpr void set_grid_dots(KernelTable&, WeightType, Other) {}
-
-constexpr void set_grids_dots(KernelTable& t) {
-#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid_dots(t, WeightType::name, kernel{});
-    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-}
+using Grids256 = Grids<Blocks256, GridOpen256, 256>;
 
 }  // namespace woolly::WOOLLY_TARGET

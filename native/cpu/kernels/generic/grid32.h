@@ -6,8 +6,8 @@
 namespace woolly::WOOLLY_TARGET {
 
 template <class Type>
-struct Grid32 : Open32<Type> {
-    using Open32<Type>::offset, Open32<Type>::weights, Open32<Type>::bytes;
+struct Grid32 : Open32<Type>, GridPairs<Grid32<Type>, kTile32Bytes> {
+    using Open32<Type>::offset, Open32<Type>::weights, Open32<Type>::bytes, GridPairs<Grid32, kTile32Bytes>::dot;
     static_assert((offset & (offset - 1)) == 0, "a shift multiplies with the offset");
 
     static void open(const uint8_t* panel, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
@@ -49,38 +49,8 @@ struct Grid32 : Open32<Type> {
         for (int p = 0; p < P; ++p)
             for (int m = 0; m < M; ++m) store(acc + p * of.acc_step + 16 * (row + m), sum[p][m]);
     }
-
-    template <int P>
-    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_tiles) {
-        const uint8_t* open = of.open + int64_t(first) * of.n_blocks * bytes;
-        for (int t = 0; t < n_tiles; ++t) {
-            const uint8_t* tile = of.tiles + t * int64_t{kTile32Bytes};
-            float* acc = of.acc + first * of.acc_step + t * 256;
-            rows<6, P>(of, open, tile, 0, acc);
-            rows<5, P>(of, open, tile, 6, acc);
-            rows<5, P>(of, open, tile, 11, acc);
-        }
-    }
-
-    static void dot(const GridBlocks& of, int n_rows) {
-        const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-        int p = 0;
-        for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
-        if (p < of.n_panels) panels<1>(of, p, n_tiles);
-    }
 };
 
-template <class Type>
-constexpr void set_grid_32(KernelTable& t, WeightType type, Blocks32<Type>) {
-    t.grid[int(type)] = {Grid32<Type>::open, Grid32<Type>::dot, 32, Type::bytes, Grid32<Type>::bytes};
-}
-template <class Other>
-constexpr void set_grid_32(KernelTable&, WeightType, Other) {}
-
-constexpr void set_grids_32(KernelTable& t) {
-#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_grid_32(t, WeightType::name, kernel{});
-    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-}
+using Grids32 = Grids<Blocks32, Grid32, 32>;
 
 }  // namespace woolly::WOOLLY_TARGET

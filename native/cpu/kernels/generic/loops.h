@@ -11,6 +11,9 @@ template <int n, int i = 0, class F>
     }
 }
 
+// The compiler moves no load or store over this: what is interleaved stays so, and what a tile loads has been stored.
+[[gnu::always_inline]] inline void in_order() { asm volatile("" ::: "memory"); }
+
 // Some lines at a time, as many as a core waits for at once.
 [[gnu::always_inline]] inline void fetch(Ahead& ahead) {
     if (ahead.at >= ahead.end) return;

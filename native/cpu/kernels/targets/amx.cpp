@@ -8,6 +8,7 @@
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
 #include "cpu/kernels/primitives/amx_tiles.h"
+#include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256.h"
 #include "cpu/kernels/generic/grid32_tiles.h"
 // clang-format on
@@ -17,8 +18,8 @@ namespace woolly {
 extern const KernelTable k_amx_table;
 constinit const KernelTable k_amx_table = [] {
     KernelTable table = amx::make_table("amx");
-    amx::set_grids(table);
-    amx::set_grids_32_tiles(table);
+    amx::GridsTiles256::set_all(table);
+    amx::GridsTiles32::set_all(table);
     return table;
 }();
 

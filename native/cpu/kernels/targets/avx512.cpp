@@ -6,6 +6,7 @@
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
 // clang-format on
@@ -15,8 +16,8 @@ namespace woolly {
 extern const KernelTable k_avx512_table;
 constinit const KernelTable k_avx512_table = [] {
     KernelTable table = avx512::make_table("avx512");
-    avx512::set_grids_dots(table);
-    avx512::set_grids_32(table);
+    avx512::Grids256::set_all(table);
+    avx512::Grids32::set_all(table);
     return table;
 }();
 
