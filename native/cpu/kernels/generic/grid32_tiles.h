@@ -1,9 +1,8 @@
 // Many rows against weights with one float scale per 32 columns by matrix tiles of bytes: a tile dot sums a block for
 // up to 16 rows, exactly, and vectors end it. The float side is that of blocks32.h, so a row has the same bits in both.
 //
-// Several blocks are dotted and stored, then all of them are ended: while tiles are busy, vectors have one port instead
-// of two, so that ending a block between the dots of others takes longer than after them. Tiles 0 to 3 are sums, 4 and
-// 5 activations, 6 and 7 weights; the level supplies them as for grid256.h.
+// While a block is ended, the tile dots of the next two run. Tiles 0 and 3 are sums, 4 and 5 activations, 6 and 7
+// weights; the level supplies them as for grid256.h.
 
 namespace woolly::WOOLLY_TARGET {
 
@@ -12,56 +11,54 @@ struct GridSums32 {
     // As in Open32, but weights are signed.
     static constexpr int weights = has_min ? 128 : 64, bytes = weights + 512;
 
-    static constexpr int at_once = 16;  // blocks
-
-    // The tile dots of n blocks: 16 sums for each row of each.
-    [[gnu::noinline]] static void dots(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, int n,
-                                       int32_t* sums) {
-        const auto one = [&]<int u>(int b) __attribute__((always_inline)) {
-            constexpr int c = u == 0 ? 0 : u == 1 ? 3 : u - 1, a = u % 2 == 0 ? 4 : 5, w = u % 3 == 0 ? 6 : 7;
-            tile_zero<c>();
-            tile_load<a>(tiles + b * of.tiles_step, 32);
-            tile_load<w>(open + b * bytes + weights, 64);
-            tile_dot<c, a, w>();
-            tile_store<c>(sums + 256 * b, 64);
-        };
+    // start<odd>(b) begins the tile dot of block b, end(b, sums) takes its sums, 16 for each row.
+    template <class Start, class End>
+    [[gnu::always_inline]] static void in_turn(int n, const Start& start, const End& end) {
+        alignas(64) int32_t sums[2][256];
+        start.template operator()<false>(0);
         int b = 0;
-        for (; b + 4 <= n; b += 4)
-            each<4>([&]<int u>() __attribute__((always_inline)) { one.template operator()<u>(b + u); });
-        for (; b < n; ++b) one.template operator()<0>(b);
-    }
-
-    // Ends n blocks for M rows of a tile.
-    template <int M>
-    [[gnu::noinline]] static void ends(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, int n,
-                                       const int32_t* sums, float* acc) {
-        F32 sum[M];
-        // By `each`, not by a loop: GCC keeps an array in registers only if its indices are numbers from the start.
-        each<M>([&]<int m>() __attribute__((always_inline)) { sum[m] = load(acc + 16 * m); });
-        for (int b = 0; b < n; ++b, open += bytes, tiles += of.tiles_step, sums += 256) {
-            const float* scales = reinterpret_cast<const float*>(tiles + kTile32Scales);
-            const float* lows = reinterpret_cast<const float*>(tiles + kTile32Lows);
-            const F32 d = load(reinterpret_cast<const float*>(open));
-            each<M>([&]<int m>() __attribute__((always_inline)) {
-                sum[m] = fma(to_float(load_ints(sums + 16 * m)), mul(d, set1(scales[m])), sum[m]);
-                if constexpr (has_min) {
-                    const F32 least = load(reinterpret_cast<const float*>(open + 64));
-                    sum[m] = fma(least, set1(lows[m]), sum[m]);
-                }
-            });
+        for (; b + 2 <= n; b += 2) {
+            start.template operator()<true>(b + 1);
+            tile_store<0>(sums[0], 64);
+            if (b > 0) end(b - 1, sums[1]);
+            if (b + 2 < n) start.template operator()<false>(b + 2);
+            tile_store<3>(sums[1], 64);
+            end(b, sums[0]);
         }
-        each<M>([&]<int m>() __attribute__((always_inline)) { store(acc + 16 * m, sum[m]); });
+        if (b < n) tile_store<0>(sums[0], 64);
+        if (b > 0) end(b - 1, sums[1]);
+        if (b < n) end(b, sums[0]);
     }
 
     // M rows of a tile of each block, and one panel.
     template <int M>
-    static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, float* acc) {
-        alignas(64) int32_t sums[at_once * 256];
-        for (int b = 0; b < of.n_blocks; b += at_once) {
-            const int n = of.n_blocks - b < at_once ? of.n_blocks - b : at_once;
-            dots(of, open + b * bytes, tiles + b * of.tiles_step, n, sums);
-            ends<M>(of, open + b * bytes, tiles + b * of.tiles_step, n, sums, acc);
-        }
+    [[gnu::noinline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tiles, float* acc) {
+        F32 sum[M];
+        // By `each`, not by a loop: GCC keeps an array in registers only if its indices are numbers from the start.
+        each<M>([&]<int m>() __attribute__((always_inline)) { sum[m] = load(acc + 16 * m); });
+        in_turn(
+            of.n_blocks,
+            [&]<bool odd>(int b) __attribute__((always_inline)) {
+                constexpr int c = odd ? 3 : 0, a = odd ? 5 : 4, w = odd ? 7 : 6;
+                tile_zero<c>();
+                tile_load<a>(tiles + b * of.tiles_step, 32);
+                tile_load<w>(open + b * bytes + weights, 64);
+                tile_dot<c, a, w>();
+            },
+            [&](int b, const int32_t* sums) __attribute__((always_inline)) {
+                const uint8_t *at = open + b * bytes, *row = tiles + b * of.tiles_step;
+                const float* scales = reinterpret_cast<const float*>(row + kTile32Scales);
+                const float* lows = reinterpret_cast<const float*>(row + kTile32Lows);
+                const F32 d = load(reinterpret_cast<const float*>(at));
+                each<M>([&]<int m>() __attribute__((always_inline)) {
+                    sum[m] = fma(to_float(load_ints(sums + 16 * m)), mul(d, set1(scales[m])), sum[m]);
+                    if constexpr (has_min) {
+                        const F32 least = load(reinterpret_cast<const float*>(at + 64));
+                        sum[m] = fma(least, set1(lows[m]), sum[m]);
+                    }
+                });
+            });
+        each<M>([&]<int m>() __attribute__((always_inline)) { store(acc + 16 * m, sum[m]); });
     }
 
     // Tiles of 16 rows, and of 8 if no more are left.
