@@ -26,7 +26,7 @@ struct GridPairs {
     }
 };
 
-// Kernel<Type> serves the types of one family, whose blocks have so many columns. Others keep what they have.
+// Kernel<Type> serves the types of one family, whose blocks have `columns` columns. Others keep what they have.
 template <template <class> class Family, template <class> class Kernel, int columns>
 struct Grids {
     template <class Type>
