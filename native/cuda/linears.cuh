@@ -25,8 +25,14 @@ __device__ __forceinline__ Power power_for(float largest) {
     return {__uint_as_float(u32(267 - exponent) << 23), __uint_as_float(u32(exponent - 13) << 23)};
 }
 
-// Sum and largest of ROW_THREADS numbers, in one order. Each thread of the block stands for EACH of them, which are
-// ROW_THREADS / EACH apart. `shared` has 2 floats for each 32 numbers; it is free again after the next barrier.
+// The number of this thread among those of a row, of which each stands for EACH of ROW_THREADS. A block may have the
+// threads of several rows.
+template <int EACH>
+__device__ __forceinline__ int row_thread() {
+    return EACH == 1 ? int(threadIdx.x) : int(threadIdx.x) & (ROW_THREADS / EACH - 1);
+}
+// Sum and largest of ROW_THREADS numbers, in one order. Those of a thread are ROW_THREADS / EACH apart. `shared` has 2
+// floats for each 32 numbers; it is free again after the next barrier.
 template <int EACH>
 __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, float* shared) {
     constexpr int N = ROW_THREADS / 32;
@@ -36,7 +42,7 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
         for (int i = 0; i < EACH; i++) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], o);
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, o));
     }
-    const int warp = threadIdx.x >> 5;
+    const int warp = row_thread<EACH>() >> 5;
     if ((threadIdx.x & 31) == 0) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) shared[warp + i * (N / EACH)] = sum[i];
@@ -52,10 +58,10 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
     return all;
 }
 
-// A row of f32, normed if there is a norm, as halves times a power of two, by all threads of a block. Each stands for
-// EACH of ROW_THREADS, by whom sums go, and holds HELD times 4 columns for each between the passes over the row; of a
-// longer row, both passes read. IS_WHOLE: the row is not longer, and of aligned fours, which needs less code. It may
-// hold the norm, too, or read it twice. The bits depend on none of this.
+// A row of f32, normed if there is a norm, as halves times a power of two, by all threads of a block, or by the threads
+// of one of its rows. Each stands for EACH of ROW_THREADS, by whom sums go, and holds HELD times 4 columns for each
+// between the passes over the row; of a longer row, both passes read. IS_WHOLE: the row is not longer, and of aligned
+// fours, which needs less code. It may hold the norm, too, or read it twice. The bits depend on none of this.
 template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1>
 struct RowHalver {
     static constexpr int N = HELD * EACH;
@@ -68,7 +74,7 @@ struct RowHalver {
         weigh(0);
     }
     __device__ __forceinline__ int column(int pass, int i) const {
-        return 4 * ((pass * HELD + i / EACH) * ROW_THREADS + i % EACH * (ROW_THREADS / EACH) + int(threadIdx.x));
+        return 4 * ((pass * HELD + i / EACH) * ROW_THREADS + i % EACH * (ROW_THREADS / EACH) + row_thread<EACH>());
     }
     // All columns of a pass. No load waits for another; behind the row they repeat it.
     template <class Load>

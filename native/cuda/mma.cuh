@@ -128,6 +128,8 @@ __device__ __forceinline__ void barriers_started() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// What other blocks of this kernel wrote, and this thread knows of, may be copied after this.
+__device__ __forceinline__ void written_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 n_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }

@@ -15,6 +15,7 @@ __all__ = ["few_rows", "heads_of_rows", "most_few"]
 _WARPS = 16
 # Barriers, reductions and sums of linear_one.cu and linear_heads.cu, and those of linear_few.cu.
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
+_MOST_TILES = 112  # for which linear_few.cu has barriers
 _FEW_FIXED, _KEPT_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
 # Columns that the registers of a block hold, of the shorter kind of kernels and of the longer.
 _SHORT, _LONGEST = 4096, 14336
@@ -22,6 +23,8 @@ _SHORT, _LONGEST = 4096, 14336
 # and of several.
 _ONE_STAGES, _ONE_EARLY = 2, 1
 _FEW_STAGES, _FEW_EARLY = 2, 1
+# Rows that every block of linear_few.cu prepares for itself, if it keeps them in registers.
+_OWN = 2
 
 
 def _is_one(rows: Input) -> bool:
@@ -29,31 +32,37 @@ def _is_one(rows: Input) -> bool:
     return rows.n_columns % 4 == 0 and rows.n_columns <= _LONGEST
 
 
-def _is_kept(rows: Input) -> bool:
-    """Whether each warp of linear_few.cu keeps its columns of all rows in registers."""
-    return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16)
+def _is_kept(e: Emitter, rows: Input) -> bool:
+    """Whether each warp of linear_few.cu keeps its columns of all rows in registers, with room for more sums."""
+    return rows.n_columns % 4 == 0 and rows.n_tiles in (1, 2, 4, 8, 16) and e.device.shared_bytes >= 2 * _KEPT_SUMS
 
 
 def _team(e: Emitter, rows: Input) -> int:
     """Blocks of linear_few.cu that share strips."""
-    return 2 if e.device.kernels_for == 90 and not _is_kept(rows) else 1
+    return 2 if e.device.kernels_for == 90 and not _is_kept(e, rows) else 1
 
 
 def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
     """Shared memory beside the stream of tiles."""
     if n_group == 1 and _is_one(rows):
         return _FIXED + rows.n_tiles * 512
-    if _is_kept(rows):
-        return _FEW_FIXED + _KEPT_SUMS
-    # Slices of whole tiles, of which a block has every second in a team of two.
+    if _is_kept(e, rows):
+        return _FEW_FIXED + _KEPT_SUMS + (rows.n_tiles * 512 * n_group if n_group == _OWN else 0)
+    return _FEW_FIXED + _SUMS // _team(e, rows) + _tiles_of_block(e, rows) * 512 * n_group
+
+
+def _tiles_of_block(e: Emitter, rows: Input) -> int:
+    """Tiles of columns that a block of linear_few.cu has: every second slice in a team of two."""
     team = _team(e, rows)
-    n_tiles = rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
-    return _FEW_FIXED + _SUMS // team + n_tiles * 512 * n_group
+    return rows.n_tiles // 16 * (16 // team) + -(-(rows.n_tiles % 16) // team)
 
 
 def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
     """Tiles that each warp has under way beside the rows of a group."""
-    most = _ONE_STAGES if n_group == 1 else _FEW_STAGES
+    is_one = n_group == 1 and _is_one(rows)
+    if not is_one and not _is_kept(e, rows) and _tiles_of_block(e, rows) > _MOST_TILES:
+        return 0
+    most = _ONE_STAGES if is_one else _FEW_STAGES
     return min(most, (e.device.shared_bytes - _fixed(e, rows, n_group)) // (_WARPS * tile_bytes(tiles)))
 
 
@@ -84,7 +93,9 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
             name = f"linear_one__{kind}" if rows.n_columns <= _SHORT else f"linear_one__{kind}_long"
             middle: tuple[Argument, ...] = (_ONE_EARLY, rows.x, rows.norm, rows.eps)
         else:
-            name = f"linear_few__{kind}_kept" if _is_kept(rows) else f"linear_few__{kind}"
+            name = f"linear_few__{kind}"
+            if _is_kept(e, rows):
+                name = f"{name}_two" if n_group == _OWN else f"{name}_kept"
             halves, backs = e.scratch("linears halves", rows.n_tiles * 512 * 8), e.scratch("linears few backs", 32)
             arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
             middle = (_FEW_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, halves, backs, arrivals)
