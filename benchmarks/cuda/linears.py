@@ -123,7 +123,9 @@ class Bench:
                 for launch in launches:
                     grid = launch.dimensions(n_rows, n_rows)
                     if grid is not None:
-                        self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
+                        self.device.launch(
+                            launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group
+                        )
 
         queue(1)
         first = np.empty(self.width, np.float32)

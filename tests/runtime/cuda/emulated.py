@@ -165,7 +165,7 @@ class EmulatedDevice:
     def prepare(self, kernel: str, shared: int) -> None:
         assert self._native.emulated_signature(kernel.encode()) is not None, f"there is no kernel {kernel}"
 
-    def launch(self, kernel: str, grid, block: int, shared: int, args, early: bool = False) -> None:
+    def launch(self, kernel: str, grid, block: int, shared: int, args, early: bool = False, group: int = 1) -> None:
         if self._recorded is not None:
             self._recorded.append((kernel, tuple(grid), block, shared, tuple(args)))
             return

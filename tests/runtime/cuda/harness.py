@@ -96,7 +96,9 @@ class CaseProgram:
             for launch in self.emitter.launches[step]:
                 grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
                 if grid is not None:
-                    self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
+                    self.device.launch(
+                        launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group
+                    )
         value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
         out = np.empty((n_output if value.rows == "output" else n_rows, value.width), np.float32)
         self.device.download(self.emitter.value(value.id), out)

@@ -103,6 +103,21 @@ def test_an_early_kernel_is_a_dependent_launch(device, library):
     assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
 
 
+def test_no_more_groups_of_blocks_are_launched_than_run_at_once(device, library):
+    asked = []
+
+    def answer(out, function, config):
+        asked.append((config._obj.x, config._obj.threads_x, config._obj.shared, config._obj.n_attributes))
+        out._obj.value = 14
+        return 0
+
+    library.results["cuOccupancyMaxActiveClusters"] = answer
+    for n_blocks in (132, 6, 132):
+        device.launch("scale_rows", (n_blocks,), 384, 100_000, (Address(1 << 40), -7, 0.5), early=True, group=2)
+    assert [launched[0] for launched in library.launched] == [(28, 1, 1), (6, 1, 1), (28, 1, 1)]
+    assert asked == [(2, 384, 100_000, 0)]
+
+
 def test_kernels_of_an_earlier_generation_are_not_launched_early(library, kernels, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 12)
     device = open_device(0, Driver(library))

@@ -79,11 +79,19 @@ class Device(Protocol):
         """Loads a kernel that may use so much dynamic shared memory, so that its first launch need not."""
 
     def launch(
-        self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: int,
+        shared: int,
+        args: Sequence[Argument],
+        early: bool = False,
+        group: int = 1,
     ) -> None:
         """Queues a kernel by name: up to three axes of blocks, threads of a block, bytes of dynamic shared memory.
 
         An early kernel may begin while the kernel before it ends; it waits itself before it reads what that one wrote.
+        If blocks of the kernel work in groups, only as many groups are launched as run at once: some wait for others.
         """
 
     def wait(self) -> None:

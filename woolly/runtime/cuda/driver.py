@@ -43,6 +43,7 @@ class CudaDevice:
         self._is_first = is_first
         self._numbers = itertools.count(1)
         self._graphs: dict[int, ctypes.c_void_p] = {}
+        self._groups: dict[tuple[str, int, int], int] = {}
         self._marks: dict[int, ctypes.c_void_p] = {}
         self._spare: list[ctypes.c_void_p] = []  # events of marks that were reached
         self._packed: dict[int, tuple[Sequence[Argument], Any, Any]] = {}  # arguments by the id of their tuple
@@ -148,7 +149,14 @@ class CudaDevice:
         self._shared.function(kernel, shared)
 
     def launch(
-        self, kernel: str, grid: Sequence[int], block: int, shared: int, args: Sequence[Argument], early: bool = False
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: int,
+        shared: int,
+        args: Sequence[Argument],
+        early: bool = False,
+        group: int = 1,
     ) -> None:
         """Queues a kernel; an early one as a dependent launch where the generation has it."""
         self._shared.enter()
@@ -157,6 +165,8 @@ class CudaDevice:
         except (DeviceError, RequestError) as error:
             raise self._shared.failed(error) from None
         x, y, z = (*grid, 1, 1)[:3]
+        if group > 1:
+            x = min(x, group * self._n_groups(kernel, function, group, block, shared))
         pointers = self._pointers(args)
         # Kernels of earlier generations do not wait for what runs before them.
         if early and self.kernels_for >= _EARLY:
@@ -164,6 +174,15 @@ class CudaDevice:
             self._call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
             return
         self._call("cuLaunchKernel", function, x, y, z, block, 1, 1, shared, self._stream, pointers, None)
+
+    def _n_groups(self, kernel: str, function: ctypes.c_void_p, group: int, block: int, shared: int) -> int:
+        """How many groups of blocks run at once: clusters, whose size the kernel itself says. Asked once."""
+        key = kernel, block, shared
+        if key not in self._groups:
+            count, config = ctypes.c_int(), LaunchConfig(group, 1, 1, block, 1, 1, shared, self._stream, None, 0)
+            self._call("cuOccupancyMaxActiveClusters", ctypes.byref(count), function, ctypes.byref(config))
+            self._groups[key] = max(count.value, 1)
+        return self._groups[key]
 
     def _pointers(self, args: Sequence[Argument]) -> Any:
         """The arguments as the driver takes them: an array of their places. Kept, because most come again."""

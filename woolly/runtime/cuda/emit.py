@@ -54,6 +54,7 @@ class Launch:
     # launched in runs that have both, the rest in runs that have one of them.
     other: int = 0
     joined: bool = False
+    group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
 
     def is_of(self, step: int, first: int, last: int) -> bool:
         """Whether it is launched for its step in a run of the steps from `first` to `last`."""
@@ -231,10 +232,11 @@ class Emitter:
         early: bool = False,
         other: int = 0,
         joined: bool = False,
+        group: int = 1,
     ) -> None:
         """Adds a kernel to the step. Its first argument, the batch, is added here."""
         axes = grid if isinstance(grid, tuple) else (grid,)
-        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early, other, joined)
+        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early, other, joined, group)
         self.launches[-1].append(row)
 
 

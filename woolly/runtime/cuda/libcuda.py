@@ -88,6 +88,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _OUT, _OUT),
     "cuLaunchKernelEx": (_OUT, _HANDLE, _OUT, _OUT),
+    "cuOccupancyMaxActiveClusters": (_OUT, _HANDLE, _OUT),
 }
 
 

@@ -188,7 +188,9 @@ class _Core:
         for launch in self._emitter.launches[step]:
             grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
             if grid is not None:
-                self.device.launch(launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early)
+                self.device.launch(
+                    launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group
+                )
 
     def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int) -> None:
         assert self._times is not None

@@ -208,6 +208,7 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
             most=most,
             kind=kind,
             early=True,
+            group=n_pair,
         )
         if n_splits > 1:
             args = (kind, parts, backs, width, rows.n_tiles * n_bytes, *flat(matrices), *finish.args)
