@@ -9,7 +9,7 @@
 namespace {
 
 // Strips whose sums wait in shared memory, in each of two halves.
-constexpr int HELD_STRIPS = 16;
+constexpr int HELD_STRIPS = 8;
 
 struct One {
     int n_columns, n_stages, n_early;  // n_early: stages that are fetched before the row is there
@@ -17,8 +17,12 @@ struct One {
     float eps;
 };
 
-// The third matrix may be of another kind, U. A thread holds HELD times 4 columns.
-template <class T, class U, int HELD>
+// Of the 16 bytes that a lane takes for each two mma of a tile: how many stay in registers if all tiles of a warp are
+// of the same columns.
+constexpr int KEPT = 4;
+
+// The third matrix may be of another kind, U. A thread holds HELD times 4 columns. IS_SINGLE: slices are a tile each.
+template <class T, class U, int HELD, bool IS_SINGLE>
 __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& one, const Finish& finish) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
@@ -28,13 +32,13 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     float* reduced = reinterpret_cast<float*>(shared);
     u8* halves = shared + 2048;
     float* sums = reinterpret_cast<float*>(halves + n_tiles * 512);
-    Stream<T, U> stream(all, n_tiles, warp, lane);
+    Stream<T, U, 1, IS_SINGLE> stream(all, n_tiles, warp, lane);
     stream.start(shared, reinterpret_cast<u8*>(sums + 2 * HELD_STRIPS * N_SLICES * 16), one.n_stages);
 #pragma unroll 1
     for (int i = 0; i < one.n_early; i++) stream.fetch(i);
     let_next_kernel_begin();
 
-    RowHalver<HELD, true> halver(one.norm, one.n_columns, n_tiles * 256);
+    RowHalver<HELD, true, (HELD <= 2)> halver(one.norm, one.n_columns, n_tiles * 256);
     wait_for_kernel_before();
     const float back = halver.halve(
         one.x, one.eps, reduced,
@@ -53,6 +57,11 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     const bool is_glu = finish.epilogue == GLU;
     const int n_each = is_glu ? 8 : 16, n_grid = int(gridDim.x);
     const u8* mine = halves + t * 16;
+    Words4 kept[KEPT];
+    if (IS_SINGLE) {
+#pragma unroll
+        for (int k32 = 0; k32 < KEPT; k32++) kept[k32] = *reinterpret_cast<const Words4*>(mine + warp * 512 + k32 * 64);
+    }
 #pragma unroll 1
     for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < stream.n_strips; first += HELD_STRIPS, half ^= 1) {
         float* held = sums + half * HELD_STRIPS * N_SLICES * 16;
@@ -82,14 +91,19 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
 #pragma unroll 1
         for (int i = 0; i < HELD_STRIPS && int(blockIdx.x) + (first + i) * n_grid < stream.n_strips; i++) {
             Cursor c;
-            c.seek(first + i, warp, n_tiles);
+            if (IS_SINGLE)
+                c.strip = c.strip_at(first + i), c.tile = c.slice = warp, c.end = warp + 1;
+            else
+                c.seek(first + i, warp, n_tiles);
             float acc[4] = {0, 0, 0, 0};
             auto products = [&](auto opener) {
                 const u8* columns = mine + c.tile * 512;
 #pragma unroll 1
                 for (; c.tile < c.end; c.tile++, columns += 512)
-                    stream.multiply(opener, acc,
-                                    [&](int k32) { return *reinterpret_cast<const Words4*>(columns + k32 * 64); });
+                    stream.multiply(opener, acc, [&](int k32) {
+                        return IS_SINGLE && k32 < KEPT ? kept[k32 % KEPT]
+                                                       : *reinterpret_cast<const Words4*>(columns + k32 * 64);
+                    });
             };
             if (stream.IS_MIXED && c.strip >= stream.n_two)
                 products(Tile<U>());
@@ -117,9 +131,9 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
 
 }  // namespace
 
-// The only row of x to up to three values; `_long` for more than 4096 columns, up to 14336. grid: blocks that share the
-// strips.
-#define LINEAR_ONE_OF_HELD(name, Type, Other, HELD)                                                               \
+// The only row of x to up to three values; `_single` for 16 tiles of columns, `_long` for more than 4096 columns, up to
+// 14336. grid: blocks that share the strips.
+#define LINEAR_ONE_OF_HELD(name, Type, Other, HELD, IS_SINGLE)                                                    \
     KERNEL_OF(512, name)                                                                                          \
     (const Batch*, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1, int n_stages, \
      const u8* tiles2, int n_strips2, int n_early, const float* x, const float* norm, float eps, int n_rows0,     \
@@ -127,11 +141,12 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
      float* y2, FINISH) {                                                                                         \
         const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
         const Finish finish = FINISH_OF;                                                                          \
-        linear_one<Type, Other, HELD>(all, {n_columns, n_stages, n_early, x, norm, eps}, finish);                 \
+        linear_one<Type, Other, HELD, IS_SINGLE>(all, {n_columns, n_stages, n_early, x, norm, eps}, finish);      \
     }
-#define LINEAR_ONE_MIXED(name, Type, Other)                \
-    LINEAR_ONE_OF_HELD(linear_one__##name, Type, Other, 2) \
-    LINEAR_ONE_OF_HELD(linear_one__##name##_long, Type, Other, 7)
+#define LINEAR_ONE_MIXED(name, Type, Other)                               \
+    LINEAR_ONE_OF_HELD(linear_one__##name, Type, Other, 2, false)         \
+    LINEAR_ONE_OF_HELD(linear_one__##name##_single, Type, Other, 2, true) \
+    LINEAR_ONE_OF_HELD(linear_one__##name##_long, Type, Other, 7, false)
 #define LINEAR_ONE(name, Type) LINEAR_ONE_MIXED(name, Type, Type)
 #define LINEAR_ONE_OF(name, Type) LINEAR_ONE(name, Type)
 #ifdef WOOLLY_TYPE

@@ -82,8 +82,8 @@ struct CursorOf {
 typedef CursorOf<1> Cursor;
 
 // The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
-// third may be of another kind, U.
-template <class T, class U, int TEAM = 1>
+// third may be of another kind, U. IS_SINGLE: slices are a tile each, and a warp has that of its number.
+template <class T, class U, int TEAM = 1, bool IS_SINGLE = false>
 struct Stream {
     static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
     static constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
@@ -107,6 +107,7 @@ struct Stream {
           phase(0) {}
     __device__ __forceinline__ void start(u8* shared, u8* rings, int n_stages) {
         ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
+        ahead.strip = ahead.strip_at(0);
         seek();
     }
     __device__ __forceinline__ static int bytes_of(int which) {
@@ -117,12 +118,17 @@ struct Stream {
         which = strip < n_first ? 0 : strip < n_two ? 1 : 2;
         return strip - (which == 0 ? 0 : which == 1 ? n_first : n_two);
     }
-    // The first tile of the next slice that has any.
+    // The first tile of the next slice that has any or, of single ones, of the next matrix.
     __device__ __forceinline__ void seek() {
-        for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
-            ahead.seek(++at, warp, n_tiles);
+        if (IS_SINGLE) {
+            ahead.tile = warp;
+        } else {
+            for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
+                ahead.seek(++at, warp, n_tiles);
+        }
         int which;
         const int strip = strip_of(ahead.strip, which);
+        if (IS_SINGLE) ahead.end = which == 0 ? n_first : which == 1 ? n_two : n_strips;
         const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
         next_bytes = bytes_of(which);
         next = ahead.strip < n_strips ? tiles + (u64(strip) * n_tiles + ahead.tile) * next_bytes : nullptr;
@@ -130,6 +136,12 @@ struct Stream {
     __device__ __forceinline__ void fetch(int to) {
         ring.fetch(to, next, next_bytes, lane);
         if (next == nullptr) return;
+        if (IS_SINGLE) {
+            next += u32(gridDim.x) * N_SLICES * next_bytes;
+            ahead.strip += int(gridDim.x);
+            if (ahead.strip >= ahead.end) seek();
+            return;
+        }
         next += next_bytes;
         if (++ahead.tile == ahead.end) at++, seek();
     }

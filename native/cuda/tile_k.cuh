@@ -3,6 +3,17 @@
 
 #include "tile.cuh"
 
+// (x & mask) | bits, in one instruction.
+__device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 bits) {
+#ifdef WOOLLY_EMULATED
+    return (x & mask) | bits;
+#else
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+    return y;
+#endif
+}
+
 // 2048 bytes of nibbles; then 8 bytes of lane (g, t), two words, of rows g and g + 8: in bits 4 to 9 and 20 to 25 scale
 // and minimum of group 2t, in bits 10 to 15 and 26 to 31 of group 2t + 1. The other 16 bits are a half: 64 d of row g
 // for t = 0, 64 dmin for t = 1, the same of row g + 8 for t = 2 and 3, in units that make the fields weights.
@@ -24,10 +35,10 @@ struct Tile<Q4_K> {
         const u32 unit_a = lane & 2 ? other : both, unit_b = lane & 2 ? both : other;
         Scales s;
         // The six bits under an exponent are 1 + factor / 64: one fma gives the factor times the unit.
-        s.a[0] = half_fma((w.x & 0x03f003f0u) | 0x3c003c00u, unit_a, half_negated(unit_a));
-        s.a[1] = half_fma((w.x >> 6 & 0x03f003f0u) | 0x3c003c00u, unit_a, half_negated(unit_a));
-        s.b[0] = half_fma((w.y & 0x03f003f0u) | 0x3c003c00u, unit_b, half_negated(unit_b));
-        s.b[1] = half_fma((w.y >> 6 & 0x03f003f0u) | 0x3c003c00u, unit_b, half_negated(unit_b));
+        s.a[0] = half_fma(and_or(w.x, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
+        s.a[1] = half_fma(and_or(w.x >> 6, 0x03f003f0u, 0x3c003c00u), unit_a, half_negated(unit_a));
+        s.b[0] = half_fma(and_or(w.y, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
+        s.b[1] = half_fma(and_or(w.y >> 6, 0x03f003f0u, 0x3c003c00u), unit_b, half_negated(unit_b));
         return s;
     }
     __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {

@@ -13,7 +13,8 @@ from woolly.runtime.cuda.tiles import Tiles
 __all__ = ["few_rows", "heads_of_rows", "most_few"]
 
 _WARPS = 16
-# Barriers, reductions and sums of linear_one.cu and linear_heads.cu, and those of linear_few.cu.
+# Barriers, reductions and sums of linear_one.cu, of linear_heads.cu, and of linear_few.cu.
+_ONE_FIXED = 2048 + 2 * 8 * 16 * 16 * 4
 _FIXED = 2048 + 2 * 16 * 16 * 16 * 4
 _MOST_TILES = 112  # for which linear_few.cu has barriers
 _FEW_FIXED, _KEPT_SUMS, _SUMS = 2048, 2 * 32 * 16 * 20 * 4, 16 * 16 * 20 * 4
@@ -45,7 +46,7 @@ def _team(e: Emitter, rows: Input) -> int:
 def _fixed(e: Emitter, rows: Input, n_group: int) -> int:
     """Shared memory beside the stream of tiles."""
     if n_group == 1 and _is_one(rows):
-        return _FIXED + rows.n_tiles * 512
+        return _ONE_FIXED + rows.n_tiles * 512
     if _is_kept(e, rows):
         return _FEW_FIXED + _KEPT_SUMS + (rows.n_tiles * 512 * n_group if n_group == _OWN else 0)
     return _FEW_FIXED + _SUMS // _team(e, rows) + _tiles_of_block(e, rows) * 512 * n_group
@@ -90,7 +91,8 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
         # What the first fetches need comes first.
         first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], n_stages, tile[2], strips[2])
         if is_one:
-            name = f"linear_one__{kind}" if rows.n_columns <= _SHORT else f"linear_one__{kind}_long"
+            suffix = "_single" if rows.n_tiles == 16 else "" if rows.n_columns <= _SHORT else "_long"
+            name = f"linear_one__{kind}{suffix}"
             middle: tuple[Argument, ...] = (_ONE_EARLY, rows.x, rows.norm, rows.eps)
         else:
             name = f"linear_few__{kind}"
@@ -99,12 +101,16 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
             halves, backs = e.scratch("linears halves", rows.n_tiles * 512 * 8), e.scratch("linears few backs", 32)
             arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
             middle = (_FEW_EARLY, rows.kind, n_group, rows.x, rows.norm, rows.eps, halves, backs, arrivals)
+        shared = _fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles)
+        if is_one:
+            # More than half of a multiprocessor's, of which each block has 1 KB besides: two would leave others idle.
+            shared = max(shared, (e.device.shared_bytes + 1024) // 2)
         e.launch(
             name,
             min(e.device.n_processors // team, sum(m[4] for m in matrices)) * team,
             512,
             *(*first, *middle, *n_rows, *bias, *y, *finish.args),
-            shared=_fixed(e, rows, n_group) + n_stages * _WARPS * tile_bytes(tiles),
+            shared=shared,
             least=least,
             most=n_group,
             kind=rows.kind,
