@@ -98,9 +98,9 @@ def test_arguments_have_the_width_of_their_kind(device, library):
 def test_an_early_kernel_is_a_dependent_launch(device, library):
     device.launch("scale_rows", (3, 2), 64, 50_000, (Address(1 << 40), -7, 0.5), early=True)
     assert library.launched == [((3, 2, 1), 64, 50_000, 1 << 40, -7, 0.5, "early")]
-    assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
+    assert library.calls["cuFuncSetAttribute"] == 2 and library.calls["cuModuleLoadData"] == 1
     device.launch("scale_rows", (1,), 64, 0, ())
-    assert library.calls["cuFuncSetAttribute"] == 1 and library.calls["cuModuleLoadData"] == 1
+    assert library.calls["cuFuncSetAttribute"] == 2 and library.calls["cuModuleLoadData"] == 1
 
 
 def test_no_more_groups_of_blocks_are_launched_than_run_at_once(device, library):

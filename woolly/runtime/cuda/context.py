@@ -22,7 +22,7 @@ OLDEST = 80
 # Numbers of the driver's enumerations.
 MAJOR, MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
 _MEMORY_CLOCK, _MEMORY_WIDTH = 36, 37
-_DYNAMIC_SHARED_BYTES = 8
+_DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
 # Beyond this a kernel has to be asked first.
 _PLAIN_SHARED = 48 << 10
 _PAGE = 4096
@@ -98,6 +98,8 @@ class Context:
             with self.lock:
                 most = max(shared, self.dynamic.get(kernel, 0))  # another thread may have been granted more
                 self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, most)
+                # All kernels split the memory of a multiprocessor alike: only an idle one can change it.
+                self.driver.call("cuFuncSetAttribute", found, _SHARED_PERCENT, 100)
                 self.dynamic[kernel] = most
         return found
 
