@@ -1,12 +1,14 @@
 """A process that begins anew as itself, but not for ever."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from woolly.machine import restart
 from woolly.machine.restart import can_restart, end_left_children
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot replace a process")
@@ -31,6 +33,7 @@ def test_times_that_are_none_do_not_count(monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children by /proc")
 def test_what_a_process_left_to_the_next_one_is_ended_and_waited_for(monkeypatch):
     monkeypatch.setattr("woolly.machine.restart._ENDING", 0.2)
+    monkeypatch.setattr("woolly.machine.restart._foreign", set())
     monkeypatch.delenv("WOOLLY_LEFT", raising=False)
     assert end_left_children() is None
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
@@ -56,3 +59,28 @@ def test_what_a_process_left_to_the_next_one_is_ended_and_waited_for(monkeypatch
     assert kept.poll() is None
     kept.kill()
     kept.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children by /proc")
+def test_what_was_there_before_the_server_is_not_left_to_the_next_one(monkeypatch):
+    monkeypatch.setattr(restart, "_foreign", set())
+    monkeypatch.delenv("WOOLLY_LEFT", raising=False)
+    given = {}
+    monkeypatch.setattr(os, "execve", lambda path, line, environment: given.update(environment))
+    monkeypatch.setattr(os, "dup2", lambda *_, **__: None)
+    monkeypatch.setattr(os, "set_inheritable", lambda *_: None)
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with socket.socket() as listener, subprocess.Popen(waits, stdin=subprocess.PIPE) as before:
+        assert end_left_children() is None
+        with subprocess.Popen(waits, stdin=subprocess.PIPE) as own:
+            restart.restart(listener)
+            left = given["WOOLLY_LEFT"].split()
+            assert str(own.pid) in left and str(before.pid) not in left
+
+
+def test_the_first_process_of_a_container_kills_no_orphan(monkeypatch):
+    monkeypatch.setattr(restart, "_ENDING", 0.0)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as orphan:
+        restart._end([orphan.pid])
+        assert orphan.poll() is None

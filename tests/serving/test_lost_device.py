@@ -21,10 +21,16 @@ SENTENCE = "the GPU failed: an illegal memory access was encountered"
 FAULTY_MAIN = f"""
 import os, subprocess
 from pathlib import Path
-# As an MCP server: it ends when its input does, and is waited for by nobody after a restart.
-child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-with open("children", "a") as out:
-    out.write(f"{{child.pid}}\\n")
+from woolly.serving import lifecycle
+make = lifecycle.create_app
+def made(settings):
+    # As an MCP server: it ends when its input does, and is waited for by nobody after a restart.
+    global child
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    with open("children", "a") as out:
+        out.write(f"{{child.pid}}\\n")
+    return make(settings)
+lifecycle.create_app = made
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
 run, lost = CpuProgram.run, []

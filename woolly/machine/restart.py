@@ -21,6 +21,8 @@ _NAMES = ("LISTEN_PID", "LISTEN_FDS")
 # Children of the process that is replaced, which are those of the one that comes after it.
 _LEFT = "WOOLLY_LEFT"
 _ENDING = 5.0  # seconds that each of them has to end by itself
+# Children that were there before this process had started any: a script may begin some and then become the server.
+_foreign: set[int] = set()
 
 # When the process began anew, in seconds since 1970, for those that come after it.
 _TIMES = "WOOLLY_RESTARTS"
@@ -48,7 +50,7 @@ def restart(listener: socket.socket) -> NoReturn:
     os.set_inheritable(_SOCKET, True)  # dup2 leaves a number that it was given as it is
     times = " ".join(f"{one:.0f}" for one in (*_recent(), time.time()))
     environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", _TIMES: times}
-    environment[_LEFT] = " ".join(map(str, _children()))
+    environment[_LEFT] = " ".join(str(pid) for pid in _children() if pid not in _foreign)
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
@@ -58,9 +60,10 @@ def end_left_children() -> threading.Thread | None:
     Returns the thread that does it; None if there are none. Called before this process starts any of its own.
     """
     left = [int(text) for text in os.environ.pop(_LEFT, "").split() if text.isascii() and text.isdigit()]
+    mine = set(_children())
+    _foreign.update(mine.difference(left))
     if not left:
         return None
-    mine = set(_children())
     thread = threading.Thread(target=_end, args=([pid for pid in left if pid in mine],), daemon=True)
     thread.start()
     return thread
@@ -68,9 +71,11 @@ def end_left_children() -> threading.Thread | None:
 
 def _end(pids: list[int]) -> None:
     """Waits for children, which see the end of their input; one that goes on is terminated, then killed."""
+    # The first process of a container gets the orphans of all others, and cannot tell them from what it started.
+    numbers = (0,) if os.getpid() == 1 else (0, signal.SIGTERM, signal.SIGKILL)
     for pid in pids:
         with suppress(OSError):  # it is none of this process
-            for number in (0, signal.SIGTERM, signal.SIGKILL):
+            for number in numbers:
                 if number:
                     os.kill(pid, number)
                 if _has_ended(pid):
