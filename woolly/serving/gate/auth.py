@@ -56,6 +56,11 @@ class Authority:
         """Whether no key is needed."""
         return not self._digests
 
+    @property
+    def has_admins(self) -> bool:
+        """Whether some keys may do more than others."""
+        return bool(self._admins)
+
     def identify(self, credential: str | None) -> Client | None:
         """Returns the client of a key or a token, None if it is not valid.
 

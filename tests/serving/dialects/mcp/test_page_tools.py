@@ -47,6 +47,17 @@ def test_where_there_is_an_admin_key_others_may_not(app_with, file):
         assert client.get("/mcp/tools", headers={"authorization": "Bearer a"}).json()["tools"]
 
 
+def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, file, tmp_path):
+    keys = tmp_path / "admins"
+    keys.write_text("a\n")
+    keys.chmod(0o600)
+    with app_with(mcp=file, api_key=("k",), admin_key_file=keys) as client:
+        keys.write_text("")
+        assert client.get("/mcp/tools", headers={"authorization": "Bearer k"}).status_code == 403
+        keys.unlink()
+        assert client.get("/mcp/tools", headers={"authorization": "Bearer a"}).json()["tools"]
+
+
 def test_without_the_option_there_are_none(client):
     assert client.get("/mcp/tools").json() == {"tools": [], "errors": []}
     reply = client.post("/mcp/call", json={"name": "x"})

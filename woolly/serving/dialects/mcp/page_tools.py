@@ -90,5 +90,5 @@ def _check(request: Request) -> None:
         raise ApiError(
             403, "access_denied", "tools are for this server's own page; pages of this origin may not use them"
         )
-    if request.app.state.settings.admin_keys and not request.state.is_admin:
+    if request.app.state.authority.has_admins and not request.state.is_admin:
         raise ApiError(403, "access_denied", "this key may not use the tools of --mcp; a key of --admin-key may")
