@@ -121,3 +121,45 @@ def test_a_device_without_memory_and_one_that_is_lost_fail_every_wait(weights, m
                 with pytest.raises(type(error), match=str(error)):
                     broken.wait(len(weights.weights))
             broken.end()
+
+
+def test_memory_that_was_given_back_for_more_is_not_given_back_twice(weights, monkeypatch):
+    """Another thread may have it by then."""
+    monkeypatch.setattr(loader, "default_threads", lambda: 1)
+    tables = {"small": np.ones((8, COLUMNS), np.float32), "large": np.ones((16, COLUMNS), np.float32)}
+    tensors = {n: Tensor(n, GGMLType.F32, t.shape, 0, MemoryMap(n, t)) for n, t in tables.items()}
+    fills = [Fill(weights.places[0], t.nbytes, (Part(n, lambda *_: None, 8),)) for n, t in tables.items()]
+    allocate, asked = EmulatedDevice.allocate, []
+
+    def no_more(self, n_bytes):
+        asked.append(n_bytes)
+        if len(asked) > 1:
+            raise RequestError("the GPU has too little free memory", code="device_memory")
+        return allocate(self, n_bytes)
+
+    monkeypatch.setattr(EmulatedDevice, "allocate", no_more)
+    broken = Loader(weights.device, Views(tensors), fills)
+    with pytest.raises(RequestError, match="too little free memory"):
+        broken.wait(2)
+    broken.end()
+    assert asked == [t.nbytes for t in tables.values()]
+
+
+def test_loading_can_be_ended_while_it_starts(weights, monkeypatch):
+    """What ends it joins threads, which must have been started; what they are refused is done by the others."""
+    start, ending = threading.Thread.start, []
+
+    def start_and_end(self):
+        if not ending:
+            ending.append(threading.Thread(target=weights.loader.end))
+            start(ending[0])
+            time.sleep(0.01)  # time enough to join one that is not there yet
+        elif self.name.startswith("woolly-upload") and self.name != "woolly-upload-0":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_end)
+    weights.loader.start()
+    ending[0].join()
+    weights.loader.wait(len(weights.weights))
+    weights.check(len(weights.weights))

@@ -189,6 +189,31 @@ def test_memory_is_given_back_with_the_last_reference(opened):
     gc.collect()  # what the device no longer has is not given back again
 
 
+def test_a_program_that_is_dropped_while_it_loads_ends_that_before_it_gives_memory_back(opened, monkeypatch):
+    begun, may_go_on, left = threading.Event(), threading.Event(), []
+    upload, close = Watched.upload, Watched.close
+
+    def slow(self, *copied):
+        begun.set()
+        may_go_on.wait(60)
+        upload(self, *copied)
+
+    def watched(self):
+        if self._is_first:
+            left.append([t.name for t in threading.enumerate() if t.name.startswith("woolly-upload")])
+        close(self)
+
+    monkeypatch.setattr(Watched, "upload", slow)
+    monkeypatch.setattr(Watched, "close", watched)
+    one = opened("rms_norm-33x2")
+    one.program.load_weights()
+    assert begun.wait(60)
+    threading.Timer(0.1, may_go_on.set).start()
+    one.program = CudaBackend(EmulatedDevice).compile(one.program.plan, one.file.tensors, Options())
+    gc.collect()
+    assert left == [[]]
+
+
 def test_programs_run_from_several_threads_take_turns(opened):
     one = opened("add-17")
     want, got = one.logits(), {}

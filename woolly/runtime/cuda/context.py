@@ -141,8 +141,8 @@ class Context:
         if self.lost is None:
             driver = self.enter()
             # Results do not matter here: there is nothing left to save.
-            for address in self.allocated:
-                driver.result("cuMemFree_v2", address)
+            while self.allocated:  # other threads may give back memory meanwhile
+                driver.result("cuMemFree_v2", self.allocated.popitem()[0])
             for module in self.modules.values():
                 driver.result("cuModuleUnload", module)
             driver.result("cuDevicePrimaryCtxRelease_v2", self.number)

@@ -68,14 +68,22 @@ class Loader:
             names = [f"woolly-upload-{i}" for i in range(min(_MOST_THREADS, default_threads()))]
             threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
             threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
-            self._threads = set(threads)
-        for thread in threads:
-            thread.start()
+            # With the lock held: `end` joins none that was not started, and none leaves before it is counted.
+            for thread in threads:
+                try:
+                    thread.start()
+                except RuntimeError:  # the system grants no more threads
+                    if not self._threads:
+                        raise
+                    break
+                self._threads.add(thread)
 
     def end(self) -> None:
         """Ends the threads after the pieces that they are at. What is loaded stays; `wait` goes on with the rest."""
         with self._changed:
             threads, self._is_ended = list(self._threads), True
+        if threading.current_thread() in threads:
+            return  # a program that nobody uses was found here: nothing can wait for the thread that waits
         for thread in threads:
             thread.join()
 
@@ -170,7 +178,9 @@ class Loader:
                 needed = self._staged_bytes(piece)
                 if needed > room:
                     if staged is not None:
-                        device.free(staged)
+                        # Forgotten first: if there is no more memory, another thread may have this by now.
+                        old, staged, room = staged, None, 0
+                        device.free(old)
                     staged, room = device.allocate(needed), needed
                 self._fill(device, piece, staged)
                 under_way.append((device.mark(), piece))
@@ -179,8 +189,9 @@ class Loader:
             while under_way:
                 self._reach(device, *under_way.popleft())
         finally:
-            if staged is not None:
-                with suppress(DeviceError):  # a device that is lost has no memory to give back
+            with suppress(DeviceError):  # a device that is lost has no memory to give back
+                device.wait()  # what failed may have left copies on their way
+                if staged is not None:
                     device.free(staged)
 
     def _reach(self, device: Device, mark: int, piece: _Piece) -> None:

@@ -78,12 +78,12 @@ class _Core:
         )
         self._emitter.emit()
         self.loader = Loader(device, views, list(self._emitter.weights.values()), self._kernels())
+        weakref.finalize(self, self.loader.end)  # the last comes first: no thread fills what the device gave back
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         uses = self._emitter.uses
         # Up to each step: weights that must be loaded, and how many weights the steps read.
-        self._needs = list(
-            accumulate((max((numbers[key] for key in keys), default=0) for keys in uses), max, initial=0)
-        )
+        most = (max((numbers[key] for key in keys), default=0) for keys in uses)
+        self._needs = list(accumulate(most, max, initial=0))
         self._reads = list(accumulate(map(len, uses), initial=0))
         self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)

@@ -115,6 +115,7 @@ def few_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: 
             most=n_group,
             kind=rows.kind,
             early=True,
+            group=team,
         )
         least = n_group + 1
 
