@@ -221,6 +221,23 @@ def test_a_stage_has_the_device_that_it_was_started_with(model, tmp_path, monkey
         Stage(model, TOKEN, device="gpu")
 
 
+def test_what_a_stage_holds_counts_as_room_for_the_next_engine(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("woolly.cluster.stage.available_memory", lambda: 1000)
+    told, dial = [], places.Place.dial
+
+    def dialled(place, go_on):
+        dial(place, go_on)
+        told.append(place.memory)
+
+    monkeypatch.setattr(places.Place, "dial", dialled)
+    with pytest.warns(UserWarning, match="GB of memory left"), on_threads(model, 1) as stages:
+        for _ in range(2):
+            with over(names(stages), model, tmp_path) as llm:
+                llm.generate("the", max_tokens=2, ignore_eos=True)
+                held = stages[0]._part.program.weight_stats().n_bytes
+    assert told[0] == 1000 < told[1] <= 1000 + held
+
+
 def test_a_stage_that_computes_other_bits_does_not_take_a_place(model, tmp_path, monkeypatch):
     with on_threads(model, 3) as stages:
         first, second, spare = names(stages)

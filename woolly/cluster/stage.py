@@ -194,7 +194,7 @@ class Stage:
             return
         self.tell(f"connected to {host}")
         try:
-            connection.send(Message("welcome", {"memory": _free_memory(self._options.device)}))
+            connection.send(Message("welcome", {"memory": self._memory()}))
             session.run()
         except (LostConnection, DeviceError) as error:
             self.tell(f"lost {host}: {error}")
@@ -205,6 +205,14 @@ class Stage:
                 if self._owner is session:
                     self._owner = None
             session.over.set()
+
+    def _memory(self) -> int:
+        """Bytes that layers may take: what is free, and what those that it holds would make free."""
+        part, free = self._part, _free_memory(self._options.device)
+        is_on_gpu = part is not None and part.program.about.backend.startswith("cuda")
+        if part is None or is_on_gpu != (backend_for(self._options.device) == "cuda"):
+            return free
+        return free + part.program.weight_stats().n_bytes
 
     def opened(self, part: Part) -> Message:
         """What a process has to know of the part that it asked for."""
