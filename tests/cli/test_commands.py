@@ -152,6 +152,7 @@ def test_ps_asks_a_server(home, monkeypatch):
         with pytest.raises(RequestError, match="does not know this key"):
             woolly("ps", "--url", url, "--api-key", "wrong")
         monkeypatch.delenv("WOOLLY_API_KEY")
+        (home / "key").touch(0o600)
         (home / "key").write_text("# of the team\nkey\nmore\n")
         assert "wool" in woolly("ps", "--url", url, "--api-key-file", home / "key")
         with pytest.raises(RequestError, match="asks for a key: give it with --api-key-file"):

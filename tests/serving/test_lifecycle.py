@@ -117,6 +117,7 @@ def test_a_public_address_without_keys_is_warned_of_loudly(tiny_model, tmp_path)
 
 
 def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path):
+    (tmp_path / "keys").touch(0o600)
     (tmp_path / "keys").write_text("secret-key-one\nsecret-key-two\n")
     flags = ("--api-key-file", str(tmp_path / "keys"), "--log-format", "json", "--log-level", "debug")
     with serving(tiny_model, tmp_path, *flags, ctx=64) as server, server.client() as client:

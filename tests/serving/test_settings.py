@@ -1,5 +1,6 @@
 """Settings: one table, four sources, one precedence."""
 
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,7 @@ def test_lists_are_separated_by_commas_or_given_several_times(folder):
 
 
 def test_keys_of_the_file_are_added_and_comments_left_out(folder):
+    (folder / "keys").touch(0o600)
     (folder / "keys").write_text("# for the team\none\n\n  two \n")
     assert read_settings({"api_key": ["zero"], "api_key_file": folder / "keys"}, {}).keys == ("zero", "one", "two")
 
@@ -95,9 +97,10 @@ def test_what_cannot_be_is_refused_by_name(folder, flags, environment, file, say
 
 
 def test_secrets_may_be_in_files(folder):
+    for name in ("admins", "secret"):
+        (folder / name).touch(0o600)
     (folder / "admins").write_text("# who may load\nboss\n")
     (folder / "secret").write_text("s" * 32 + "\n")
-    (folder / "secret").chmod(0o600)
     given = {"api_key": ["one"], "admin_key": ["chief"], "admin_key_file": folder / "admins"}
     settings = read_settings({**given, "token_secret_file": folder / "secret"}, {})
     assert (settings.keys, settings.admin_keys) == (("one", "chief", "boss"), ("chief", "boss"))
@@ -112,7 +115,17 @@ def test_secrets_may_be_in_files(folder):
         read_settings({"admin_key_file": folder / "admins", "api_key": ["one"]}, {})
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+@pytest.mark.parametrize("name", ["api_key_file", "admin_key_file", "token_secret_file", "cluster_secret_file"])
+def test_a_file_of_secrets_that_others_can_read_is_told_of(folder, name):
+    (folder / "open").write_text("s" * 32 + "\n")
+    (folder / "open").chmod(0o644)
+    with pytest.warns(UserWarning, match=r"others can read the secret in .*open; chmod 600 would prevent it"):
+        read_settings({name: folder / "open"}, {})
+
+
 def test_an_empty_key_file_lets_nobody_in_rather_than_everybody(folder):
+    (folder / "keys").touch(0o600)
     (folder / "keys").write_text("\n# none yet\n")
     with pytest.raises(RequestError, match="holds no key"):
         read_settings({"api_key_file": folder / "keys"}, {})

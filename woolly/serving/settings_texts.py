@@ -94,14 +94,15 @@ def _bytes(name: str, value: str) -> int:
 
 def _lines_of(name: str, path: Path | None) -> list[str]:
     """The lines of a file that are neither empty nor a comment."""
-    lines = [] if path is None else _text_of(name, path).splitlines()
+    lines = [] if path is None else _secret_of(name, path).splitlines()
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def _secret_of(name: str, path: Path) -> str:
     text = _text_of(name, path).strip()
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        warnings.warn(f"others can read the secret in {path}; chmod 600 would prevent it", stacklevel=3)
+        # Always from this line, so that Python shows it once.
+        warnings.warn(f"others can read the secret in {path}; chmod 600 would prevent it", stacklevel=1)
     return text
 
 

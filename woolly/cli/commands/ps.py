@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import urllib.error
 import urllib.request
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,15 @@ def _first_key(path: Path) -> str:
     """The first key of a file as `woolly serve --api-key-file` takes it."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UsageError(f"--api-key-file is {path}, which cannot be read: {reason}") from None
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
         raise UsageError(f"--api-key-file is {path}, which holds no key; write it into the first line")
+    if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
+        warnings.warn(f"others can read the key in {path}; chmod 600 would prevent it", stacklevel=1)
     return keys[0]
 
 
