@@ -69,6 +69,9 @@ class FakeLibrary:
         _handle
     )
 
+    def _cuStreamEndCapture(self, stream, out):
+        self._handle(out)
+
     def _cuModuleGetFunction(self, out, module, name):
         out._obj.value = 1000 + len(name)
 

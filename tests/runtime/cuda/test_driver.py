@@ -182,7 +182,12 @@ def test_a_call_that_the_driver_refuses_does_not_end_the_device(device, library)
 def test_a_capture_that_fails_is_ended(device, library):
     with pytest.raises(ZeroDivisionError):
         device.capture(lambda: 1 / 0)
-    assert library.calls["cuStreamEndCapture"] == 1
+    assert library.calls["cuStreamEndCapture"] == library.calls["cuGraphDestroy"] == 1
+    library.results["cuGraphInstantiateWithFlags"] = 2
+    with pytest.raises(RequestError, match="too little free memory"):
+        device.capture(lambda: None)
+    assert library.calls["cuGraphDestroy"] == 2
+    library.results.clear()
     graph = device.capture(lambda: device.launch("scale_rows", (1,), 32, 0, ()))
     device.replay(graph)
     device.forget(graph)

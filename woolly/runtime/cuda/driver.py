@@ -226,11 +226,14 @@ class CudaDevice:
         graph, made = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuStreamBeginCapture_v2", self._stream, _RELAXED)
         try:
-            queue()
+            try:
+                queue()
+            finally:
+                self._call("cuStreamEndCapture", self._stream, ctypes.byref(graph))
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, 0)
         finally:
-            self._call("cuStreamEndCapture", self._stream, ctypes.byref(graph))
-        self._call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, 0)
-        self._call("cuGraphDestroy", graph)
+            if graph:
+                self._call("cuGraphDestroy", graph)
         number = next(self._numbers)
         self._graphs[number] = made
         return number
