@@ -9,6 +9,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
 from woolly.engine.driver import Driver
+from woolly.engine.held import HeldRows
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
@@ -74,6 +75,32 @@ def test_a_chunk_goes_out_while_the_next_step_runs_and_the_last_one_at_once(driv
     streamed(driver, [request], device.log)
     step = ["queued", "done"]
     assert device.log == [*step, "queued", "chunk 1", "done", "queued", "chunk 2", "done", "chunk 3"]
+
+
+def test_no_chunk_waits_for_a_draft_model(file, device):
+    class Draft:
+        def propose(self, wanted):
+            device.log.append("drafted")
+            return [[] for _ in wanted]
+
+        def forget(self, request):
+            pass
+
+    driver = Driver(Engine(device, Tokenizer.from_metadata(file.metadata), ctx=CTX, draft=Draft()))
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=0)
+    streamed(driver, [driver.engine.new_request([5, 6, 7], params)], device.log)
+    driver.close()
+    step = ["queued", "done"]
+    # Before the last token there is nothing to draft.
+    assert device.log == [*step, "chunk 1", "drafted", *step, "queued", "chunk 2", "done", "chunk 3"]
+
+
+def test_no_chunk_waits_for_rows_that_grammars_held(device):
+    held = HeldRows()
+    held.begin_step(lambda: device.log.append("early"))
+    held.hold(object(), [], ())
+    held.begin_step(lambda: device.log.append("chunk"))
+    assert device.log == ["chunk"]
 
 
 def test_a_stop_string_ends_an_answer_before_the_next_step(driver, device):

@@ -190,11 +190,11 @@ class Engine:
         self._stepping = True
         tier = self.scheduler.tier
         try:
-            self._held.begin_step()
+            self._held.begin_step(meanwhile)
             touched = self._expire() + self._settle_held()
             if work := self.scheduler.schedule():
                 add_expected(work, self.scheduler, self.ctx)
-                self._guesses.add_to(work, self.scheduler)
+                self._guesses.add_to(work, self.scheduler, meanwhile)
                 self.n_steps += 1
                 begin = time.perf_counter()
                 if (rows := self._run(work, meanwhile)) is not None:

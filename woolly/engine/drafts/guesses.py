@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from woolly.engine.batching import Work
 from woolly.engine.drafts.draft import Draft, DraftLength
+from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.request import Request
 from woolly.engine.scheduler import Scheduler
@@ -23,8 +24,11 @@ class Guesses:
         self._ctx = ctx
         self._lengths: dict[Request, DraftLength] = {}
 
-    def add_to(self, work: Sequence[Work], scheduler: Scheduler) -> None:
-        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
+    def add_to(self, work: Sequence[Work], scheduler: Scheduler, meanwhile: Callable[[], None]) -> None:
+        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row.
+
+        `meanwhile` is called before a model is run for them.
+        """
         if self.draft is None:
             return
         left = scheduler.rows_for_drafts(work)
@@ -46,6 +50,8 @@ class Guesses:
                 left -= n
         if not wanted:
             return
+        if not isinstance(self.draft, PromptLookup):
+            meanwhile()
         guesses = self.draft.propose([(item.request, n) for item, n in wanted])
         for (item, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
