@@ -43,7 +43,8 @@ from woolly.quantize.describe import describe_model
 from woolly.store import resolve
 
 BANDWIDTH_MEGABYTES = 1024
-# A try of a setting that takes longer than this is not repeated: its noise is small beside its length.
+# A try of a setting that takes longer than this is not repeated: its noise is small beside its length. A quick run has
+# more noise, and what it finds best may be another setting.
 LONG_S, LONG_QUICK_S = 10.0, 0.25
 
 T = TypeVar("T")

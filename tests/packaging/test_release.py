@@ -52,6 +52,13 @@ def test_the_same_pythons_are_promised_built_and_tested():
     assert tested == [f"3.{promised[0]}", f"3.{promised[-1]}"]
 
 
+def test_a_release_has_optimized_kernels_for_every_generation_of_gpus():
+    # `scripts/test` builds with "quick", for a generation or none; no wheel may.
+    assert WHEELS["linux"]["environment"] == {"WOOLLY_CUDA_TARGETS": "all"}
+    assert "quick" not in (ROOT / "scripts" / "wheel").read_text()
+    assert "--targets ${targets}" in (ROOT / "native" / "CMakeLists.txt").read_text()
+
+
 def test_a_wheel_made_by_hand_has_the_settings_of_the_workflow():
     script = (ROOT / "scripts" / "wheel").read_text()
     (command,) = re.findall(r"-m build .*", script)
