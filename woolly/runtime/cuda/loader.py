@@ -56,7 +56,8 @@ class Loader:
         self._awaited: int | None = None  # a weight that must be there before another piece is begun
         self._error: BaseException | None = None
         self._is_ended = False
-        self._threads: set[threading.Thread] = set()
+        self._threads: set[threading.Thread] = set()  # that have work left
+        self._started: list[threading.Thread] = []  # and those that are about to end
         self.n_bytes = sum(weight.n_bytes for weight in weights)
 
     def start(self) -> None:
@@ -68,6 +69,7 @@ class Loader:
             names = [f"woolly-upload-{i}" for i in range(min(_MOST_THREADS, default_threads()))]
             threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
             threads.append(threading.Thread(target=self._prepare, name="woolly-upload-kernels", daemon=True))
+            self._started = [thread for thread in self._started if thread.is_alive()]
             # With the lock held: `end` joins none that was not started, and none leaves before it is counted.
             for thread in threads:
                 try:
@@ -77,11 +79,12 @@ class Loader:
                         raise
                     break
                 self._threads.add(thread)
+                self._started.append(thread)
 
     def end(self) -> None:
         """Ends the threads after the pieces that they are at. What is loaded stays; `wait` goes on with the rest."""
         with self._changed:
-            threads, self._is_ended = list(self._threads), True
+            threads, self._is_ended = list(self._started), True
         if threading.current_thread() in threads:
             return  # a program that nobody uses was found here: nothing can wait for the thread that waits
         for thread in threads:
