@@ -54,7 +54,7 @@ place() {
 }
 
 sources() {
-    (cd -- "$root" && find pyproject.toml native -type f -exec cksum {} + | LC_ALL=C sort | cksum)
+    (cd -- "$root" && find pyproject.toml native -name __pycache__ -prune -o -type f -exec cksum {} + | LC_ALL=C sort | cksum)
 }
 
 is_current() {

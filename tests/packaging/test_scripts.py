@@ -131,6 +131,15 @@ def test_a_second_start_installs_nothing_and_says_nothing(house):
     assert (result.returncode, result.stderr, house.calls()) == (0, "", [])
 
 
+def test_what_python_keeps_of_a_script_is_no_change(house):
+    house.start("run")
+    house.calls()
+    kept = house.root / "native" / "cuda" / "__pycache__" / "compile.pyc"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"bytecode")
+    assert (house.start("run").stderr, house.calls()) == ("", [])
+
+
 def test_settings_for_another_python_do_not_leak_in(house):
     leaks = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere", "VIRTUAL_ENV": "/elsewhere"}
     result = house.start("run", **leaks)
