@@ -86,6 +86,8 @@ class InstantRanks(Instant):
     ) -> Ranking:
         rows, n = slice(len(batch.output_rows)), next(size for size in (1, 64, 256) if size >= n)
         is_sound = np.ones(len(batch.output_rows), np.bool_)
+        if meanwhile is not None:
+            meanwhile()
         return Ranking(self._ids[rows, :n], self._tops[rows, :n], self._sums[rows], is_sound, self._rows)
 
     def _rows(self, first: int, last: int) -> npt.NDArray[np.float32]:
