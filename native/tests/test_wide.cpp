@@ -156,9 +156,11 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
     const Grid& grid = kernels.grid[type];
     if (grid.dot == nullptr) return true;
     const TypeInfo info = type_info(type);
+    if (info.block < 4) columns = (columns + 3) / 4 * 4;
     const Rows rows(kernels, info.activation, columns, n);
-    const int panels = between(1, 3), each = between(1, 4), tiles = (n + kTileRows - 1) / kTileRows;
-    const int64_t blocks = columns / grid.columns, bytes = tile_bytes(info.activation), step = tiles * bytes;
+    const int panels = between(1, 5), each = between(1, 4), tiles = (n + kTileRows - 1) / kTileRows;
+    const int64_t blocks = (columns + grid.columns - 1) / grid.columns, bytes = tile_bytes(info.activation),
+                  step = tiles * bytes;
     const int64_t sums_step = tiles * 256;
     const auto take = [](int64_t bytes) {
         return static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
@@ -170,12 +172,14 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
     std::vector<std::vector<uint8_t>> weights;
     for (int p = 0; p < panels; ++p) weights.push_back(random_panel(type, info, columns));
     std::vector<float> sums(size_t(panels * sums_step), 0.0f);
+    const auto of = [&](int64_t block) { return int(std::min<int64_t>(grid.columns, columns - block * grid.columns)); };
     for (int64_t b = 0; b < blocks; b += each) {
         const int count = int(std::min<int64_t>(each, blocks - b));
         for (int p = 0; p < panels; ++p)
             for (int k = 0; k < count; ++k)
-                grid.open(weights[size_t(p)].data() + (b + k) * grid.bytes, open + (p * count + k) * grid.open_bytes);
-        grid.dot({open, panels, count, a + b * step, step, sums.data(), sums_step}, n);
+                grid.open(weights[size_t(p)].data() + (b + k) * grid.bytes, of(b + k),
+                          open + (p * count + k) * grid.open_bytes);
+        grid.dot({open, panels, count, a + b * step, step, sums.data(), sums_step, of(b + count - 1)}, n);
     }
     // Also by the kernel for few rows, on panels that lie side by side.
     std::vector<float> few(size_t(panels * sums_step), 0.0f);

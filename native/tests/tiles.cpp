@@ -1,7 +1,7 @@
 // The algorithm of the tiles over the portable primitives, with tiles of plain arrays: what can be tested of it on
 // every machine. Built like a level's target, as k_tiles_table, which has only what tiles are compared with: a whole
-// table would take minutes to compile. With TEST_DOTS, what serves super-blocks where there are no tiles. Codebooks
-// look up their weights and are then as Q6_K.
+// table would take minutes to compile. With TEST_DOTS, what serves super-blocks where there are no tiles, and floats.
+// Codebooks look up their weights and are then as Q6_K.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -128,6 +128,7 @@ constexpr void set_tiles(KernelTable& t, WeightType type) {
 #ifdef TEST_DOTS
     Grids256::set(t, type, Kernel{});
     Grids32::set(t, type, Kernel{});
+    GridsFloats::set(t, type, Kernel{});
 #else
     GridsTiles256::set(t, type, Kernel{});
     GridsTiles32::set(t, type, Kernel{});
@@ -142,6 +143,9 @@ constexpr KernelTable make_tiles() {
     t.quantize_256 = quantize<256, 16>;
     t.planes = planes;
 #define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_tiles<kernel>(t, WeightType::name);
+#ifdef TEST_DOTS
+    WOOLLY_FLOATS(WOOLLY_ROW)
+#endif
     WOOLLY_BLOCKS_32(WOOLLY_ROW)
     WOOLLY_BLOCKS_256(WOOLLY_ROW)
 #undef WOOLLY_ROW

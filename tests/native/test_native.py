@@ -137,9 +137,9 @@ def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
     assert f"{level}: 132 cases, 0 different, 0 wrong" in said
 
 
-@pytest.mark.parametrize("served_by", ["PLANES", "DOTS"])
-def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by):
+@pytest.mark.parametrize(("served_by", "types"), [("PLANES", 15), ("DOTS", 18)])
+def test_what_serves_many_rows_has_the_bits_of_one_row(tmp_path, served_by, types):
     # Unoptimized: 13 s to compile and 17 s to run, where -O1 takes minutes to compile.
     flags = ["-DTEST_TABLE=k_tiles_table", f"-DTEST_{served_by}", "-O0"]
     said = run_compiled(tmp_path, flags, "tests/test_wide.cpp", "tests/tiles.cpp")
-    assert "tiles: 15 types, 0 different" in said
+    assert f"tiles: {types} types, 0 different" in said

@@ -52,7 +52,8 @@ struct Ahead {
 };
 
 // Kernels for many rows whose activations are packed in tiles: 16 rows by the columns of a block of the type, 256
-// or 32. Weights are opened some blocks of some panels at a time. Null if a type or level has none.
+// or 32; floats have blocks of 256 columns, of which the last one may have fewer, a multiple of 4. Weights are opened
+// some blocks of some panels at a time. Null if a type or level has none.
 struct GridBlocks {
     const uint8_t* open;  // [n_panels][n_blocks][Grid::open_bytes]
     int n_panels, n_blocks;
@@ -60,6 +61,7 @@ struct GridBlocks {
     int64_t tiles_step;
     float* acc;  // [n_panels][n_tiles * 16][16], panels acc_step numbers apart
     int64_t acc_step;
+    int last_columns;  // of the last block: a row of floats may end before a block does
 };
 // Packed panels, for few rows.
 struct FewBlocks {
@@ -74,7 +76,7 @@ struct FewBlocks {
 };
 constexpr int kFewRows = 32, kFewBytes = 3 * 1024 + 2 * 8192;
 struct Grid {
-    void (*open)(const uint8_t* block, uint8_t* to);
+    void (*open)(const uint8_t* block, int n_columns, uint8_t* to);
     // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows, and for other rows of
     // their tiles anything: tile rows that no row fills may hold anything. Called with the blocks in order, on sums
     // that began as zeros, it gives what PanelDot gives, to the bit.
@@ -90,7 +92,11 @@ constexpr int kTileScales = 4096, kTileSums32 = kTileScales + 64, kTileSums16 = 
 // A tile of q8_32: quants [16][32], scales [16], lows [16], sums less than 0 [16].
 constexpr int kTile32Scales = 512, kTile32Lows = kTile32Scales + 64, kTile32Less = kTile32Lows + 64,
               kTile32Bytes = kTile32Less + 64;
-constexpr int tile_bytes(Activation kind) { return kind == Activation::q8_32 ? kTile32Bytes : kTileBytes; }
+// A tile of f32: 16 rows by 256 columns, [4][64][16], first the columns 0, 4, 8 and so on.
+constexpr int kFloatColumns = 256, kTileF32Bytes = kFloatColumns * kTileRows * 4;
+constexpr int tile_bytes(Activation kind) {
+    return kind == Activation::f32 ? kTileF32Bytes : kind == Activation::q8_32 ? kTile32Bytes : kTileBytes;
+}
 
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
 

@@ -7,10 +7,19 @@
 
 namespace woolly {
 
-// Writes a q8_256 or q8_32 row as row `r` of its tile of each block of columns. `tiles` is the tile of the first block,
+// Writes a row as row `r` of its tile of each block of columns. `tiles` is the tile of the first block,
 // the next one begins `step` bytes on.
 inline void write_tile_row(Activation kind, const ActivationRow& row, int64_t columns, int r, uint8_t* tiles,
                            int64_t step) {
+    if (kind == Activation::f32) {
+        for (int64_t from = 0; from < columns; from += kFloatColumns, tiles += step) {
+            const int64_t n = columns - from < kFloatColumns ? columns - from : kFloatColumns;
+            float* to = reinterpret_cast<float*>(tiles) + r;
+            for (int64_t c = 0; c < n; c += 4, to += kTileRows)
+                for (int i = 0; i < 4; ++i) to[i * kFloatColumns / 4 * kTileRows] = row.x[from + c + i];
+        }
+        return;
+    }
     if (kind == Activation::q8_32) {
         for (int64_t b = 0; b < columns / 32; ++b, tiles += step) {
             const int32_t less = -row.sums[b];

@@ -82,8 +82,9 @@ struct Subject {
                      n);
             return;
         }
-        for (int b = 0; b < 2 * n_blocks; ++b) grid.open(panel + b * grid.bytes, to + b * grid.open_bytes);
-        grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel}, n);
+        for (int b = 0; b < 2 * n_blocks; ++b)
+            grid.open(panel + b * grid.bytes, grid.columns, to + b * grid.open_bytes);
+        grid.dot({to, 2, n_blocks, tiles.data(), tile_bytes(info.activation), pair.data(), of_panel, grid.columns}, n);
     }
 
     template <class F>

@@ -10,17 +10,21 @@ namespace woolly {
 
 namespace {
 
-constexpr int64_t kColumns = 1024;  // whose activations stay in the second cache
+// Columns whose activations stay in the second cache.
+constexpr int64_t columns_at_once(Activation kind) { return kind == Activation::f32 ? 256 : 1024; }
 constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time, so that each call has enough to do
 
 // Panels and blocks that are opened at a time: so much stays in the first cache, unless rows are few.
 struct Opened {
     int panels, blocks;
 };
-constexpr Opened opened_at_once(const Grid& grid, int n_tiles) {
-    if (grid.columns == 32) return {2, 16};
+constexpr Opened opened_at_once(Activation kind, int n_tiles) {
+    if (kind == Activation::f32) return {4, 1};
+    if (kind == Activation::q8_32) return {2, 16};
     return n_tiles <= kFewTiles ? Opened{4, 4} : Opened{2, 1};
 }
+
+int64_t n_blocks(const Grid& grid, const Matrix& matrix) { return (matrix.columns + grid.columns - 1) / grid.columns; }
 
 }  // namespace
 
@@ -29,13 +33,13 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
     size_t open_bytes = 0;
     for (Matrix* m : matrices) {
         const Grid& grid = kernels_.grid[m->type];
-        if (grid.dot == nullptr) continue;
+        if (grid.dot == nullptr || m->columns % 4 != 0) continue;
         m->grid_from = grid_from(kernels_, m->type);
-        const Opened most = opened_at_once(grid, 1);
+        const Opened most = opened_at_once(m->info.activation, 1);
         open_bytes = std::max({open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)),
                                grid.few == nullptr ? 0 : size_t{kFewBytes}});
         size_t& bytes = tiles_.bytes[int(m->info.activation)];
-        bytes = std::max(bytes, size_t(n_tiles * (m->columns / grid.columns)) * size_t(tile_bytes(m->info.activation)));
+        bytes = std::max(bytes, size_t(n_tiles * n_blocks(grid, *m)) * size_t(tile_bytes(m->info.activation)));
     }
     if (open_bytes == 0) return;
     open_at_ = panels.own_bytes();
@@ -67,32 +71,37 @@ float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_pan
                        int64_t n_tiles, int slot) const {
     const int tiles = (n + kTileRows - 1) / kTileRows;
     const Grid& grid = kernels_.grid[matrix.type];
-    const int64_t n_blocks = matrix.columns / grid.columns, chunk = kColumns / grid.columns;
-    const int64_t bytes = tile_bytes(matrix.info.activation), step = n_tiles * bytes;
-    const Opened each = opened_at_once(grid, tiles);
+    const Activation kind = matrix.info.activation;
+    const int64_t all = n_blocks(grid, matrix), chunk = columns_at_once(kind) / grid.columns;
+    const int64_t bytes = tile_bytes(kind), step = n_tiles * bytes;
+    const Opened each = opened_at_once(kind, tiles);
     uint8_t* open = w.own() + open_at_;
     float* sums = reinterpret_cast<float*>(w.own() + sums_at_) + slot * panels_at_once * sums_step;
     for (int i = 0; i < n_panels; ++i) std::memset(sums + i * sums_step, 0, size_t(tiles) * kTileRows * kPanel * 4);
-    const uint8_t* rows = tiles_.memory[int(matrix.info.activation)].data() + tile * bytes;
+    const uint8_t* rows = tiles_.memory[int(kind)].data() + tile * bytes;
     if (grid.few != nullptr && n <= kFewRows) {
         for (int i = 0; i < n_panels; ++i) panels_.packed(w, matrix, panel + i, 0);
-        const int64_t panel_step = n_blocks * grid.bytes;
-        grid.few({matrix.packed + panel * panel_step, panel_step, n_panels, int(n_blocks), rows, step, sums, sums_step,
-                  open},
-                 n);
+        const int64_t panel_step = all * grid.bytes;
+        grid.few(
+            {matrix.packed + panel * panel_step, panel_step, n_panels, int(all), rows, step, sums, sums_step, open}, n);
         return sums;
     }
-    for (int64_t from = 0; from < n_blocks; from += chunk)
+    for (int64_t from = 0; from < all; from += chunk)
         for (int first = 0; first < n_panels; first += each.panels)
-            for (int64_t b = from, end = std::min(from + chunk, n_blocks); b < end; b += each.blocks) {
+            for (int64_t b = from, end = std::min(from + chunk, all); b < end; b += each.blocks) {
                 const int count = std::min(each.panels, n_panels - first);
                 const int blocks = int(std::min<int64_t>(each.blocks, end - b));
+                const auto columns = [&](int64_t block) {
+                    return int(std::min<int64_t>(grid.columns, matrix.columns - block * grid.columns));
+                };
                 for (int i = 0; i < count; ++i) {
                     const uint8_t* weights = panels_.packed(w, matrix, panel + first + i, 0) + b * grid.bytes;
                     for (int k = 0; k < blocks; ++k)
-                        grid.open(weights + k * grid.bytes, open + (i * blocks + k) * grid.open_bytes);
+                        grid.open(weights + k * grid.bytes, columns(b + k), open + (i * blocks + k) * grid.open_bytes);
                 }
-                grid.dot({open, count, blocks, rows + b * step, step, sums + first * sums_step, sums_step}, n);
+                grid.dot({open, count, blocks, rows + b * step, step, sums + first * sums_step, sums_step,
+                          columns(b + blocks - 1)},
+                         n);
             }
     return sums;
 }

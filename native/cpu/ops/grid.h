@@ -1,5 +1,5 @@
 // Panels times many rows whose activations are packed in tiles (Grid of cpu/kernels/table.h), for linears and moe. A
-// task is a group of panels by a block of rows: 1024 columns of their activations stay in the second cache while all
+// task is a group of panels by a block of rows: some columns of their activations stay in the second cache while all
 // panels of the group meet them, so that no number of columns is too large for it.
 #pragma once
 

@@ -15,10 +15,8 @@ struct LoadBf16 {
     static F32 at(const uint8_t* p) { return load_bf16(reinterpret_cast<const uint16_t*>(p)); }
 };
 
-// Columns that are summed together, as sum_columns does it; the sums of all such segments are added in order.
-constexpr int kFloatColumns = 256;
-
-// sum[m] += the dot with columns [0, n) of row m.
+// sum[m] += the dot with columns [0, n) of row m. kFloatColumns are summed together, as sum_columns does it; the sums
+// of all such segments are added in order.
 template <class Type, int M>
 [[gnu::always_inline]] inline void sum_segment(const uint8_t* p, const float* const* x, int n, F32* sum) {
     F32 acc[M][4];
@@ -86,6 +84,97 @@ struct OpenFloats {
             });
         }
     }
+};
+
+// Many rows against weights that are floats, several panels by several rows at a time: a weight meets all of the rows
+// while it is in a register, and a broadcast activation all of the panels. One panel by six rows, as OpenFloats has
+// them with their four sums each, loads 28 times for 24 fmas; here, one sum after another, it is 10 times.
+//
+// Activations and opened weights lie as [sum][its columns][16], so that a sum reads both one after another. Each sum
+// has the columns and the order that sums.h gives it, and so a row has the same bits in both.
+template <class Type>
+struct GridFloats {
+    static constexpr int bytes = kFloatColumns * 64, sum_numbers = kFloatColumns / 4 * 16;
+
+    static void open(const uint8_t* panel, int n_columns, uint8_t* to) {
+        float* at = reinterpret_cast<float*>(to);
+        for (int c = 0; c < n_columns; c += 4, panel += 4 * Type::bytes, at += 16) {
+            for (int line = 0; line < 4 * Type::bytes; line += 64) prefetch(panel + kFloatColumns * Type::bytes + line);
+            for (int i = 0; i < 4; ++i) store(at + i * sum_numbers, Type::at(panel + i * Type::bytes));
+        }
+    }
+
+    // What is known of a tile's sums: 0 + 1, and 2.
+    template <int P>
+    struct Known {
+        alignas(64) float first[P][256], second[P][256];
+    };
+
+    // Sum `which` of M rows of a tile and P panels, over n columns, and what becomes of it.
+    template <int M, int P>
+    [[gnu::always_inline]] static void rows(const float* weights, int64_t panel, const float* x, int n, int which,
+                                            int row, Known<P>& known, float* acc, int64_t acc_step) {
+        F32 sum[P][M];
+        each<P>([&]<int p>() __attribute__((always_inline)) {
+            each<M>([&]<int m>() __attribute__((always_inline)) { sum[p][m] = zero(); });
+        });
+        for (int k = 0; k < n; ++k, weights += 16, x += 16) {
+            F32 w[P];
+            each<P>([&]<int p>() __attribute__((always_inline)) { w[p] = load(weights + p * panel); });
+            each<M>([&]<int m>() __attribute__((always_inline)) {
+                const F32 one = set1(x[row + m]);
+                each<P>([&]<int p>() __attribute__((always_inline)) { sum[p][m] = fma(w[p], one, sum[p][m]); });
+            });
+        }
+        each<P>([&]<int p>() __attribute__((always_inline)) {
+            each<M>([&]<int m>() __attribute__((always_inline)) {
+                const int at = 16 * (row + m);
+                float *first = known.first[p] + at, *second = known.second[p] + at, *to = acc + p * acc_step + at;
+                if (which == 0) store(first, sum[p][m]);
+                if (which == 1) store(first, add(load(first), sum[p][m]));
+                if (which == 2) store(second, sum[p][m]);
+                if (which == 3) store(to, add(load(to), add(load(first), add(load(second), sum[p][m]))));
+            });
+        });
+    }
+
+    // Rows from `row` to 16 in groups of about the same size, as many as registers have sums for, if they are wanted.
+    template <int P, int row = 0>
+    [[gnu::always_inline]] static void groups(int wanted, const float* weights, int64_t panel, const float* x, int n,
+                                              int which, Known<P>& known, float* acc, int64_t acc_step) {
+        constexpr int most = kProductSums / P, left = (kTileRows - row + most - 1) / most;
+        constexpr int M = (kTileRows - row + left - 1) / left;
+        rows<M, P>(weights, panel, x, n, which, row, known, acc, acc_step);
+        if constexpr (row + M < kTileRows)
+            if (row + M < wanted) groups<P, row + M>(wanted, weights, panel, x, n, which, known, acc, acc_step);
+    }
+
+    template <int P>
+    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_rows) {
+        Known<P> known;
+        const int64_t panel = int64_t(of.n_blocks) * bytes / 4;
+        for (int b = 0; b < of.n_blocks; ++b) {
+            const float* weights = reinterpret_cast<const float*>(of.open) + first * panel + int64_t(b) * bytes / 4;
+            const int n = (b + 1 < of.n_blocks ? kFloatColumns : of.last_columns) / 4;
+            for (int r = 0; r < n_rows; r += kTileRows) {
+                const float* x =
+                    reinterpret_cast<const float*>(of.tiles + b * of.tiles_step) + int64_t(r) * kFloatColumns;
+                float* acc = of.acc + first * of.acc_step + 16 * r;
+                for (int i = 0; i < 4; ++i)
+                    groups<P>(n_rows - r, weights + i * sum_numbers, panel, x + i * sum_numbers, n, i, known, acc,
+                              of.acc_step);
+            }
+        }
+    }
+
+    // Panels together, as far as registers hold the sums of four rows.
+    template <int P = (kProductSums >= 16 ? 4 : 1)>
+    static void from(const GridBlocks& of, int first, int n_rows) {
+        for (; first + P <= of.n_panels; first += P) panels<P>(of, first, n_rows);
+        if constexpr (P > 1)
+            if (first < of.n_panels) from<P - 1>(of, first, n_rows);
+    }
+    static void dot(const GridBlocks& of, int n_rows) { from(of, 0, n_rows); }
 };
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -139,7 +139,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
     using Sums::low, Sums::minima, Sums::planes, Sums::bytes;
     using typename Sums::Unit;
 
-    static void open(const uint8_t* panel, uint8_t* to) {
+    static void open(const uint8_t* panel, int, uint8_t* to) {
         for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
         U8 scales[n / 4];
         open_front(panel, to, scales);

@@ -87,7 +87,7 @@ struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_mi
     using Dots = GridDots256<n, offset, Type::has_min>;
     using Dots::low, Dots::factors, Dots::pairs, Dots::weights, Dots::bytes;
 
-    static void open(const uint8_t* panel, uint8_t* to) {
+    static void open(const uint8_t* panel, int, uint8_t* to) {
         for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + Type::bytes + line);
         store(reinterpret_cast<float*>(to), Type::scale(panel));
         U8 scales[n / 4];

@@ -10,7 +10,7 @@ struct Grid32 : Open32<Type>, GridPairs<Grid32<Type>, kTile32Bytes> {
     using Open32<Type>::offset, Open32<Type>::weights, Open32<Type>::bytes, GridPairs<Grid32, kTile32Bytes>::dot;
     static_assert((offset & (offset - 1)) == 0, "a shift multiplies with the offset");
 
-    static void open(const uint8_t* panel, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
+    static void open(const uint8_t* panel, int, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
 
     // Rows [row, row + M) of a tile of each block, and P panels.
     template <int M, int P>

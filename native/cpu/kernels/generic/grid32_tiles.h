@@ -86,7 +86,7 @@ template <class Type>
 struct GridTiles32 : GridSums32<Type::has_min> {
     using GridSums32<Type::has_min>::weights, GridSums32<Type::has_min>::bytes;
 
-    static void open(const uint8_t* panel, uint8_t* to) {
+    static void open(const uint8_t* panel, int, uint8_t* to) {
         for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + kPrefetch + line);
         store(reinterpret_cast<float*>(to), Type::scale(panel));
         if constexpr (Type::has_min) store(reinterpret_cast<float*>(to + 64), halves(panel + 32));

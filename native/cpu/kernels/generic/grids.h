@@ -31,7 +31,8 @@ template <template <class> class Family, template <class> class Kernel, int colu
 struct Grids {
     template <class Type>
     static constexpr void set(KernelTable& t, WeightType type, Family<Type>) {
-        t.grid[int(type)] = {Kernel<Type>::open, Kernel<Type>::dot, columns, Type::bytes, Kernel<Type>::bytes, nullptr};
+        const int bytes = columns / kTypes.of[int(type)].block * Type::bytes;
+        t.grid[int(type)] = {Kernel<Type>::open, Kernel<Type>::dot, columns, bytes, Kernel<Type>::bytes, nullptr};
         if constexpr (requires { Kernel<Type>::for_few(); }) t.grid[int(type)].few = Kernel<Type>::for_few();
     }
     template <class Other>
@@ -43,5 +44,7 @@ struct Grids {
 #undef WOOLLY_ROW
     }
 };
+
+using GridsFloats = Grids<Floats, GridFloats, kFloatColumns>;
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -20,6 +20,7 @@ constinit const KernelTable k_amx_table = [] {
     KernelTable table = amx::make_table("amx");
     amx::GridsTiles256::set_all(table);
     amx::GridsTiles32::set_all(table);
+    amx::GridsFloats::set_all(table);
     return table;
 }();
 

@@ -6,6 +6,7 @@
 #include "cpu/kernels/primitives/avx2.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/isa/avx2_pairs.h"
 // clang-format on
 
@@ -15,6 +16,7 @@ extern const KernelTable k_avx2_table;
 constinit const KernelTable k_avx2_table = [] {
     KernelTable table = avx2::make_table("avx2");
     avx2::set_pair_sums(table);
+    avx2::GridsFloats::set_all(table);
     return table;
 }();
 

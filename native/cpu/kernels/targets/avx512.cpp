@@ -18,6 +18,7 @@ constinit const KernelTable k_avx512_table = [] {
     KernelTable table = avx512::make_table("avx512");
     avx512::Grids256::set_all(table);
     avx512::Grids32::set_all(table);
+    avx512::GridsFloats::set_all(table);
     return table;
 }();
 

@@ -7,11 +7,16 @@
 #include "cpu/kernels/primitives/avx2.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/generic/grids.h"
 // clang-format on
 
 namespace woolly {
 
 extern const KernelTable k_avxvnni_table;
-constinit const KernelTable k_avxvnni_table = avxvnni::make_table("avxvnni");
+constinit const KernelTable k_avxvnni_table = [] {
+    KernelTable table = avxvnni::make_table("avxvnni");
+    avxvnni::GridsFloats::set_all(table);
+    return table;
+}();
 
 }  // namespace woolly
