@@ -3,50 +3,45 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <string>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "tokens/pieces.h"
+#include "tokens/texts.h"
 
 namespace woolly {
 
-// Piece text -> id by open addressing over one blob of bytes. std::unordered_map takes four times as long to
-// build and its nodes miss the cache on every lookup of a merge candidate.
+// Piece text -> id by open addressing over the texts. std::unordered_map takes four times as long to build and
+// its nodes miss the cache on every lookup of a merge candidate.
 class PieceMap {
   public:
     static constexpr std::int32_t kNone = -1;
 
-    // The pieces that text can spell; of two equal ones the later id is found.
-    explicit PieceMap(const Pieces& pieces) {
-        std::size_t total = 0;
-        for (const auto& text : pieces.texts) total += text.size();
-        blob_.reserve(total);
-        mask_ = std::bit_ceil(pieces.texts.size() * 2 + 2) - 1;
-        slots_.assign(mask_ + 1, Slot{0, 0, kNone, 0});
-        for (std::size_t id = 0; id < pieces.texts.size(); ++id) {
-            if (!pieces.in_text(id)) continue;
-            const std::string& text = pieces.texts[id];
+    explicit PieceMap(std::shared_ptr<const Texts> texts)
+        : PieceMap(std::move(texts), [](std::size_t) { return true; }) {}
+
+    // The pieces that `is_found` says yes to; of two equal ones the later id is found.
+    template <class IsFound>
+    PieceMap(std::shared_ptr<const Texts> texts, const IsFound& is_found) : texts_(std::move(texts)) {
+        mask_ = std::bit_ceil(texts_->size() * 2 + 2) - 1;
+        slots_.assign(mask_ + 1, Slot{kNone, 0});
+        for (std::size_t id = 0; id < texts_->size(); ++id) {
+            if (!is_found(id)) continue;
+            const std::string_view text = (*texts_)[id];
             const std::uint64_t h = hash(text);
-            Slot& slot = slots_[locate(text, h)];
-            if (slot.id == kNone) {
-                slot.offset = blob_.size();
-                slot.size = static_cast<std::uint32_t>(text.size());
-                slot.tag = static_cast<std::uint32_t>(h >> 32);
-                blob_.append(text);
-            }
-            slot.id = static_cast<std::int32_t>(id);
+            slots_[locate(text, h)] = {static_cast<std::int32_t>(id), static_cast<std::uint32_t>(h >> 32)};
         }
     }
 
     std::int32_t find(std::string_view text) const { return slots_[locate(text, hash(text))].id; }
 
+    const Texts& texts() const { return *texts_; }
+
   private:
     struct Slot {
-        std::uint64_t offset;  // into blob_
-        std::uint32_t size;    // bytes
-        std::int32_t id;       // kNone: free
-        std::uint32_t tag;     // upper half of the hash, compared before the bytes
+        std::int32_t id;    // kNone: free
+        std::uint32_t tag;  // upper half of the hash, compared before the bytes
     };
 
     static std::uint64_t hash(std::string_view text) {
@@ -75,13 +70,11 @@ class PieceMap {
         for (std::size_t i = h & mask_;; i = (i + 1) & mask_) {
             const Slot& slot = slots_[i];
             if (slot.id == kNone) return i;
-            if (slot.tag == tag && slot.size == text.size() &&
-                std::memcmp(blob_.data() + slot.offset, text.data(), text.size()) == 0)
-                return i;
+            if (slot.tag == tag && (*texts_)[static_cast<std::size_t>(slot.id)] == text) return i;
         }
     }
 
-    std::string blob_;
+    std::shared_ptr<const Texts> texts_;
     std::vector<Slot> slots_;
     std::size_t mask_ = 0;
 };

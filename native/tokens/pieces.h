@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <vector>
+
+#include "tokens/texts.h"
 
 namespace woolly {
 
@@ -15,13 +17,13 @@ enum class PieceKind : char { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefi
 
 // The pieces of a SentencePiece vocabulary, by id.
 struct Pieces {
-    std::vector<std::string> texts;
+    std::shared_ptr<const Texts> texts;
     std::vector<float> scores;
     std::vector<PieceKind> kinds;
 
     // Throws std::invalid_argument if a piece has no score or no kind.
     void check() const {
-        if (scores.size() != texts.size() || kinds.size() != texts.size())
+        if (scores.size() != texts->size() || kinds.size() != texts->size())
             throw std::invalid_argument("every piece needs one score and one type");
     }
 
@@ -35,9 +37,9 @@ struct Pieces {
     std::array<std::int32_t, 256> byte_ids() const {
         std::array<std::int32_t, 256> out;
         out.fill(-1);
-        for (std::size_t id = 0; id < texts.size(); ++id)
+        for (std::size_t id = 0; id < texts->size(); ++id)
             if (kinds[id] == PieceKind::kByte)
-                if (const auto byte = byte_of_name(texts[id])) out[*byte] = static_cast<std::int32_t>(id);
+                if (const auto byte = byte_of_name((*texts)[id])) out[*byte] = static_cast<std::int32_t>(id);
         return out;
     }
 

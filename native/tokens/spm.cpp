@@ -18,11 +18,14 @@ constexpr auto kLater = [](const auto& a, const auto& b) {
 }  // namespace
 
 SentencePieceBPE::SentencePieceBPE(Pieces pieces, std::int32_t unknown)
-    : map_(pieces), scores_(std::move(pieces.scores)), unknown_(unknown), byte_ids_(pieces.byte_ids()) {
-    for (std::size_t id = 0; id < pieces.texts.size(); ++id) {
+    : map_(pieces.texts, [&pieces](std::size_t id) { return pieces.in_text(id); }),
+      scores_(std::move(pieces.scores)),
+      unknown_(unknown),
+      byte_ids_(pieces.byte_ids()) {
+    for (std::size_t id = 0; id < pieces.texts->size(); ++id) {
         if (!pieces.in_text(id)) continue;
-        const std::string& text = pieces.texts[id];
-        for (auto at = text.find(kSpaceMark, 1); at != std::string::npos; at = text.find(kSpaceMark, at + 1))
+        const std::string_view text = (*pieces.texts)[id];
+        for (auto at = text.find(kSpaceMark, 1); at != std::string_view::npos; at = text.find(kSpaceMark, at + 1))
             joins_[static_cast<unsigned char>(text[at - 1])] = true;
     }
 }

@@ -30,12 +30,12 @@ class Unigram {
           merge_spaces_(merge_spaces) {
         double lowest = 0.0;
         std::vector<std::pair<std::string, std::int32_t>> keys;
-        for (std::size_t id = 0; id < pieces.texts.size(); ++id) {
+        for (std::size_t id = 0; id < pieces.texts->size(); ++id) {
             if (!pieces.in_text(id)) continue;
             if (pieces.kinds[id] == PieceKind::kNormal)
                 lowest = std::min(lowest, static_cast<double>(pieces.scores[id]));
             if (pieces.kinds[id] == PieceKind::kUserDefined) pieces.scores[id] = 0.0f;
-            keys.emplace_back(std::move(pieces.texts[id]), static_cast<std::int32_t>(id));
+            keys.emplace_back((*pieces.texts)[id], static_cast<std::int32_t>(id));
         }
         scores_ = std::move(pieces.scores);
         unknown_score_ = lowest - 10.0;

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import models
 
 from tests.tokens.tiny import BYTE, byte_characters, byte_level, in_byte_characters, raw_bpe
 from woolly.errors import TokenizerError
+from woolly.gguf import GGUFWriter
 from woolly.tokens import Tokenizer, bpe
 from woolly.tokens.pretokenize import PRETOKENIZERS
 
@@ -145,3 +149,43 @@ def test_the_byte_characters_are_those_of_gpt2():
     assert [bpe.BYTE_OF_CHARACTER[c] for c in byte_characters()] == list(range(256))
     assert in_byte_characters(" \n\u00ad") == "ĠĊÂŃ"
     assert BYTE == 6
+
+
+@given(
+    st.lists(st.text("abcé", min_size=2, max_size=5), max_size=30),
+    st.text("abcé ", max_size=40),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_merges_are_those_of_hugging_faces_tokenizers(words, text, ignores, random):
+    merges = dict.fromkeys(" ".join(map(in_byte_characters, cut(word, random))) for word in words)
+    metadata = byte_level(list(merges), pre="llama-bpe" if ignores else "qwen2", bos_token_id=0)
+    for merge in merges:  # every merge makes a token there
+        left, right = merge.split(" ")
+        for piece in (left, right, left + right):
+            if piece not in metadata["tokenizer.ggml.tokens"]:
+                metadata["tokenizer.ggml.tokens"].append(piece)
+                metadata["tokenizer.ggml.token_type"].append(1)
+    ids = {token: i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    model = models.BPE(ids, [tuple(merge.split(" ")) for merge in merges], ignore_merges=ignores)
+    pieces = [in_byte_characters(piece) for piece in text.replace(" ", "\n \n").split("\n") if piece]
+    tokenizer = Tokenizer.from_metadata(metadata)
+    found = [i for piece in text.replace(" ", "\n \n").split("\n") for i in tokenizer.encode(piece, add_special=False)]
+    assert found == [token.id for piece in pieces for token in model.tokenize(piece)]
+
+
+def cut(word: str, random: Random) -> tuple[str, str]:
+    at = random.randrange(1, len(word))
+    return word[:at], word[at:]
+
+
+def test_a_vocabulary_of_a_file_is_that_of_its_lists(tmp_path):
+    metadata = byte_level(["h e", "l l", "he ll"], [("", 1), ("<end>", 3)])
+    writer = GGUFWriter(tmp_path / "words.gguf")
+    writer.add("general.architecture", "none")
+    for key, value in metadata.items():
+        writer.add(key, value)
+    writer.write()
+    ours, theirs = Tokenizer.from_gguf(tmp_path / "words.gguf"), Tokenizer.from_metadata(metadata)
+    assert ours.encode("hell o<end>") == theirs.encode("hell o<end>")
+    assert texts_of(ours, list(range(ours.n_vocab))) == texts_of(theirs, list(range(theirs.n_vocab)))

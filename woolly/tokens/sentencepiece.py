@@ -15,7 +15,7 @@ class SentencePieceEncoder:
     def __init__(self, vocabulary: Vocabulary, unknown: int | None, add_space_prefix: bool) -> None:
         self._add_space_prefix = add_space_prefix
         self._model = SentencePieceBPE(
-            vocabulary.pieces, vocabulary.scores(), vocabulary.kinds, -1 if unknown is None else unknown
+            vocabulary.texts, vocabulary.scores(), vocabulary.kinds, -1 if unknown is None else unknown
         )
 
     def encode(self, text: str, after_special: bool) -> list[int]:

@@ -142,7 +142,7 @@ class SpecialTokens:
 def read_special_tokens(vocabulary: Vocabulary, has_default_bos: bool = True) -> SpecialTokens:
     """Returns the special roles; corrects `vocabulary.types` if a token's text contradicts its type."""
     roles: dict[str, int] = {}
-    n_tokens = len(vocabulary.tokens)
+    n_tokens = len(vocabulary.texts)
     for role, index in _DEFAULT_IDS.get(vocabulary.model, {}).items():
         if index < n_tokens and (role != "bos" or has_default_bos):
             roles[role] = index
@@ -168,7 +168,7 @@ def _find_roles(vocabulary: Vocabulary, roles: dict[str, int]) -> None:
 
 
 def _find_stops(vocabulary: Vocabulary, roles: dict[str, int]) -> frozenset[int]:
-    ids, types = vocabulary.ids, vocabulary.types
+    types = vocabulary.types
     known = _present(vocabulary, _STOP_TEXTS)
     known += [i for i in _present(vocabulary, ["</s>"]) if types[i] != TokenType.NORMAL]
     types[known] = TokenType.CONTROL
@@ -176,22 +176,22 @@ def _find_stops(vocabulary: Vocabulary, roles: dict[str, int]) -> frozenset[int]
     stops = {*known, *(roles[r] for r in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom") if r in roles)}
 
     def has(text: str) -> bool:
-        return ids.get(text) in stops
+        return vocabulary.find(text) in stops
 
     # Harmony and solar-open end a message with <|end|> and go on; they stop at <|return|>, <|call|> or <|flush|>.
     calls = has("<|call|>") or has("<|calls|>")
     if has("<|end|>") and calls and (has("<|return|>") or has("<|flush|>")):
-        stops.discard(ids["<|end|>"])
-        types[ids["<|end|>"]] = TokenType.USER_DEFINED
+        stops -= (end := set(_present(vocabulary, ["<|end|>"])))
+        types[list(end)] = TokenType.USER_DEFINED
     # In Gemma 4 </s> is the end of struck-out HTML.
     if has("<|tool_response>") and has("</s>"):
-        stops.discard(ids["</s>"])
-        types[ids["</s>"]] = TokenType.NORMAL
+        stops -= (end := set(_present(vocabulary, ["</s>"])))
+        types[list(end)] = TokenType.NORMAL
     return frozenset(stops)
 
 
 def _present(vocabulary: Vocabulary, texts: Iterable[str]) -> list[int]:
-    return [vocabulary.ids[text] for text in texts if text in vocabulary.ids]
+    return [index for text in texts if (index := vocabulary.find(text)) is not None]
 
 
 def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
@@ -204,7 +204,7 @@ def make_splitter(vocabulary: Vocabulary) -> SpecialSplitter:
     return SpecialSplitter(
         [
             (
-                vocabulary.tokens[i].encode("utf-8", "surrogateescape"),
+                vocabulary.texts[i],
                 i,
                 bool(types[i] == TokenType.USER_DEFINED),
                 i in lstrip,

@@ -48,9 +48,9 @@ class Tokenizer:
             pre = find_pretokenizer(self.pre)
         self._byte_level = pre is not None and pre.byte_level
         self.special: SpecialTokens = read_special_tokens(vocabulary, pre is None or pre.has_default_bos)
-        self._tokens = vocabulary.tokens
+        self._texts = vocabulary.texts
         self._types = vocabulary.types.tolist()
-        self._bytes: list[bytes | None] = [None] * len(self._tokens)
+        self._bytes: list[bytes | None] = [None] * len(self._texts)
         self._splitter = make_splitter(vocabulary)
         self.adds_space_prefix: bool = False
         self._encoder: _Encoder = self._make_encoder(vocabulary, pre)
@@ -144,7 +144,7 @@ class Tokenizer:
     def token_text(self, id: int) -> str:
         """The token as the vocabulary writes it."""
         self._check(id)
-        return self._tokens[id]
+        return self._text(id)
 
     def is_special(self, id: int) -> bool:
         """Whether a token is a control or unknown token, which `skip_special` leaves out."""
@@ -154,7 +154,7 @@ class Tokenizer:
     @property
     def n_vocab(self) -> int:
         """How many tokens there are: ids run from 0 to n_vocab - 1."""
-        return len(self._tokens)
+        return len(self._texts)
 
     @property
     def bos_id(self) -> int | None:
@@ -194,11 +194,14 @@ class Tokenizer:
     def _check(self, id: int) -> None:
         if type(id) is not int and (isinstance(id, bool) or not isinstance(id, (int, np.integer))):
             raise TokenizerError(f"a token id must be an integer, not {type(id).__name__}")
-        if not 0 <= id < len(self._tokens):
+        if not 0 <= id < len(self._texts):
             raise TokenizerError(f"token id {id} is outside of this vocabulary: ids run from 0 to {self.n_vocab - 1}")
 
+    def _text(self, id: int) -> str:
+        return self._texts[int(id)].decode("utf-8", "surrogateescape")
+
     def _make_bytes(self, id: int) -> bytes:
-        text, kind = self._tokens[id], self._types[id]
+        text, kind = self._text(id), self._types[id]
         if kind == TokenType.BYTE and (name := BYTE_NAME.fullmatch(text)):
             return bytes([int(name[1], 16)])
         if self.model == "rwkv":

@@ -22,7 +22,7 @@ class UnigramEncoder:
         number = -1 if unknown is None else unknown
         try:
             self._model = Unigram(
-                vocabulary.pieces, scores, vocabulary.kinds, number, charsmap, add_space_prefix, merge_spaces
+                vocabulary.texts, scores, vocabulary.kinds, number, charsmap, add_space_prefix, merge_spaces
             )
         except ValueError as error:
             raise TokenizerError(f"the vocabulary cannot be built, for its {error}") from None

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woolly import _native
 from woolly.errors import TokenizerError
+from woolly.gguf import StringArray
 
 __all__ = ["BYTE_NAME", "SPACE_MARK", "TokenType", "Vocabulary", "read_vocabulary"]
 
@@ -37,19 +39,24 @@ class Vocabulary:
     """The token list of one file and the metadata that it came with."""
 
     model: str  # tokenizer.ggml.model
-    tokens: list[str]  # by id; bytes that are not UTF-8 are surrogate-escaped
+    texts: _native.Texts  # by id
     types: NDArray[np.int32]  # TokenType by id
     metadata: Mapping[str, Any]
 
     @cached_property
-    def ids(self) -> dict[str, int]:
+    def map(self) -> _native.PieceMap:
         """Text to id; of two equal texts the later id."""
-        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        return _native.PieceMap(self.texts)
 
     @cached_property
-    def pieces(self) -> list[bytes]:
-        """The texts as bytes."""
-        return [token.encode("utf-8", "surrogateescape") for token in self.tokens]
+    def tokens(self) -> list[str]:
+        """The texts by id; bytes that are not UTF-8 are surrogate-escaped."""
+        return [text.decode("utf-8", "surrogateescape") for text in self.texts.tolist()]
+
+    def find(self, text: str) -> int | None:
+        """The id of a text, None if it is no token."""
+        index = self.map.find(text.encode("utf-8", "surrogateescape"))
+        return None if index < 0 else index
 
     @property
     def kinds(self) -> bytes:
@@ -58,7 +65,7 @@ class Vocabulary:
 
     def scores(self) -> NDArray[np.float32]:
         """One finite score per token."""
-        scores = _numbers(self.metadata, "tokenizer.ggml.scores", len(self.tokens), np.float32)
+        scores = _numbers(self.metadata, "tokenizer.ggml.scores", len(self.texts), np.float32)
         if scores is None:
             raise TokenizerError(
                 f"the file has no tokenizer.ggml.scores, which a {self.model!r} vocabulary needs to order its pieces"
@@ -70,9 +77,9 @@ class Vocabulary:
             )
         return scores
 
-    def merges(self) -> list[str]:
+    def merges(self) -> _native.Texts:
         """The merge rules, most important first, each "left right"."""
-        merges = _strings(self.metadata, "tokenizer.ggml.merges")
+        merges = _texts(self.metadata, "tokenizer.ggml.merges")
         if merges is None:
             raise TokenizerError(f"the file has no tokenizer.ggml.merges, which a {self.model!r} vocabulary needs")
         return merges
@@ -97,29 +104,31 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     model = metadata.get("tokenizer.ggml.model")
     if not isinstance(model, str):
         raise TokenizerError("the file has no tokenizer.ggml.model, so it does not say what its tokens are")
-    tokens = _strings(metadata, "tokenizer.ggml.tokens")
-    if not tokens:
+    texts = _texts(metadata, "tokenizer.ggml.tokens")
+    if not texts:
         raise TokenizerError(f"the file has no tokenizer.ggml.tokens, or none in it, for its {model!r} tokenizer")
-    if "" in tokens:
-        tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
-    types = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens), np.int32)
+    if texts.has_empty:
+        texts = _native.Texts([text or f"[EMPTY_{i}]".encode() for i, text in enumerate(texts.tolist())])
+    types = _numbers(metadata, "tokenizer.ggml.token_type", len(texts), np.int32)
     if types is None:
-        types = np.full(len(tokens), TokenType.NORMAL, np.int32)
-        for i, token in enumerate(tokens):
-            if len(token) == 6 and BYTE_NAME.fullmatch(token):
+        types = np.full(len(texts), TokenType.NORMAL, np.int32)
+        for i, text in enumerate(texts.tolist()):
+            if len(text) == 6 and BYTE_NAME.fullmatch(text.decode("utf-8", "replace")):
                 types[i] = TokenType.BYTE
     types[(types < 0) | (types > max(TokenType))] = TokenType.UNDEFINED
-    return Vocabulary(model, tokens, types, metadata)
+    return Vocabulary(model, texts, types, metadata)
 
 
-def _strings(metadata: Mapping[str, Any], key: str) -> list[str] | None:
+def _texts(metadata: Mapping[str, Any], key: str) -> _native.Texts | None:
     value = metadata.get(key)
     if value is None:
         return None
+    if isinstance(value, StringArray):
+        return value.texts()
     items = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(items, (list, tuple)) or not set(map(type, items)) <= {str}:
         raise TokenizerError(f"{key} must be an array of strings")
-    return list(items)
+    return _native.Texts([item.encode("utf-8", "surrogateescape") for item in items])
 
 
 def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]) -> NDArray[Any] | None:
