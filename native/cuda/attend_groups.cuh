@@ -1,6 +1,6 @@
-// attend over f16 caches for few queries, heads of K and V as long: groups of positions stream through a ring in shared
-// memory. A warp takes 16 positions of a group, then 16 columns of V or twice as many. Bits are those of the other
-// kernels on tensor cores.
+// attend over f16 and q8_0 caches for few queries, heads of K and V as long: groups of positions stream through a ring
+// in shared memory, from which those of q8_0 are opened. A warp takes 16 positions of a group, then 16 columns of V or
+// twice as many. Bits are those of the other kernels on tensor cores.
 #pragma once
 
 #include "attend_mma.cuh"
@@ -16,11 +16,12 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-template <int D>  // columns of a head, in whole 16
+template <int D, int type = F16>  // columns of a head, in whole 16; of q8_0, in whole 32
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
-    static constexpr int bytes = GROUP * stride, q_bytes = QUERIES * q_stride, ring = STAGES * 2 * bytes;
+    static constexpr int bytes = GROUP * stride, q_bytes = QUERIES * q_stride;
+    static constexpr int raw = type == F16 ? bytes : GROUP * (D + D / 8), ring = STAGES * 2 * raw;  // raw: of the cache
     static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
     static constexpr int held = (D + 63) / 64;                   // pairs of a head that turn together, of a lane
 
@@ -60,6 +61,29 @@ struct Groups {
             const int row = at / chunks, chunk = at % chunks;
             const u8* const source = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * (2 * D) + chunk * 16;
             if (row != fresh) copy16_or_zeros(to + place(row, chunk), source, row >= rows.first && row <= rows.last);
+        }
+    }
+
+    // Starts the copy of a group of K or V of q8_0, all of its pages.
+    __device__ __forceinline__ void copy_raw(u8* to, const u8* entry, int2 pages, int kv_head) const {
+        constexpr int n = raw / 2 / 16;
+        const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
+                                    head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
+#pragma unroll
+        for (int i = threadIdx.x; i < 2 * n; i += THREADS)
+            copy16(to + i * 16, i < n ? heads[0] + i * 16 : heads[1] + (i - n) * 16);
+    }
+
+    // A group of q8_0 as halves. Zeros where no query sees.
+    __device__ __forceinline__ void open(u8* to, const u8* from, Seen rows) const {
+#pragma unroll 4
+        for (int at = threadIdx.x; at < GROUP * chunks; at += THREADS) {
+            const int row = at / chunks, chunk = at % chunks, i = row % PAGE;
+            const u8* const head = from + row / PAGE * (raw / 2);
+            const Words2 numbers = *reinterpret_cast<const Words2*>(head + i * D + chunk * 8);
+            const float scale = reinterpret_cast<const float*>(head + PAGE * D)[i * (D / 32) + chunk / 4];
+            *reinterpret_cast<Words4*>(to + place(row, chunk)) =
+                row >= rows.first && row <= rows.last ? opened(numbers, scale) : Words4{0, 0, 0, 0};
         }
     }
 
@@ -110,12 +134,14 @@ struct Groups {
             return make_int2(p + PAGE > range.first && p <= range.last ? table[p / PAGE] : 0,
                              p + PAGE <= range.last ? table[p / PAGE + 1] : 0);
         };
-        auto slot = [&](int at) { return copies + (at - first) % STAGES * (2 * bytes); };
+        auto slot = [&](int at) { return copies + (at - first) % STAGES * (2 * raw); };
         auto bring = [&](int at, int2 pages, int newest) {
             const int from = at * GROUP;
 #pragma unroll 1
             for (int is_v = 0; is_v < 2; is_v++) {
-                if (at <= last)
+                if (at <= last && type != F16)
+                    copy_raw(slot(at) + is_v * raw, is_v ? entry.v : entry.k, pages, of.kv_head);
+                else if (at <= last)
                     copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
                          {range.first - from, newest - from}, newest < range.last ? range.last - from : -1);
                 copies_commit();
@@ -133,11 +159,17 @@ struct Groups {
         Softmax all[2], unit[2];  // of queries g and g + 8
         float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
-            copies_wait<2 * STAGES - 3>();  // K is there, V and later groups need not be
+            copies_wait<2 * STAGES - (type == F16 ? 3 : 4)>();  // K is there, V and later groups need not be
             __syncthreads();
             bring(at + STAGES - 1, ahead, range.last);
             if (at + STAGES <= last) ahead = find(at + STAGES);
-            const u8 *const k = slot(at), *const v = k + bytes;
+            const u8 *const k = type == F16 ? slot(at) : copies + ring, *const v = k + bytes;
+            if (type != F16) {
+                const Seen rows = {range.first - at * GROUP, range.last - at * GROUP};
+                open(copies + ring, slot(at), rows);
+                open(copies + ring + bytes, slot(at) + raw, rows);
+                __syncthreads();
+            }
 
             float scores[2][4] = {}, tops[2];
             const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;

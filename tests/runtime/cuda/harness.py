@@ -13,6 +13,7 @@ from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.emit import Array, Emitter, Fill
+from woolly.runtime.cuda.ops.attention import is_far
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
@@ -94,7 +95,7 @@ class CaseProgram:
         self._upload_batch(batch, state)
         for step in range(first, last):
             for launch in self.emitter.launches[step]:
-                grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
+                grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last, is_far(batch)) else None
                 if grid is not None:
                     self.device.launch(
                         launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group

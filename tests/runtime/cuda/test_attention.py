@@ -31,7 +31,7 @@ ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
 CASES = list(ATTENTIONS) if ALL else QUICK
 
 
-FILES = ("embed", "store", "attend", "attend_few", "attend_many", "attend_units", "attend_groups", "attend_row")
+FILES = ("embed", "store", "attend", *(f"attend_{n}" for n in ("few", "many", "units", "groups", "row", "long")))
 
 
 class Attention:
@@ -126,8 +126,9 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
     case = ALONE[name]
     with case.open(tmp_path) as file:
         whole = Attention(case, file, 30).run(Batch.of([(TEXTS[0], 0, PAGES[0])]))
-        for n_bytes in (0, 1 << 20):
+        for n_bytes, far in ((0, ops.FAR), (1 << 20, ops.FAR), (1 << 20, 0)):
             monkeypatch.setattr(ops, "PART_BYTES", n_bytes)
+            monkeypatch.setattr(ops, "FAR", far)
             attention, first = Attention(case, file, 30), [0, 0, 0]
             for counts in (
                 (200, 3, 0),

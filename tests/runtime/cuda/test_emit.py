@@ -50,6 +50,14 @@ def test_a_grid_follows_the_rows_of_a_run():
     assert Launch("k", (Rows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
 
 
+def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_others():
+    found = [
+        [Launch("k", (1,), 32, (), far=far).is_of(0, 0, 1, is_far) for is_far in (False, True)]
+        for far in (None, False, True)
+    ]
+    assert found == [[True, True], [True, False], [False, True]]
+
+
 def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter):
     sizes = iter([100, 300, 200] * 2)
     n = {step.op for step in emitter.plan.steps}

@@ -55,9 +55,12 @@ class Launch:
     other: int = 0
     joined: bool = False
     group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
+    far: bool | None = None  # only for runs of one row that has many positions before it, or only for all others
 
-    def is_of(self, step: int, first: int, last: int) -> bool:
+    def is_of(self, step: int, first: int, last: int, is_far: bool = False) -> bool:
         """Whether it is launched for its step in a run of the steps from `first` to `last`."""
+        if self.far not in (None, is_far):
+            return False
         return self.other == 0 or (first <= step + self.other < last) == self.joined
 
     def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
@@ -233,10 +236,12 @@ class Emitter:
         other: int = 0,
         joined: bool = False,
         group: int = 1,
+        far: bool | None = None,
     ) -> None:
         """Adds a kernel to the step. Its first argument, the batch, is added here."""
         axes = grid if isinstance(grid, tuple) else (grid,)
-        row = Launch(kernel, axes, block, (self.batch, *args), shared, least, most, kind, early, other, joined, group)
+        arguments = (self.batch, *args)
+        row = Launch(kernel, axes, block, arguments, shared, least, most, kind, early, other, joined, group, far)
         self.launches[-1].append(row)
 
 

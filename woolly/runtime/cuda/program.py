@@ -27,7 +27,7 @@ from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.loader import Loader
 from woolly.runtime.cuda.measure import ALIGNMENT, RESERVE, USUAL_ROWS
-from woolly.runtime.cuda.ops.attention import joined
+from woolly.runtime.cuda.ops.attention import is_far, joined
 from woolly.runtime.cuda.rank import Ranker
 from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
@@ -85,7 +85,7 @@ class _Core:
         most = (max((numbers[key] for key in keys), default=0) for keys in uses)
         self._needs = list(accumulate(most, max, initial=0))
         self._reads = list(accumulate(map(len, uses), initial=0))
-        self._graphs: OrderedDict[tuple[int, int, int, int], int] = OrderedDict()
+        self._graphs: OrderedDict[tuple[int, int, int, int, bool], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
         self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
         self._n_runs = 0
@@ -116,8 +116,8 @@ class _Core:
             return self._rankers[last].queue(n, len(batch.output_rows)), self._n_runs
 
         heads, run = self._run(batch, state, plan, first, last, queue, meanwhile)
-        rows = partial(self._rows, logits, run)
-        return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows)
+        sound, rows = heads["is_sound"] != 0, partial(self._rows, logits, run)
+        return Ranking(heads["ids"], heads["logits"], heads["sum"], sound, rows)
 
     def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
         """Rows of what a run left behind."""
@@ -170,53 +170,53 @@ class _Core:
         return out
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
-        n_rows, n_output = batch.n_rows, len(batch.output_rows)
+        n_rows, n_output, far = batch.n_rows, len(batch.output_rows), is_far(batch)
         if self._times is not None:
-            self._queue_timed(n_rows, n_output, first, last)
+            self._queue_timed(n_rows, n_output, first, last, far)
         elif n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
-            self._queue_steps(n_rows, n_output, first, last)
+            self._queue_steps(n_rows, n_output, first, last, far)
         else:
-            self._replay(_bucket(n_rows), _bucket(n_output), first, last)
+            self._replay(_bucket(n_rows), _bucket(n_output), first, last, far)
 
-    def _queue_steps(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+    def _queue_steps(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
         for step in range(first, last):
             if self._is_cancelled:
                 return
-            self._queue_step(n_rows, n_output, step, first, last)
+            self._queue_step(n_rows, n_output, step, first, last, far)
 
-    def _queue_step(self, n_rows: int, n_output: int, step: int, first: int, last: int) -> None:
+    def _queue_step(self, n_rows: int, n_output: int, step: int, first: int, last: int, far: bool) -> None:
         for launch in self._emitter.launches[step]:
-            grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last) else None
+            grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last, far) else None
             if grid is not None:
                 self.device.launch(
                     launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group
                 )
 
-    def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+    def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
         assert self._times is not None
         marks = [self.device.mark()]
         for step in range(first, last):
-            self._queue_steps(n_rows, n_output, step, step + 1)
+            self._queue_steps(n_rows, n_output, step, step + 1, far)
             marks.append(self.device.mark())
         self.device.wait()
         for step, time in zip(range(first, last), self.device.times(marks), strict=True):
             self._times[step] += time
 
-    def _replay(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+    def _replay(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
         """Queues the graph of a bucket; kernels read the true number of rows from the batch."""
-        key = (n_rows, n_output, first, last)
+        key = (n_rows, n_output, first, last, far)
         graph = self._graphs.pop(key, None)
         if graph is None:
             # A graph must be whole, even if a caller cancels meanwhile.
-            graph = self.device.capture(lambda: self._capture(n_rows, n_output, first, last))
+            graph = self.device.capture(lambda: self._capture(*key))
             while len(self._graphs) >= _MAX_GRAPHS:
                 self.device.forget(self._graphs.popitem(last=False)[1])
         self._graphs[key] = graph
         self.device.replay(graph)
 
-    def _capture(self, n_rows: int, n_output: int, first: int, last: int) -> None:
+    def _capture(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
         for step in range(first, last):
-            self._queue_step(n_rows, n_output, step, first, last)
+            self._queue_step(n_rows, n_output, step, first, last, far)
 
     def _result(self, n_rows: int, width: int) -> Float32:
         """Memory of the host for a value; the same each time, unless a larger value needs more."""

@@ -7,11 +7,12 @@ import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
+from woolly.runtime.batch import Batch
 from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.emit import Emitter, Rows, emits
 from woolly.runtime.cuda.state import room
 
-__all__ = ["MOST_OF_FEW", "PART_BYTES", "QUERIES", "joined"]
+__all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
 
 # Most memory for units of 256 positions that are computed apart and merged by a kernel of their own.
 PART_BYTES = 64 << 20
@@ -19,6 +20,9 @@ PART_BYTES = 64 << 20
 # Rows of one sequence up to which a kernel for few rows computes them, and queries of a block of the other.
 MOST_OF_FEW = 15
 QUERIES = 128
+
+# Positions before one row from which on blocks that share a head meet in memory, in place of clusters.
+FAR = 4096
 
 _STREAMED = 8  # rows from which on few rows of each sequence stream through rings
 
@@ -32,6 +36,11 @@ def joined(plan: Plan, kv_type: str) -> frozenset[int]:
     """Steps that keep k and v whose next step is the attention over them: for one row a kernel computes both."""
     pairs = zip(plan.steps, plan.steps[1:], strict=False)
     return frozenset(i for i, (step, after) in enumerate(pairs) if _are_joined(step, after, kv_type))
+
+
+def is_far(batch: Batch) -> bool:
+    """Whether the batch is one row after many positions, for which some launches are."""
+    return batch.n_rows == 1 and int(batch.positions[0]) >= FAR
 
 
 def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
@@ -116,6 +125,7 @@ def _attend(e: Emitter, step: Step) -> None:
     kernel, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
     ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * (2 * columns + (0 if columns % 64 == 0 else 16))
     n, store = e.device.n_processors, e.beside(-1)
+    is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     if not _is_streamed(e, entry, group):
         e.launch(kernel, n, 256, *arguments, shared=units, early=True)
         return
@@ -126,10 +136,7 @@ def _attend(e: Emitter, step: Step) -> None:
     e.launch(kernel, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
     e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=-1)
     rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
-    e.launch(
-        f"attend_row_{e.kv_type}_{columns}",
-        max(16, (2 * n - 16) // 16 * 16),  # whole clusters, as many as find room at once: 30 of 8 on 132 processors
-        128,
+    row = (
         e.value(store.inputs[0]),
         *arguments[1:],
         e.value(store.inputs[1]),
@@ -140,12 +147,14 @@ def _attend(e: Emitter, step: Step) -> None:
         e.column(store),
         int(rope is not None and rope.style == "adjacent"),
         store.number("eps"),
-        shared=ring,
-        most=1,
-        early=True,
-        other=-1,
-        joined=True,
     )
+    # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
+    for kernel, grid, far in (
+        ("attend_row", max(16, (2 * n - 16) // 16 * 16), None if is_near else False),
+        *([] if is_near else [("attend_long", 2 * n, True)]),
+    ):
+        kernel = f"{kernel}_{e.kv_type}_{columns}"
+        e.launch(kernel, grid, 128, *row, shared=ring, most=1, early=True, other=-1, joined=True, far=far)
 
 
 def _many_memory(entry: Paged, group: int, most: int) -> int:

@@ -1,0 +1,159 @@
+// The heads of a run of one row, for the kernels that compute store and attend together: normed and turned with the
+// functions of store, q by every block, k and v by the block of the newest position, which writes them to the cache.
+#pragma once
+
+#include "attend_groups.cuh"
+#include "store.cuh"
+
+namespace {
+
+// Heads of the only row.
+template <int D>
+struct Heads {
+    static constexpr int bytes = Groups<D>::bytes;
+    static constexpr int held = (D + 63) / 64;  // pairs of a head that turn together, of a lane
+
+    const Groups<D>& groups;
+    const Turned& turned_by;
+    const float *const k, *const v;
+
+    // q as queries, k and v to the cache and, if their group is there, to the ring.
+    __device__ __forceinline__ void prepare(const Entry& entry, const int* table, int first_head, int kv_head,
+                                            int first, int last, Seen range) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, position = range.last;
+        const Attend& a = groups.a;
+        u8 *const q = groups.q, *const copies = groups.copies;
+        // Where heads are turned that registers cannot hold: the ring's last place is still free.
+        float* const turned = reinterpret_cast<float*>(copies + (STAGES - 1) * 2 * bytes);
+        const int n = min(QUERIES, kv_head * a.group() + a.group() - first_head), newest = position / GROUP;
+        const bool is_newest = newest >= first && newest <= last;
+        u8* const group = newest - first < STAGES - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
+        const int page = is_newest ? table[position / PAGE] : 0;
+        const long long turns = turned_by.table(position);
+        const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
+        // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
+        const bool is_held = D % 64 == 0 && a.k_dim == D && a.v_dim == D && turned_by.n_turned == D &&
+                             (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr));
+        float held_cosines[held], held_sines[held];
+        if (is_held) {
+#pragma unroll
+            for (int i = 0; i < held; i++)
+                held_cosines[i] = cosines[lane + 32 * i], held_sines[i] = sines[lane + 32 * i];
+        }
+        for (int i = tid; i < Groups<D>::q_bytes / 16; i += THREADS)
+            reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
+        if (tid < QUERIES)
+            groups.shared.queries[tid] =
+                tid < n ? Query{0, first_head + tid, position, range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
+        __syncthreads();
+        wait_for_kernel_before();
+        const float temper = tempered(a, 0);
+        u8 *const k_row = const_cast<u8*>(head_of<F16>(entry.k, page, a.kv_heads, kv_head, D)),
+                  *const v_row = const_cast<u8*>(head_of<F16>(entry.v, page, a.kv_heads, kv_head, D));
+        for (int i = warp; i < n + is_newest; i += WARPS) {
+            if (is_held) {
+                prepare_held(i, i < n, first_head, kv_head, temper, held_cosines, held_sines, k_row, v_row, position,
+                             group);
+                continue;
+            }
+            const bool is_q = i < n;
+            const float* const from = is_q ? a.q + (first_head + i) * a.k_dim : k + kv_head * a.k_dim;
+            const float *const value = v + kv_head * a.v_dim, *const norm = is_q ? turned_by.q_norm : turned_by.k_norm;
+            float* const head = turned + i * D;
+            load_head(turned_by, head, from, norm, a.k_dim, cosines, sines, lane);
+            if (is_q) {
+                float most = 0.f;
+                for (int c = lane; c < a.k_dim; c += 32) most = fmaxf(most, fabsf(__fmul_rn(head[c], temper)));
+                for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
+                const Scaled scaled(most);
+                for (int c = lane; c < a.k_dim; c += 32)
+                    reinterpret_cast<u16*>(q + i * Groups<D>::q_stride)[c] =
+                        u16(to_halves(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
+                if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
+                continue;
+            }
+            const int n_values = check_value(head, a.k_dim, value, a.v_dim, lane) ? a.v_dim : 0;
+            put<F16>(head, a.k_dim, D, k_row, position % PAGE, lane);
+            put<F16>(value, n_values, D, v_row, position % PAGE, lane);
+            if (group == nullptr) continue;
+            for (int c = 2 * lane; c < D; c += 64) {
+                u8* const to = group + Groups<D>::place(position % GROUP, c / 8) + c % 8 * 2;
+                *reinterpret_cast<u32*>(to) =
+                    to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
+                *reinterpret_cast<u32*>(to + bytes) =
+                    to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
+            }
+        }
+    }
+
+    // Head i of q, or k and v, in registers.
+    __device__ __forceinline__ void prepare_held(int i, bool is_q, int first_head, int kv_head, float temper,
+                                                 const float (&cosines)[held], const float (&sines)[held], u8* k_row,
+                                                 u8* v_row, int position, u8* group) const {
+        const Attend& a = groups.a;
+        u8* const q = groups.q;
+        const int lane = threadIdx.x % 32, base = turned_by.is_adjacent ? 2 * lane : lane;
+        const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
+        const float* const from = (is_q ? a.q + (first_head + i) * D : k + kv_head * D) + base;
+        const float* const weight = is_q ? turned_by.q_norm : turned_by.k_norm;
+        const float* const value = v + kv_head * D + base;
+        float x[held][2], values[held][2];
+#pragma unroll
+        for (int j = 0; j < held; j++) {
+            x[j][0] = from[j * next], x[j][1] = from[j * next + step];
+            if (!is_q) values[j][0] = value[j * next], values[j][1] = value[j * next + step];
+        }
+        if (weight != nullptr) {  // then they are not adjacent, and all first ones come before all second ones
+            float sum = 0.f;
+#pragma unroll
+            for (int j = 0; j < 2 * held; j++) sum = __fmaf_rn(x[j % held][j / held], x[j % held][j / held], sum);
+            const float scale = norm_scale(sum, D, turned_by.eps);
+#pragma unroll
+            for (int j = 0; j < held; j++) {
+                x[j][0] = __fmul_rn(__fmul_rn(x[j][0], scale), weight[base + j * next]);
+                x[j][1] = __fmul_rn(__fmul_rn(x[j][1], scale), weight[base + j * next + step]);
+            }
+        }
+        float most = 0.f;
+        bool are_numbers = true;
+#pragma unroll
+        for (int j = 0; j < held; j++) {
+            const float left = __fsub_rn(__fmul_rn(x[j][0], cosines[j]), __fmul_rn(x[j][1], sines[j]));
+            x[j][1] = __fadd_rn(__fmul_rn(x[j][0], sines[j]), __fmul_rn(x[j][1], cosines[j]));
+            x[j][0] = left;
+            if (is_q) {
+                x[j][0] = __fmul_rn(x[j][0], temper), x[j][1] = __fmul_rn(x[j][1], temper);
+                most = fmaxf(most, fmaxf(fabsf(x[j][0]), fabsf(x[j][1])));
+            } else {
+                are_numbers = are_numbers && fabsf(values[j][0]) <= 3e38f && fabsf(values[j][1]) <= 3e38f;
+            }
+        }
+        if (is_q) {
+            for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
+            const Scaled scaled(most);
+            u16* const to = reinterpret_cast<u16*>(q + i * Groups<D>::q_stride) + base;
+#pragma unroll
+            for (int j = 0; j < held; j++) {
+                to[j * next] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
+                to[j * next + step] = u16(to_halves(__fmul_rn(x[j][1], scaled.up), 0.f));
+            }
+            if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
+            return;
+        }
+        // As check_value says.
+        are_numbers = __all_sync(ALL_LANES, are_numbers);
+        if (!are_numbers && lane == 31) x[held - 1][1] = __int_as_float(0x7fc00000);
+#pragma unroll
+        for (int j = 0; j < 2 * held; j++) {
+            const int c = base + j / 2 * next + j % 2 * step, row = position % PAGE, at = position % GROUP;
+            const u16 of_k = u16(to_halves_saturated(x[j / 2][j % 2], 0.f)),
+                      of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
+            reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
+            if (group == nullptr) continue;
+            u8* const to = group + Groups<D>::place(at, c / 8) + c % 8 * 2;
+            *reinterpret_cast<u16*>(to) = of_k, *reinterpret_cast<u16*>(to + bytes) = of_v;
+        }
+    }
+};
+
+}  // namespace
