@@ -107,14 +107,14 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
         program = CaseProgram(device, plan, file.tensors)
         assert any("k_q6_k" in launch.kernel for launches in program.emitter.launches for launch in launches)
         state = program.new_state(N_PAGES, N_PAGES)
-        rows = {n: program.run(Batch.of([(np.arange(n), 0, [0])], range(n)), state).copy() for n in (1, 3, 9)}
+        rows = {n: program.run(Batch.of([(np.arange(n), 0, [0])], range(n)), state).copy() for n in (1, 3, 9, 19)}
     device.close()
-    x = tensors["x.weight"].values()[:9]
+    x = tensors["x.weight"].values()[:19]
     want = np.concatenate([x @ tensors[f"{name}.weight"].values().T for name in "qkv"], axis=1)
     bound = np.concatenate([bound_of_halves(x, tensors[f"{name}.weight"]) for name in "qkv"], axis=1)
-    assert (np.abs(rows[9] - want) <= bound).all()
-    for n in (1, 3):
-        np.testing.assert_array_equal(rows[n], rows[9][:n])
+    assert (np.abs(rows[19] - want) <= bound).all()
+    for n in (1, 3, 9):
+        np.testing.assert_array_equal(rows[n], rows[19][:n])
 
 
 @pytest.mark.parametrize("generation", [80, 90])

@@ -14,9 +14,10 @@ import numpy as np
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emit import Address, Emitter, Rows, emits
-from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows, most_few
+from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows
 from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat, prepared, tile_bytes
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
+from woolly.runtime.cuda.ops.some import most_some, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
 
 __all__: list[str] = []
@@ -140,10 +141,12 @@ def _mixed(e: Emitter, rows: Input, groups: _Groups, finish: Finish) -> None:
     pairs = [*first, *groups["q6_k"]]
     matrices = tuple((t.address, p.bias, p.y, p.n_rows, t.n_strips) for t, p in pairs)
     largest = groups["q6_k"][0][0]
-    few_rows(e, rows, largest, matrices, finish, f"{first[0][0].kind}_q6_k")
+    both = f"{first[0][0].kind}_q6_k"
+    few_rows(e, rows, largest, matrices, finish, both)
+    some_rows(e, rows, largest, matrices, finish, both)
     for part in (matrices[:2], matrices[2:]):
         tiles = first[0][0] if len(part) == 2 else largest
-        _many(e, rows, tiles, part, finish, most_few(e, rows, largest) + 1)
+        _many(e, rows, tiles, part, finish, most_some(e, rows, largest) + 1)
 
 
 def _plain(e: Emitter, rows: Input, product: _Product, finish: Finish) -> None:
@@ -165,7 +168,8 @@ def _tiled(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fi
         heads_of_rows(e, rows, tiles, matrices)
         return
     few_rows(e, rows, tiles, matrices, finish)
-    _many(e, rows, tiles, matrices, finish, most_few(e, rows, tiles) + 1)
+    some_rows(e, rows, tiles, matrices, finish)
+    _many(e, rows, tiles, matrices, finish, most_some(e, rows, tiles) + 1)
 
 
 def _prepare(e: Emitter, rows: Input, all_tiles: Sequence[Tiles]) -> None:
@@ -176,7 +180,7 @@ def _prepare(e: Emitter, rows: Input, all_tiles: Sequence[Tiles]) -> None:
     n, kind = rows.n_columns, rows.kind
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, backs)
     kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
-    least = min(most_few(e, rows, tiles) for tiles in all_tiles) + 1
+    least = min(most_some(e, rows, tiles) for tiles in all_tiles) + 1
     e.launch(kernel, Rows(kind), n_threads, *args, least=least, kind=kind, early=True)
 
 

@@ -1,0 +1,91 @@
+"""Products of 9 to 32 rows: which kernel takes how many, and how many tiles are under way in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from woolly.runtime.cuda.emit import Emitter
+from woolly.runtime.cuda.ops.few import most_few
+from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
+from woolly.runtime.cuda.tiles import Tiles
+
+__all__ = ["most_some", "some_rows"]
+
+# By rows and whether a slice is one tile: whether blocks work in pairs, strips of a block in a round, places of their
+# sums, stages, early ones.
+CHOICE = {
+    (16, True): (False, 2, 2, 2, 1),
+    (16, False): (True, 2, 1, 4, 2),
+    (32, True): (True, 2, 2, 4, 2),
+    (32, False): (True, 2, 1, 4, 2),
+}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a kernel of linear_some.cu works."""
+
+    width: int
+    is_kept: bool  # slices are one tile
+    is_pair: bool
+    team: int  # blocks that share strips
+    n_held: int  # strips of a round
+    n_places: int  # of the sums of a round
+    n_stages: int  # tiles that a warp has under way
+    n_early: int  # of them, asked for before the rows
+
+    def shared(self, n_bytes: int) -> int:
+        """Shared memory of a block, with tiles of that many bytes."""
+        n_warps = 16 // self.team
+        sums = self.n_places * self.n_held * n_warps * self.width * 64
+        return 2048 + sums + n_warps * self.n_stages * n_bytes
+
+
+def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
+    """Kernels for these rows: none if there are fewer tiles than slices, or too little shared memory."""
+    if rows.n_tiles < 16:
+        return []
+    is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
+    out = []
+    for width in (16, 32):
+        is_pair, n_held, n_places, most_stages, n_early = CHOICE[width, is_kept]
+        team = 2 if is_pair and e.device.kernels_for == 90 else 1
+        for n_stages in range(most_stages, 0, -1):
+            form = _Form(width, is_kept, is_pair, team, n_held * team, n_places, n_stages, min(n_early, n_stages))
+            if form.shared(tile_bytes(tiles)) <= e.device.shared_bytes:
+                out.append(form)
+                break
+    return out
+
+
+def most_some(e: Emitter, rows: Input, tiles: Tiles) -> int:
+    """The most rows that these kernels or those of fewer rows take."""
+    return max((form.width for form in _forms(e, rows, tiles)), default=most_few(e, rows, tiles))
+
+
+def some_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, kind: str = "") -> None:
+    """Launches for the rows that are too many for few_rows. `tiles` and `kind` as there."""
+    tile, bias, y, n_rows, strips = (flat(matrices)[i::5] for i in range(5))
+    kind, least = kind or tiles.kind, most_few(e, rows, tiles) + 1
+    for form in _forms(e, rows, tiles):
+        halves = e.scratch("linears halves", rows.n_tiles * 512 * form.width)
+        backs = e.scratch("linears few backs", 4 * form.width)
+        arrivals = e.array("linears arrivals", 8, lambda: np.zeros(2, np.uint32))
+        # What the first fetches need comes first.
+        first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], form.n_stages, tile[2], strips[2])
+        middle = (form.n_early, form.n_held, form.n_places, rows.kind, rows.x, rows.norm, rows.eps)
+        e.launch(
+            f"linear_some__{kind}_{form.width}{'_kept' * form.is_kept}{'_pair' * form.is_pair}",
+            min(e.device.n_processors // form.team, sum(m[4] for m in matrices)) * form.team,
+            512 // form.team,
+            *(*first, *middle, halves, backs, arrivals, *n_rows, *bias, *y, *finish.args),
+            shared=form.shared(tile_bytes(tiles)),
+            least=least,
+            most=form.width,
+            kind=rows.kind,
+            early=True,
+            group=form.team,
+        )
+        least = form.width + 1
