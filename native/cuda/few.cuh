@@ -77,7 +77,7 @@ __device__ __forceinline__ void leave_rows(const Few& few, int n_rows, int n_til
 #endif
 #pragma unroll 1
     for (int row = first; row < n_rows; row += step) {
-        RowHalver<HELD, IS_WHOLE, EACH == 1, EACH> halver(few.norm, few.n_columns, n_tiles * 256);
+        RowHalver<HELD, IS_WHOLE, (HELD * EACH <= 7), EACH> halver(few.norm, few.n_columns, n_tiles * 256);
         const float* x = few.x + u64(row) * few.n_columns;
         const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
             u8* place = few.halves + half_at(k, row, few.n_group);

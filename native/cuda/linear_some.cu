@@ -252,6 +252,8 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
     LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16), Type, Other, 2, false, 1)                                 \
     LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16_kept_pair), Type, Other, 2, true, PAIR)         \
     LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16_pair), Type, Other, 2, false, PAIR)             \
+    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_24_kept_pair), Type, Other, 3, true, PAIR)         \
+    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_24_pair), Type, Other, 3, false, PAIR)             \
     LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_kept_pair), Type, Other, 4, true, PAIR)         \
     LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_pair), Type, Other, 4, false, PAIR)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)

@@ -15,6 +15,7 @@ __all__ = ["most_some", "some_rows"]
 
 # By rows and whether a slice is one tile: whether blocks work in pairs, strips of a block in a round, places of their
 # sums, stages, early ones.
+WIDTHS = (16, 32)
 CHOICE = {
     (16, True): (False, 2, 2, 2, 1),
     (16, False): (True, 2, 1, 4, 2),
@@ -49,7 +50,7 @@ def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
         return []
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
-    for width in (16, 32):
+    for width in WIDTHS:
         is_pair, n_held, n_places, most_stages, n_early = CHOICE[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
         for n_stages in range(most_stages, 0, -1):
