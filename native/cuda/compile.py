@@ -36,7 +36,7 @@ MARK = b"woollyk1"
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
-BY_KIND = ("linear_many", "linear_wide", "moe_products")
+BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_products")
 
 
 def own_targets() -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-// Products of 9 to 32 rows, as linear_few.cu computes those of 2 to 8: a tile that is opened is multiplied with 16 or 32
-// rows, 8 at a time, which lie in the registers of the warp that has their columns.
+// Products of 9 to 32 rows, as linear_few.cu computes those of 2 to 8: a tile that is opened is multiplied with 16 or
+// 32 rows, 8 at a time, which lie in the registers of the warp that has their columns.
 //
 // Each warp of a block has one slice; on Hopper 32 rows are computed by pairs of blocks with 8 warps each, so that a
 // warp has twice the registers. Of longer rows a warp has one tile of columns after another, and for each the tiles of
-// all strips of a round: the columns of the next come while the last of them is computed, and the chains of a slice wait
-// in shared memory.
+// all strips of a round: the columns of the next come while the last of them is computed, and the chains of a slice
+// wait in shared memory.
 #include "few.cuh"
 
 namespace {
@@ -121,8 +121,8 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
     auto load = [&](int tile, int k32) {
 #pragma unroll
         for (int n = 0; n < NB; n++) {
-            const uint4 v = __ldcg(
-                reinterpret_cast<const uint4*>(few.halves + from[n] + (tile * 8 + k32) * 64 * N_GROUP));
+            const uint4 v =
+                __ldcg(reinterpret_cast<const uint4*>(few.halves + from[n] + (tile * 8 + k32) * 64 * N_GROUP));
             rows[n][k32] = {v.x, v.y, v.z, v.w};
         }
     };
@@ -235,36 +235,41 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
 }  // namespace
 
 // Up to 16 or 32 rows of x, to up to three values; `_kept` for 16 tiles of columns in aligned fours. grid: blocks that
-// share the strips. n_held: strips of a round, n_places: of their sums; 8 NB n_held is at most 128.
-#define LINEAR_SOME_OF(declared, Type, Other, NB, IS_KEPT, TEAM)                                                       \
-    declared(const Batch* batch, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1,      \
-             int n_stages, const u8* tiles2, int n_strips2, int n_early, int n_held, int n_places, int kind,           \
-             const float* x, const float* norm, float eps, u8* halves, float* backs, u32* arrivals, int n_rows0,       \
-             int n_rows1, int n_rows2, const float* bias0, const float* bias1, const float* bias2, float* y0,          \
-             float* y1, float* y2, FINISH) {                                                                           \
-        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                              \
-        const Finish finish = FINISH_OF;                                                                               \
-        const Few few = {n_columns, n_stages, n_early, 8 * NB, x, norm, eps, halves, backs, arrivals};                 \
-        linear_some<Type, Other, NB, IS_KEPT, TEAM>(batch, kind, all, few, finish, n_held, n_places);                  \
+// share the strips. n_held: strips of a round, n_places: of their sums; NB times n_held is at most 16.
+#define LINEAR_SOME_OF(declared, Type, Other, NB, IS_KEPT, TEAM)                                                  \
+    declared(const Batch* batch, const u8* tiles0, int n_strips0, int n_columns, const u8* tiles1, int n_strips1, \
+             int n_stages, const u8* tiles2, int n_strips2, int n_early, int n_held, int n_places, int kind,      \
+             const float* x, const float* norm, float eps, u8* halves, float* backs, u32* arrivals, int n_rows0,  \
+             int n_rows1, int n_rows2, const float* bias0, const float* bias1, const float* bias2, float* y0,     \
+             float* y1, float* y2, FINISH) {                                                                      \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                         \
+        const Finish finish = FINISH_OF;                                                                          \
+        const Few few = {n_columns, n_stages, n_early, 8 * NB, x, norm, eps, halves, backs, arrivals};            \
+        linear_some<Type, Other, NB, IS_KEPT, TEAM>(batch, kind, all, few, finish, n_held, n_places);             \
     }
-#define LINEAR_SOME_MIXED(name, Type, Other)                                                                           \
-    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1)                             \
-    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16), Type, Other, 2, false, 1)                                 \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16_kept_pair), Type, Other, 2, true, PAIR)         \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16_pair), Type, Other, 2, false, PAIR)             \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_24_kept_pair), Type, Other, 3, true, PAIR)         \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_24_pair), Type, Other, 3, false, PAIR)             \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_kept_pair), Type, Other, 4, true, PAIR)         \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_pair), Type, Other, 4, false, PAIR)
+#define LINEAR_SOME_MIXED(name, Type, Other)                                                              \
+    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1)                \
+    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)     \
+    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR) \
+    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32), Type, Other, 4, false, PAIR)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)
-#ifdef TRY
-LINEAR_SOME(q4_k, Q4_K)
-LINEAR_SOME(q6_k, Q6_K)
+#define LINEAR_SOME_NAMED(name, Type) LINEAR_SOME(name, Type)
+// Files of mixed types have q and k of one kind and v of the other.
+#define SOME_JOINED(a, b) a##b
+#define SOME_NAMED(a, b) SOME_JOINED(a, b)
+#define SOME_IS_q4_k 1
+#define SOME_IS_q5_k 1
+#if IN_PAIRS || defined(WOOLLY_EMULATED)
+#ifdef WOOLLY_TYPE
+LINEAR_SOME_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
+#define SOME_WITH_Q6_K(name, Type) LINEAR_SOME_MIXED(name##_q6_k, Type, Q6_K)
+#define SOME_NAMED_WITH_Q6_K(name, Type) SOME_WITH_Q6_K(name, Type)
+#if SOME_NAMED(SOME_IS_, WOOLLY_NAME)
+SOME_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
+#endif
 #else
 TILE_TYPES(LINEAR_SOME)
-#endif
-// Files of mixed types have q and k of one kind and v of the other.
 LINEAR_SOME_MIXED(q4_k_q6_k, Q4_K, Q6_K)
-#ifndef TRY
 LINEAR_SOME_MIXED(q5_k_q6_k, Q5_K, Q6_K)
+#endif
 #endif

@@ -7,13 +7,14 @@ import tests.cases.ops
 from tests.cases.arithmetic import linear_bound
 from tests.cases.ops import CASES, N_PAGES, N_TOKENS, Case
 from tests.cases.scans import ALL
-from tests.cases.weights import Raw, random_weight
+from tests.cases.weights import Raw, random_vector, random_weight
 from tests.runtime.cuda.cases import check
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.harness import CaseProgram
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
+from woolly.runtime.cuda.ops import some
 
 # A case for each kind of tiles, then each way to fuse.
 PLAIN = [
@@ -107,14 +108,74 @@ def test_a_step_of_two_kinds_is_the_steps_of_each(type, n_columns, tmp_path):
         program = CaseProgram(device, plan, file.tensors)
         assert any("k_q6_k" in launch.kernel for launches in program.emitter.launches for launch in launches)
         state = program.new_state(N_PAGES, N_PAGES)
-        rows = {n: program.run(Batch.of([(np.arange(n), 0, [0])], range(n)), state).copy() for n in (1, 3, 9, 19)}
+        rows = {n: program.run(Batch.of([(np.arange(n), 0, [0])], range(n)), state).copy() for n in (1, 3, 9)}
     device.close()
-    x = tensors["x.weight"].values()[:19]
+    x = tensors["x.weight"].values()[:9]
     want = np.concatenate([x @ tensors[f"{name}.weight"].values().T for name in "qkv"], axis=1)
     bound = np.concatenate([bound_of_halves(x, tensors[f"{name}.weight"]) for name in "qkv"], axis=1)
-    assert (np.abs(rows[19] - want) <= bound).all()
-    for n in (1, 3, 9):
-        np.testing.assert_array_equal(rows[n], rows[19][:n])
+    assert (np.abs(rows[9] - want) <= bound).all()
+    for n in (1, 3):
+        np.testing.assert_array_equal(rows[n], rows[9][:n])
+
+
+@pytest.mark.parametrize(("type", "n_columns"), [(GGMLType.Q4_K, 4096), (GGMLType.Q8_0, 4640)])
+@pytest.mark.parametrize("is_glu", [False, True])
+def test_kernels_of_some_rows_give_the_bits_of_those_of_many(type, n_columns, is_glu, tmp_path, monkeypatch):
+    names = ("gate", "up") if is_glu else ("gate",)
+
+    def make(rng):
+        tables = {"x": n_columns} if is_glu else {"x": n_columns, "r": 40}
+        made = {f"{name}.weight": random_weight(rng, GGMLType.F32, N_TOKENS, n) for name, n in tables.items()}
+        for name in names:
+            made[f"{name}.weight"] = random_weight(rng, type, 40, n_columns)
+            made[f"{name}.bias"] = random_vector(rng, 40)
+        return made
+
+    def build(p):
+        x = p.embed("x")
+        values = [p.linear(x, name) for name in names]
+        return p.glu(*values) if is_glu else p.embed("r") + values[0] * 0.5
+
+    case, rows = Case("some", "linears", make, build, "linears"), []
+    for generations in ((), (80,)):
+        monkeypatch.setattr(some, "_GENERATIONS", generations)
+        device = EmulatedDevice()
+        with case.open(tmp_path) as file:
+            program = CaseProgram(device, fuse(case.plan(file)), file.tensors)
+            kernels = {one.kernel.partition("__")[0] for one in program.emitter.launches[-1]}
+            assert ("linear_some" in kernels) == bool(generations)
+            state = program.new_state(N_PAGES, N_PAGES)
+            runs = [Batch.of([(np.arange(n), 0, [0])], range(n)) for n in (9, 16, 21)]
+            rows.append(np.concatenate([program.run(run, state) for run in runs]))
+        device.close()
+    np.testing.assert_array_equal(*rows)
+
+
+def test_kernels_of_some_rows_follow_those_of_few(tmp_path, monkeypatch):
+    """Each takes the rows that the one before leaves, and the kernels of many rows take the rest."""
+
+    def make(rng):
+        widths = {"x": N_TOKENS, "w": 4096}
+        types = {"x": GGMLType.F32, "w": GGMLType.Q4_K}
+        return {f"{name}.weight": random_weight(rng, types[name], n, 4096) for name, n in widths.items()}
+
+    case, device = Case("some", "linears", make, lambda p: p.linear(p.embed("x"), "w"), "linears"), EmulatedDevice()
+    device.kernels_for, device.n_processors = 90, 132
+    with case.open(tmp_path) as file:
+        launches = CaseProgram(device, fuse(case.plan(file)), file.tensors).emitter.launches[-1]
+    device.close()
+    ranges = [(one.least, one.most, one.kernel) for one in launches if one.dimensions(one.most, one.most) is not None]
+    assert [one for one in ranges if "some" in one[2]] == [
+        (9, 16, "linear_some__q4_k_16_kept"),
+        (17, 32, "linear_some__q4_k_32_kept"),
+    ]
+    for n in range(1, 100):
+        found = [name for least, most, name in ranges if least <= n <= most and "__" in name]
+        assert len(found) == 1, (n, found)
+    assert all(
+        ("linear_prepare" in {name for least, most, name in ranges if least <= n <= most}) == (n > 32)
+        for n in (8, 9, 32, 33)
+    )
 
 
 @pytest.mark.parametrize("generation", [80, 90])

@@ -13,11 +13,13 @@ from woolly.runtime.cuda.tiles import Tiles
 
 __all__ = ["most_some", "some_rows"]
 
+# Generations that have these kernels: their registers and shared memory hold enough, and blocks work in pairs.
+_GENERATIONS = (90,)
+_WIDTHS = (16, 32)
 # By rows and whether a slice is one tile: whether blocks work in pairs, strips of a block in a round, places of their
-# sums, stages, early ones.
-WIDTHS = (16, 32)
-CHOICE = {
-    (16, True): (False, 2, 2, 2, 1),
+# sums, tiles that a warp has under way, and those that it asks for before the rows.
+_CHOSEN = {
+    (16, True): (False, 4, 2, 2, 1),
     (16, False): (True, 2, 1, 4, 2),
     (32, True): (True, 2, 2, 4, 2),
     (32, False): (True, 2, 1, 4, 2),
@@ -30,7 +32,6 @@ class _Form:
 
     width: int
     is_kept: bool  # slices are one tile
-    is_pair: bool
     team: int  # blocks that share strips
     n_held: int  # strips of a round
     n_places: int  # of the sums of a round
@@ -46,18 +47,19 @@ class _Form:
 
 def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
     """Kernels for these rows: none if there are fewer tiles than slices, or too little shared memory."""
-    if rows.n_tiles < 16:
+    if rows.n_tiles < 16 or e.device.kernels_for not in _GENERATIONS:
         return []
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
-    for width in WIDTHS:
-        is_pair, n_held, n_places, most_stages, n_early = CHOICE[width, is_kept]
+    for width in _WIDTHS:
+        is_pair, most_held, n_places, most_stages, n_early = _CHOSEN[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
-        for n_stages in range(most_stages, 0, -1):
-            form = _Form(width, is_kept, is_pair, team, n_held * team, n_places, n_stages, min(n_early, n_stages))
-            if form.shared(tile_bytes(tiles)) <= e.device.shared_bytes:
-                out.append(form)
-                break
+        forms = (
+            _Form(width, is_kept, team, n_held * team, n_places, n_stages, n_early)
+            for n_held in (most_held, most_held // 2)
+            for n_stages in range(most_stages, most_stages - 1 - is_pair, -1)
+        )
+        out += [form for form in forms if form.shared(tile_bytes(tiles)) <= e.device.shared_bytes][:1]
     return out
 
 
@@ -78,7 +80,7 @@ def some_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish:
         first = (tile[0], strips[0], rows.n_columns, tile[1], strips[1], form.n_stages, tile[2], strips[2])
         middle = (form.n_early, form.n_held, form.n_places, rows.kind, rows.x, rows.norm, rows.eps)
         e.launch(
-            f"linear_some__{kind}_{form.width}{'_kept' * form.is_kept}{'_pair' * form.is_pair}",
+            f"linear_some__{kind}_{form.width}{'_kept' * form.is_kept}",
             min(e.device.n_processors // form.team, sum(m[4] for m in matrices)) * form.team,
             512 // form.team,
             *(*first, *middle, halves, backs, arrivals, *n_rows, *bias, *y, *finish.args),
