@@ -81,7 +81,7 @@ class BatchSlot:
 
     def fill(self, batch: Batch, state: Places, plan: Plan) -> None:
         """Queues the upload of a batch for a plan over a state. The one before must have arrived."""
-        longest = max(batch.positions.tolist()) + 1
+        longest = _largest(batch.positions) + 1
         turns = self._turn_tables(longest)
         arrays = _arrays(batch, plan)
         key = (turns, batch.is_hidden_normed, *((name, array.shape) for name, array in arrays.items()))
@@ -209,20 +209,21 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError(f"a batch of {n_rows} rows, where 1 to {max_rows} fit")
     if len(batch.output_rows) > max_rows:
         raise ValueError("more logits wanted than rows fit")
-    # Lists: most batches are short, and each call of NumPy takes as long as a hundred numbers of a list.
-    offsets, positions, tokens = batch.offsets.tolist(), batch.positions.tolist(), batch.tokens.tolist()
+    offsets = batch.offsets.tolist()
     if offsets[0] != 0 or offsets[-1] != n_rows or max(offsets) > n_rows:
         raise ValueError("sequence offsets do not cover the rows")
     if _outside(batch.output_rows, n_rows) is not None:
         raise ValueError("logits wanted of a row outside the batch")
-    first = last = positions
-    if offsets != list(range(n_rows + 1)):  # not one row of each, as in most steps of a generation
+    if n_sequences == n_rows and offsets == list(range(n_rows + 1)):  # as in most steps of a generation
+        first = last = batch.positions.tolist()
+    else:
         if any(after <= before for before, after in pairwise(offsets)):
             raise ValueError("a sequence without rows")
-        first, last = [positions[row] for row in offsets[:-1]], [positions[row - 1] for row in offsets[1:]]
-        for start, end in pairwise(offsets):
-            if positions[start:end] != list(range(positions[start], positions[start] + end - start)):
-                raise ValueError("positions of a sequence are not consecutive")
+        first, last = batch.positions[batch.offsets[:-1]].tolist(), batch.positions[batch.offsets[1:] - 1].tolist()
+        is_next = np.diff(batch.positions.astype(np.int64)) == 1  # 32 bits would go round
+        is_next[batch.offsets[1:-1] - 1] = True  # where another sequence begins
+        if not is_next.all():
+            raise ValueError("positions of a sequence are not consecutive")
     if min(first) < 0 or max(last) >= MAX_CONTEXT:
         bad = next(end for start, end in zip(first, last, strict=True) if start < 0 or end >= MAX_CONTEXT)
         raise ValueError(f"position {bad} is outside the context of {MAX_CONTEXT}")
@@ -236,10 +237,8 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError(f"page {page} is outside the cache")
     # A later part of a plan has none.
     table = next((step.weights[0] for step in plan.steps if step.op == "embed"), None)
-    if table is not None and not 0 <= min(tokens) <= max(tokens) < table.shape[0]:
-        n_tokens = table.shape[0]
-        token = next(token for token in tokens if not 0 <= token < n_tokens)
-        raise ValueError(f"token {token} is outside the vocabulary of {n_tokens}")
+    if table is not None and (token := _outside(batch.tokens, table.shape[0])) is not None:
+        raise ValueError(f"token {token} is outside the vocabulary of {table.shape[0]}")
     _check_windows(batch, plan, state, first, last)
     if plan.slots:
         batch.check_slots(state.n_slots)
@@ -268,10 +267,17 @@ def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int
             raise ValueError("a page of a window is outside the cache")
 
 
+# Up to here lists are faster: each call of NumPy takes as long as a hundred numbers of a list.
+_SHORT = 64
+
+
+def _largest(numbers: npt.NDArray[np.int32]) -> int:
+    return max(numbers.tolist()) if numbers.size <= _SHORT else int(numbers.max())
+
+
 def _outside(numbers: npt.NDArray[np.int32], n: int) -> int | None:
     """One of the numbers that is not from 0 to n - 1."""
-    if numbers.size <= 64:
-        # As in check_batch: short lists are faster.
+    if numbers.size <= _SHORT:
         return next((number for number in numbers.tolist() if not 0 <= number < n), None)
     # As unsigned numbers the negative ones are the largest.
     if int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
