@@ -196,6 +196,12 @@ def test_importing_woolly_stays_light():
     assert not heavy & set(loaded)
 
 
+def test_opening_a_model_loads_neither_an_event_loop_nor_what_speaks_http():
+    script = "import sys; from woolly import LLM; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"asyncio", "http.client", "ssl", "jinja2", "urllib.request"} & set(loaded)
+
+
 def test_the_library_never_prints_or_exits():
     for path in modules():
         if room(path) == "cli":

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from woolly.engine.completion import Chunk
 from woolly.engine.request import Request
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["LoopBell", "LoopMailbox", "Mailbox", "ThreadMailbox"]
 
@@ -64,6 +67,8 @@ class LoopMailbox(Mailbox):
     """A mailbox whose reader is a task of an event loop."""
 
     def __init__(self, n_answers: int, bell: LoopBell) -> None:
+        import asyncio  # takes 20 ms, and readers on threads need none of it
+
         self._arrived = asyncio.Event()
         super().__init__(n_answers, partial(bell.ring, self._arrived))
 
@@ -81,6 +86,8 @@ class LoopBell:
     """Wakes tasks of the running event loop. Mailboxes that share a bell share one call into the loop per step."""
 
     def __init__(self) -> None:
+        import asyncio
+
         self._loop = asyncio.get_running_loop()
         self._rung: deque[asyncio.Event] = deque()
         self._is_called = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 from woolly.engine.driver import Driver
@@ -13,6 +12,8 @@ __all__ = ["wait_for_reading"]
 
 async def wait_for_reading(driver: Driver, reading: Reading) -> None:
     """Runs a reading to its end; cancelling the task ends the reading, and stops its batch."""
+    import asyncio  # not with the engine: most who import it have no event loop
+
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
 
