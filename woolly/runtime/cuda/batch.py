@@ -38,6 +38,8 @@ BATCH = np.dtype(
 
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
+_ARRAYS = _POINTERS[:10]
+_EMPTY = np.zeros(0, np.float32)
 # Room for the arrays of most batches; longer page tables get memory of their own.
 _BODY = 1 << 18
 
@@ -83,24 +85,27 @@ class BatchSlot:
         """Queues the upload of a batch for a plan over a state. The one before must have arrived."""
         longest = _largest(batch.positions) + 1
         turns = self._turn_tables(longest)
-        arrays = _arrays(batch, plan)
-        key = (turns, batch.is_hidden_normed, *((name, array.shape) for name, array in arrays.items()))
+        shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
+        more = (batch.slots_in, batch.slots_out, batch.keeps, batch.window_pages, batch.adapters, batch.hidden)
+        key = (turns, batch.is_hidden_normed, *shapes, *(None if array is None else array.shape for array in more))
         kept = self._layout
         # Steps of a generation are alike: only what the arrays hold changes.
-        if kept is None or kept.key != key or kept.state() is not state:
+        if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
             self._layout = None  # it may be overwritten before the new one is whole
-            kept = self._layout = self._lay_out(key, batch, arrays, state, plan)
-        for name, view in kept.views.items():
-            view[...] = arrays[name]
+            kept = self._layout = self._lay_out(key, batch, state, plan)
+        for name, window, view in kept.views:
+            view[...] = _array(batch, name, window)
         kept.longest[0] = longest
         self._device.send(self.address, kept.head)
         if kept.base != self._body:
             self._device.upload(kept.base, kept.body)
 
-    def _lay_out(
-        self, key: tuple[Any, ...], batch: Batch, arrays: dict[str, npt.NDArray[Any]], state: Places, plan: Plan
-    ) -> _Layout:
+    def _lay_out(self, key: tuple[Any, ...], batch: Batch, state: Places, plan: Plan) -> _Layout:
         """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
+        tables_of = (None, *range(len(plan.windows)))
+        sources = [*((name, None) for name in _ARRAYS), *((_TABLE, window) for window in tables_of)]
+        names = {source: source[0] if source[0] != _TABLE else f"{_TABLE} {source[1]}" for source in sources}
+        arrays = {names[source]: _array(batch, *source) for source in sources}
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
         sizes = {name: array.nbytes for name, array in arrays.items()}
@@ -131,11 +136,13 @@ class BatchSlot:
         for name, place in at.items():
             if name in _POINTERS and (name not in arrays or arrays[name].size):
                 struct[name] = base + place
-        views = {name: view(name, array) for name, array in arrays.items() if array.size}
-        if batch.n_sequences == batch.n_rows:  # these are the same in all batches of these shapes
-            for name in ("sequences", "offsets"):
-                views.pop(name)[...] = arrays[name]
-        return _Layout(key, weakref.ref(state), base, head, body, struct["n_longest"], views)
+        views = []
+        for source, name in names.items():
+            if arrays[name].size:
+                views.append((*source, view(name, arrays[name])))
+                if name in ("sequences", "offsets") and batch.n_sequences == batch.n_rows:
+                    views.pop()[2][...] = arrays[name]  # the same in all batches of these shapes
+        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["n_longest"], views)
 
     def _room(self, n_bytes: int) -> Address:
         if n_bytes <= _BODY:
@@ -166,35 +173,26 @@ class _Layout:
     """The host's copy of a batch, and where it has what."""
 
     key: tuple[Any, ...]  # what batches of the same layout have in common
+    plan: Plan
     state: weakref.ref[Places]
     base: Address  # of the arrays
     head: npt.NDArray[np.uint8]  # the struct, and the arrays if there is room behind it
     body: npt.NDArray[np.uint8]  # the arrays
     longest: Any  # of the struct
-    views: dict[str, npt.NDArray[Any]]
+    views: list[tuple[str, int | None, npt.NDArray[Any]]]  # of arrays: name, window of a page table
 
 
-def _arrays(batch: Batch, plan: Plan) -> dict[str, npt.NDArray[Any]]:
-    """What kernels read of a batch, by the names of the struct; page tables of all tokens, then of each window."""
-    n = batch.n_sequences
-    numbers = np.arange(n, dtype=np.int32)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "tokens": batch.tokens,
-        "positions": batch.positions,
-        "sequences": numbers if n == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets)),
-        "offsets": batch.offsets,
-        "output_rows": batch.output_rows,
-        "slots_in": batch.slots_in,
-        "slots_out": batch.slots_out,
-        "keeps": batch.keeps,
-    }
-    if batch.adapters is not None:
-        arrays["adapters"] = np.asarray(batch.adapters, np.float32)
-    if batch.hidden is not None:
-        arrays["hidden"] = np.asarray(batch.hidden, np.float32)
-    for window in (None, *range(len(plan.windows))):
-        arrays[f"{_TABLE} {window}"] = batch.table(window)
-    return arrays
+def _array(batch: Batch, name: str, window: int | None) -> npt.NDArray[Any]:
+    """What kernels read of a batch, by the name of the struct; empty if it has none."""
+    if name == _TABLE:
+        return batch.table(window)
+    if name == "sequences":
+        numbers = np.arange(batch.n_sequences, dtype=np.int32)
+        return numbers if batch.n_sequences == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets))
+    array: npt.NDArray[Any] | None = getattr(batch, name)
+    if array is None:
+        return _EMPTY
+    return np.asarray(array, np.float32) if name in ("adapters", "hidden") else array
 
 
 def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_width: int | None = None) -> None:
