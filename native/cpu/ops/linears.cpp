@@ -1,6 +1,8 @@
 // linears: one input times several matrices. The input is prepared once (norm, quantize), then panels of 16 rows of
 // weights are tasks, each for many rows of the batch.
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 #include "cpu/ops/grid.h"
 #include "cpu/ops/table.h"
@@ -60,15 +62,23 @@ struct Linears final : Step {
 void Linears::finish_tile(size_t m, const float* tile, int64_t row, int n, int64_t column, int64_t n_columns) const {
     const int64_t width = outputs[m].width;
     const float* bias = biases[m] == nullptr ? nullptr : biases[m]->data + column;
-    for (int i = 0; i < n; ++i) {
-        float* y = outputs[m].data + (row + i) * width + column;
-        const float* add = epilogue == Epilogue::residual ? residual.data + (row + i) * width + column : nullptr;
-        for (int64_t c = 0; c < n_columns; ++c) {
-            float v = tile[i * kPanel + c];
-            if (bias != nullptr) v += bias[c];
-            v *= scale;
-            y[c] = add != nullptr ? add[c] + v : v;
+    const auto rows = [&](auto count) {
+        for (int i = 0; i < n; ++i) {
+            const int64_t at = (row + i) * width + column;
+            float v[kPanel];  // not in place: a compiler cannot know that the output is not the bias
+            for (int64_t c = 0; c < count; ++c) v[c] = tile[i * kPanel + c];
+            if (bias != nullptr)
+                for (int64_t c = 0; c < count; ++c) v[c] += bias[c];
+            for (int64_t c = 0; c < count; ++c) v[c] *= scale;
+            if (epilogue == Epilogue::residual)
+                for (int64_t c = 0; c < count; ++c) v[c] = residual.data[at + c] + v[c];
+            std::memcpy(outputs[m].data + at, v, size_t(count) * 4);
         }
+    };
+    if (n_columns == kPanel) {
+        rows(std::integral_constant<int64_t, kPanel>{});
+    } else {
+        rows(n_columns);
     }
 }
 

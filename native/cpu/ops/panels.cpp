@@ -169,7 +169,12 @@ void Panels::finish_gated(float* gate, float* up, int n, int64_t column, int64_t
     } else {
         activate(kernels_, how.act, up, n * kPanel, up);
     }
-    for (int i = 0; i < n; ++i) std::memcpy(to + i * width + column, up + i * kPanel, size_t(n_columns) * 4);
+    to += column;
+    if (n_columns == kPanel) {  // copied without a call
+        for (int i = 0; i < n; ++i) std::memcpy(to + i * width, up + i * kPanel, kPanel * 4);
+    } else {
+        for (int i = 0; i < n; ++i) std::memcpy(to + i * width, up + i * kPanel, size_t(n_columns) * 4);
+    }
 }
 
 // The same panel of gate and up. Up may be of another type, with other activations.
