@@ -16,7 +16,8 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-template <int D, int type = F16>  // columns of a head, in whole 16; of q8_0, in whole 32
+// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V of f16.
+template <int D, int type = F16, bool IS_ONCE = false>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
@@ -53,7 +54,7 @@ struct Groups {
             const int from = row * (2 * D) + chunk * 16;
 #pragma unroll
             for (int i = 0; i < GROUP / step; i++)
-                copy16(into + i * step * stride, heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
+                copy16_of<IS_ONCE>(into + i * step * stride, heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
             return;
         }
 #pragma unroll 1

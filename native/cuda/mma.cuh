@@ -55,6 +55,10 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 
 // 16 bytes from global to shared memory, which are there after a wait of this thread.
 inline void copy16(void* to, const void* from) { std::memcpy(to, from, 16); }
+template <bool is_once>
+inline void copy16_of(void* to, const void* from) {
+    copy16(to, from);
+}
 inline void copies_commit() {}
 template <int n>
 inline void copies_wait() {}
@@ -67,6 +71,16 @@ inline void let_next_kernel_begin() {}
 __device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+// ... of what is read once: the second-level cache has no room to lose for it.
+template <bool is_once>
+__device__ __forceinline__ void copy16_of(void* to, const void* from) {
+    if (!is_once) return copy16(to, from);
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "l"(policy)
+                 : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all but the last n groups of this thread are there.

@@ -11,6 +11,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.plan.passes.place import Placement
 from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
+from woolly.runtime.cuda.batch import is_apart
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.emit import Array, Emitter, Fill
 from woolly.runtime.cuda.ops.attention import is_far
@@ -92,10 +93,12 @@ class CaseProgram:
         last = len(self.plan.steps) if last is None else last
         n_rows, n_output = batch.n_rows, len(batch.output_rows)
         assert n_rows <= self.max_rows
+        apart = is_apart(batch)
         self._upload_batch(batch, state)
         for step in range(first, last):
             for launch in self.emitter.launches[step]:
-                grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last, is_far(batch)) else None
+                is_of = launch.is_of(step, first, last, is_far(batch), apart)
+                grid = launch.dimensions(n_rows, n_output) if is_of else None
                 if grid is not None:
                     self.device.launch(
                         launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group

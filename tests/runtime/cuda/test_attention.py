@@ -31,7 +31,8 @@ ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
 CASES = list(ATTENTIONS) if ALL else QUICK
 
 
-FILES = ("embed", "store", "attend", *(f"attend_{n}" for n in ("few", "many", "units", "groups", "row", "long")))
+KINDS = ("few", "many", "units", "groups", "row", "rows", "long")
+FILES = ("embed", "store", "attend", *(f"attend_{kind}" for kind in KINDS))
 
 
 class Attention:
@@ -160,6 +161,34 @@ def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, tmp_path):
             for last in range(1, n + 1):
                 got = apart.program.run(batch, apart.state, last - 1, last)
             np.testing.assert_array_equal(together.run(batch), got)
+
+
+@pytest.mark.parametrize("name", ["f16-many", "f16-norms", "f16-window"])
+def test_rows_of_several_sequences_have_the_bits_of_rows_alone(name, tmp_path, monkeypatch):
+    options = {"f16-norms": {"norms": True}, "f16-window": {"window": 70}}.get(name, {})
+    case = _attention(f"rows-{name}-several", 64, 3, "halves", "f16", kv_heads=2, **options)
+    firsts = (289, 64, 100, 0, 200, 65, 30, 1)
+    texts = [(np.roll(TEXTS[0], s), firsts[s], list(range(10 * s, 10 * s + 10))) for s in range(len(firsts))]
+    kernels = []
+    with case.open(tmp_path) as file:
+        together, alone = Attention(case, file, 80), Attention(case, file, 80)
+        for attention in (together, alone):
+            for few in (texts[:1], texts[1:3], texts[3:]):
+                attention.run(Batch.of([(text[:n], 0, pages) for text, n, pages in few if n]))
+        launch = together.program.device.launch
+        monkeypatch.setattr(
+            together.program.device, "launch", lambda kernel, *rest: (kernels.append(kernel), launch(kernel, *rest))
+        )
+        want = [alone.run(Batch.of([(text[n : n + 1], n, pages)])) for text, n, pages in texts]
+        for n_processors in (132, 6, 1):  # runs of a unit, longer ones, and whole sequences, several to a block
+            monkeypatch.setattr(EmulatedDevice, "n_processors", n_processors)
+            together.program.emitter.emit()
+            got = together.run(Batch.of([(text[n : n + 1], n, pages) for text, n, pages in texts]))
+            np.testing.assert_array_equal(got, np.concatenate(want))
+        assert sum(kernel.startswith("attend_rows") for kernel in kernels) == 3
+        # The next row of each sees what was kept.
+        last = Batch.of([(text[n + 1 : n + 2], n + 1, pages) for text, n, pages in texts[1:3]])
+        np.testing.assert_array_equal(together.run(last), alone.run(last))
 
 
 def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):

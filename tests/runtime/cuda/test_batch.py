@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch
-from woolly.runtime.cuda.batch import BATCH, BatchSlot, check_batch
+from woolly.runtime.cuda.batch import BATCH, BatchSlot, check_batch, is_apart
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
@@ -154,3 +154,17 @@ def test_a_batch_without_the_hidden_states_of_a_draft_is_refused(plan_and_views)
     for hidden in (None, states[:, :4]):
         with pytest.raises(ValueError, match="the batch has no hidden states of 5 columns"):
             check_batch(replace(TWO, hidden=hidden), plan_and_views[0], Pages(), MAX_ROWS, hidden_width=5)
+
+
+def test_sequences_are_apart_if_none_sees_a_page_that_is_written_for_another():
+    def rows(*parts):
+        return Batch.of([([1] * n, first, pages) for n, first, pages in parts])
+
+    assert is_apart(rows((1, 40, [3, 4])))
+    assert is_apart(rows((1, 40, [0, 1]), (1, 70, [0, 2, 3, 9]), (1, 0, [4])))  # pages that both read, and one to come
+    assert not is_apart(rows((2, 40, [0, 1])))
+    assert not is_apart(rows((1, 40, [0, 1]), (2, 0, [2])))
+    assert not is_apart(rows((1, 40, [0, 1]), (1, 70, [0, 1, 3])))
+    batch = rows((1, 40, [0, 1]), (1, 33, [2, 3]))
+    assert is_apart(replace(batch, window_pages=np.array([[[-1, 0], [-1, 1]]], np.int32)))
+    assert not is_apart(replace(batch, window_pages=np.array([[[-1, 0], [0, 1]]], np.int32)))

@@ -1,5 +1,7 @@
 """An emitter gives launches their addresses, grids and weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,16 @@ def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_other
         for far in (None, False, True)
     ]
     assert found == [[True, True], [True, False], [False, True]]
+
+
+def test_a_kernel_of_two_steps_is_launched_where_it_may_compute_both():
+    store, both = Launch("s", (1,), 32, (), other=1), Launch("b", (1,), 32, (), other=-1, joined=True)
+    assert [store.is_of(3, 0, n) for n in (4, 5)] == [True, False]
+    assert [both.is_of(4, n, 5) for n in (4, 3)] == [False, True]
+    store, both = replace(store, apart=True), replace(both, apart=True)
+    assert [store.is_of(3, 0, 5, is_apart=is_apart) for is_apart in (False, True)] == [True, False]
+    assert [both.is_of(4, 0, 5, is_apart=is_apart) for is_apart in (False, True)] == [False, True]
+    assert store.is_of(3, 0, 4, is_apart=True) and not both.is_of(4, 4, 5, is_apart=True)
 
 
 def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter):

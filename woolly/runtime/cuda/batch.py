@@ -17,7 +17,7 @@ from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.state import PAGE_SIZE
 from woolly.runtime.turns import Turns
 
-__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "check_batch"]
+__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "check_batch", "is_apart"]
 
 MAX_CONTEXT = 1 << 20
 
@@ -246,6 +246,20 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
         raise ValueError("the hidden states do not fit the batch")
     if hidden_width is not None and (batch.hidden is None or batch.hidden.shape[1] != hidden_width):
         raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
+
+
+def is_apart(batch: Batch) -> bool:
+    """Whether the batch has one row of each sequence, and none of them sees a page that is written for another."""
+    n = batch.n_rows
+    if batch.n_sequences != n:
+        return False
+    places = np.arange(n), batch.positions // PAGE_SIZE
+    for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)) if n > 1 else ():
+        is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
+        is_written[table[places]] = True
+        if np.count_nonzero(is_written[table]) != n:
+            return False
+    return True
 
 
 def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int], lasts: Sequence[int]) -> None:

@@ -56,12 +56,18 @@ class Launch:
     joined: bool = False
     group: int = 1  # blocks of a group; more than one: groups wait for others, so no more are launched than run at once
     far: bool | None = None  # only for runs of one row that has many positions before it, or only for all others
+    # The kernel of two steps is for runs whose sequences have one row each and see no page that is written for another.
+    apart: bool = False
 
-    def is_of(self, step: int, first: int, last: int, is_far: bool = False) -> bool:
-        """Whether it is launched for its step in a run of the steps from `first` to `last`."""
+    def is_of(self, step: int, first: int, last: int, is_far: bool = False, is_apart: bool = False) -> bool:
+        """Whether it is launched for its step in a run of the steps from `first` to `last`.
+
+        `is_apart`: of one row of each sequence, none of which sees a page that is written for another.
+        """
         if self.far not in (None, is_far):
             return False
-        return self.other == 0 or (first <= step + self.other < last) == self.joined
+        is_one = first <= step + self.other < last and (is_apart or not self.apart)
+        return self.other == 0 or is_one == self.joined
 
     def dimensions(self, n_rows: int, n_output: int) -> tuple[int, ...] | None:
         """The grid for that many rows of a batch and of output; None if the run has no blocks for the launch."""
@@ -237,11 +243,13 @@ class Emitter:
         joined: bool = False,
         group: int = 1,
         far: bool | None = None,
+        apart: bool = False,
     ) -> None:
         """Adds a kernel to the step. Its first argument, the batch, is added here."""
         axes = grid if isinstance(grid, tuple) else (grid,)
         arguments = (self.batch, *args)
-        row = Launch(kernel, axes, block, arguments, shared, least, most, kind, early, other, joined, group, far)
+        when = (least, most, kind, early, other, joined, group, far, apart)
+        row = Launch(kernel, axes, block, arguments, shared, *when)
         self.launches[-1].append(row)
 
 

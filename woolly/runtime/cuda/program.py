@@ -21,7 +21,7 @@ from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda import ops
-from woolly.runtime.cuda.batch import BatchSlot, check_batch
+from woolly.runtime.cuda.batch import BatchSlot, check_batch, is_apart
 from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
@@ -43,6 +43,7 @@ __all__ = ["CudaBackend", "CudaDraft", "CudaProgram"]
 Float32 = npt.NDArray[np.float32]
 Result = TypeVar("Result")
 Meanwhile = Callable[[], None] | None
+_Kind = tuple[int, int, bool, bool]  # rows of a batch and of output; whether it is far, and its sequences apart
 
 assert ops  # importing it enters the emitters
 
@@ -85,7 +86,7 @@ class _Core:
         most = (max((numbers[key] for key in keys), default=0) for keys in uses)
         self._needs = list(accumulate(most, max, initial=0))
         self._reads = list(accumulate(map(len, uses), initial=0))
-        self._graphs: OrderedDict[tuple[int, int, int, int, bool], int] = OrderedDict()
+        self._graphs: OrderedDict[tuple[_Kind, int, int], int] = OrderedDict()
         self._out = device.pinned(1 << 20)
         self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
         self._n_runs = 0
@@ -170,41 +171,40 @@ class _Core:
         return out
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
-        n_rows, n_output, far = batch.n_rows, len(batch.output_rows), is_far(batch)
+        kind = batch.n_rows, len(batch.output_rows), is_far(batch), is_apart(batch)
         if self._times is not None:
-            self._queue_timed(n_rows, n_output, first, last, far)
-        elif n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
-            self._queue_steps(n_rows, n_output, first, last, far)
+            self._queue_timed(kind, first, last)
+        elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
+            self._queue_steps(kind, first, last)
         else:
-            self._replay(_bucket(n_rows), _bucket(n_output), first, last, far)
+            self._replay((_bucket(kind[0]), _bucket(kind[1]), *kind[2:]), first, last)
 
-    def _queue_steps(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
+    def _queue_steps(self, kind: _Kind, first: int, last: int) -> None:
         for step in range(first, last):
             if self._is_cancelled:
                 return
-            self._queue_step(n_rows, n_output, step, first, last, far)
+            self._queue_step(kind, step, first, last)
 
-    def _queue_step(self, n_rows: int, n_output: int, step: int, first: int, last: int, far: bool) -> None:
-        for launch in self._emitter.launches[step]:
-            grid = launch.dimensions(n_rows, n_output) if launch.is_of(step, first, last, far) else None
+    def _queue_step(self, kind: _Kind, step: int, first: int, last: int) -> None:
+        n_rows, n_output, *where = kind
+        for one in self._emitter.launches[step]:
+            grid = one.dimensions(n_rows, n_output) if one.is_of(step, first, last, *where) else None
             if grid is not None:
-                self.device.launch(
-                    launch.kernel, grid, launch.block, launch.shared, launch.args, launch.early, launch.group
-                )
+                self.device.launch(one.kernel, grid, one.block, one.shared, one.args, one.early, one.group)
 
-    def _queue_timed(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
+    def _queue_timed(self, kind: _Kind, first: int, last: int) -> None:
         assert self._times is not None
         marks = [self.device.mark()]
         for step in range(first, last):
-            self._queue_steps(n_rows, n_output, step, step + 1, far)
+            self._queue_steps(kind, step, step + 1)
             marks.append(self.device.mark())
         self.device.wait()
         for step, time in zip(range(first, last), self.device.times(marks), strict=True):
             self._times[step] += time
 
-    def _replay(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
+    def _replay(self, kind: _Kind, first: int, last: int) -> None:
         """Queues the graph of a bucket; kernels read the true number of rows from the batch."""
-        key = (n_rows, n_output, first, last, far)
+        key = (kind, first, last)
         graph = self._graphs.pop(key, None)
         if graph is None:
             # A graph must be whole, even if a caller cancels meanwhile.
@@ -214,9 +214,9 @@ class _Core:
         self._graphs[key] = graph
         self.device.replay(graph)
 
-    def _capture(self, n_rows: int, n_output: int, first: int, last: int, far: bool) -> None:
+    def _capture(self, kind: _Kind, first: int, last: int) -> None:
         for step in range(first, last):
-            self._queue_step(n_rows, n_output, step, first, last, far)
+            self._queue_step(kind, step, first, last)
 
     def _result(self, n_rows: int, width: int) -> Float32:
         """Memory of the host for a value; the same each time, unless a larger value needs more."""

@@ -84,8 +84,10 @@ def _store(e: Emitter, step: Step) -> None:
     )
     grid = Rows(0), -(-(heads + entry.heads) // 4)
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
-        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, least=2, early=True)
-        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, most=1, early=True, other=1)
+        kernel, most = f"store_{e.kv_type}", _STREAMED - 1
+        e.launch(kernel, grid, 128, *arguments, most=1, early=True, other=1)
+        e.launch(kernel, grid, 128, *arguments, least=2, most=most, early=True)
+        e.launch(kernel, grid, 128, *arguments, least=_STREAMED, early=True, other=1, apart=True)
     else:
         e.launch(f"store_{e.kv_type}", grid, 128, *arguments, early=True)
 
@@ -112,33 +114,48 @@ def _attend(e: Emitter, step: Step) -> None:
         return
     columns = room(entry.k_dim, "f16")
     tiles, least = Rows(0, per=QUERIES // group), MOST_OF_FEW + 1
+    # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
+    store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
+    other = 0 if store is None else -1
     # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers.
     if e.device.kernels_for == 90 and e.kv_type == "f16" and columns % 64 == 0:
-        wide = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
-        kernel = f"attend_wide_{e.kv_type}_{columns}"
-        e.launch(kernel, (entry.heads, tiles), 384, *arguments, shared=wide, least=least, early=True)
+        shared = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
+        kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384
+        blocks: tuple[int | Rows, ...] = (entry.heads, tiles)
     else:
-        kernel = f"attend_many_{e.kv_type}_{columns}"
-        e.launch(kernel, (tiles, entry.heads), 256, *arguments, shared=many, least=least, early=True)
+        kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
+    e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
     # A block on each processor holds a whole unit of K and V, or two have a ring of three groups of 64 positions each.
     # The first answers sooner, the second reads faster.
     kernel, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
     ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * (2 * columns + (0 if columns % 64 == 0 else 16))
-    n, store = e.device.n_processors, e.beside(-1)
+    n = e.device.n_processors
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     if not _is_streamed(e, entry, group):
         e.launch(kernel, n, 256, *arguments, shared=units, early=True)
         return
-    e.launch(f"attend_groups_{e.kv_type}_{columns}", 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True)
-    if store is None or not _are_joined(store, step, e.kv_type):
-        e.launch(kernel, n, 256, *arguments, shared=units, most=_STREAMED - 1, early=True)
-        return
+    e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=other)
     e.launch(kernel, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
-    e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=-1)
+    kernel = f"attend_groups_{e.kv_type}_{columns}"
+    e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True, other=other, apart=True)
+    if store is None:
+        return
+    arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
+    rows = f"attend_rows_{e.kv_type}_{columns}"
+    e.launch(rows, 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True, other=-1, joined=True, apart=True)
+    # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
+    for kernel, whole, far in (
+        ("attend_row", max(16, (2 * n - 16) // 16 * 16), None if is_near else False),
+        *([] if is_near else [("attend_long", 2 * n, True)]),
+    ):
+        kernel = f"{kernel}_{e.kv_type}_{columns}"
+        e.launch(kernel, whole, 128, *arguments, shared=ring, most=1, early=True, other=-1, joined=True, far=far)
+
+
+def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
+    """What kernels that keep k and v of their rows are given after the rest."""
     rope, vectors = store.rope(), dict(zip(store.roles, store.weights, strict=True))
-    row = (
-        e.value(store.inputs[0]),
-        *arguments[1:],
+    return (
         e.value(store.inputs[1]),
         e.value(store.inputs[2]),
         e.vector(vectors["q_norm"]) if "q_norm" in vectors else _NONE,
@@ -148,13 +165,6 @@ def _attend(e: Emitter, step: Step) -> None:
         int(rope is not None and rope.style == "adjacent"),
         store.number("eps"),
     )
-    # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
-    for kernel, grid, far in (
-        ("attend_row", max(16, (2 * n - 16) // 16 * 16), None if is_near else False),
-        *([] if is_near else [("attend_long", 2 * n, True)]),
-    ):
-        kernel = f"{kernel}_{e.kv_type}_{columns}"
-        e.launch(kernel, grid, 128, *row, shared=ring, most=1, early=True, other=-1, joined=True, far=far)
 
 
 def _many_memory(entry: Paged, group: int, most: int) -> int:
