@@ -72,6 +72,15 @@ def test_a_gpu_of_an_old_generation_is_refused(library, kernels, monkeypatch):
         open_device(0, Driver(library))
 
 
+@pytest.mark.parametrize("name", ["cuStreamCreate", "cuEventCreate"])
+def test_a_device_that_cannot_be_opened_leaves_nothing_behind(library, kernels, name):
+    library.results[name] = 304
+    with pytest.raises(DeviceError):
+        open_device(0, Driver(library))
+    assert library.calls["cuDevicePrimaryCtxRelease_v2"] == library.calls["cuDevicePrimaryCtxRetain"] == 1
+    assert library.calls["cuStreamDestroy_v2"] == 1
+
+
 def test_memory_that_is_not_there_is_refused_with_the_figures(device, library):
     with pytest.raises(RequestError, match=r"NVIDIA Fake has 1\.1 GB free of 2\.1 GB, and 5\.0 GB more are") as caught:
         device.allocate(5 * 10**9)
@@ -196,7 +205,12 @@ def test_a_capture_that_fails_is_ended(device, library):
 
 def test_times_lie_between_marks(device, library):
     assert device.times([device.mark() for _ in range(3)]) == [250_000, 250_000]
-    assert library.calls["cuEventDestroy_v2"] == 3
+    n_events = library.calls["cuEventCreate"]
+    library.results["cuEventElapsedTime"] = 600
+    with pytest.raises(DeviceError):
+        device.times([device.mark() for _ in range(3)])
+    device.reach(device.mark())
+    assert library.calls["cuEventCreate"] == n_events  # those of the first three marks, again and again
 
 
 def test_closing_gives_all_memory_back_but_what_is_looked_at(device, library):

@@ -16,6 +16,7 @@ from woolly.quant import GGMLType
 from woolly.runtime.cuda import loader
 from woolly.runtime.cuda.emit import Array, Fill, Part
 from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
 ROWS, COLUMNS = 40, 25
@@ -161,5 +162,33 @@ def test_loading_can_be_ended_while_it_starts(weights, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start_and_end)
     weights.loader.start()
     ending[0].join()
+    weights.loader.wait(len(weights.weights))
+    weights.check(len(weights.weights))
+
+
+def test_who_is_cancelled_waits_no_longer_and_loading_goes_on(weights, monkeypatch):
+    is_held, may_go, is_cancelled = threading.Event(), threading.Event(), threading.Event()
+    fill = Loader._fill
+
+    def held(self, *arguments):
+        is_held.set()
+        assert may_go.wait(60)
+        fill(self, *arguments)
+
+    monkeypatch.setattr(Loader, "_fill", held)
+
+    def cancel():
+        assert is_held.wait(60)
+        is_cancelled.set()
+        weights.loader.wake()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(CancelledRun):
+            weights.loader.wait(len(weights.weights), is_cancelled.is_set)
+    finally:
+        may_go.set()
+        thread.join()
     weights.loader.wait(len(weights.weights))
     weights.check(len(weights.weights))

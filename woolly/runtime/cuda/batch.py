@@ -17,7 +17,7 @@ from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.state import PAGE_SIZE
 from woolly.runtime.turns import Turns
 
-__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "check_batch", "is_apart"]
+__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "bucket", "check_batch", "is_apart"]
 
 MAX_CONTEXT = 1 << 20
 
@@ -295,3 +295,8 @@ def _outside(numbers: npt.NDArray[np.int32], n: int) -> int | None:
     if int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
         return None
     return int(numbers[(numbers < 0) | (numbers >= n)][0])
+
+
+def bucket(n: int) -> int:
+    """The smallest power of two that is not less: batches up to it share a graph."""
+    return 0 if n == 0 else 1 << (n - 1).bit_length()

@@ -49,10 +49,13 @@ class CudaDevice:
         self._packed: dict[int, tuple[Sequence[Argument], Any, Any]] = {}  # arguments by the id of their tuple
         self._stages: list[tuple[npt.NDArray[np.uint8], ctypes.c_void_p]] = []
         self._next = 0
-        driver = shared.enter()
-        self._stream = ctypes.c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
-        self._done = self._event(_NO_TIMING)
+        self._stream, self._done = ctypes.c_void_p(), ctypes.c_void_p()
+        try:
+            self._call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
+            self._done = self._event(_NO_TIMING)
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def name(self) -> str:
@@ -257,12 +260,13 @@ class CudaDevice:
         """Nanoseconds between each mark and the next; drops the marks."""
         events = [self._marks.pop(mark) for mark in marks]
         out = []
-        for before, after in itertools.pairwise(events):
-            milliseconds = ctypes.c_float()
-            self._call("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
-            out.append(round(milliseconds.value * 1e6))
-        for event in events:
-            self._call("cuEventDestroy_v2", event)
+        try:
+            for before, after in itertools.pairwise(events):
+                milliseconds = ctypes.c_float()
+                self._call("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
+                out.append(round(milliseconds.value * 1e6))
+        finally:
+            self._spare += events
         return out
 
     def reach(self, mark: int) -> None:
@@ -276,9 +280,11 @@ class CudaDevice:
 
     def close(self) -> None:
         """Ends the stream; the first device gives back all memory, too."""
+        if self._stream:
+            self._end()
+
+    def _end(self) -> None:
         shared, stream, self._stream = self._shared, self._stream, ctypes.c_void_p()
-        if not stream:
-            return
         if shared.lost is None:
             driver = shared.enter()
             # Results do not matter here: there is nothing left to save.

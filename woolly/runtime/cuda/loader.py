@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.machine.cores import default_threads
 from woolly.runtime.cuda.device import Address, Device
 from woolly.runtime.cuda.emit import Array, Fill, Part
+from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
 __all__ = ["Loader"]
@@ -90,14 +91,24 @@ class Loader:
         for thread in threads:
             thread.join()
 
-    def wait(self, n: int) -> None:
-        """Returns when the first n weights are loaded. Raises what made loading fail."""
+    def wait(self, n: int, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Returns when the first n weights are loaded. Raises what made loading fail.
+
+        CancelledRun if the caller is cancelled meanwhile: `wake` has it look. Loading goes on.
+        """
         while self._n_loaded < n:
             self.start()
             with self._changed:
-                self._changed.wait_for(lambda: self._n_loaded >= n or not self._threads)
+                self._changed.wait_for(lambda: self._n_loaded >= n or not self._threads or is_cancelled())
                 if self._error is not None:
                     raise self._error
+            if is_cancelled():
+                raise CancelledRun("the computation was cancelled")
+
+    def wake(self) -> None:
+        """Has those who wait see whether they are cancelled."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _cut(self) -> Iterator[_Piece | None]:
         """All pieces in order of use; None after the last of each weight."""

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
 from typing import TypeVar
@@ -21,7 +21,7 @@ from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda import ops
-from woolly.runtime.cuda.batch import BatchSlot, check_batch, is_apart
+from woolly.runtime.cuda.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
 from woolly.runtime.cuda.emit import Emitter
@@ -147,7 +147,7 @@ class _Core:
             self._is_cancelled = False
             hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
             check_batch(batch, plan, state, self.max_rows, hidden_width)
-            self.loader.wait(self._needs[last])
+            self.loader.wait(self._needs[last], lambda: self._is_cancelled)
             self._slot.fill(batch, state, plan)
             try:
                 self._n_runs += 1
@@ -177,7 +177,7 @@ class _Core:
         elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
             self._queue_steps(kind, first, last)
         else:
-            self._replay((_bucket(kind[0]), _bucket(kind[1]), *kind[2:]), first, last)
+            self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)
 
     def _queue_steps(self, kind: _Kind, first: int, last: int) -> None:
         for step in range(first, last):
@@ -195,10 +195,15 @@ class _Core:
     def _queue_timed(self, kind: _Kind, first: int, last: int) -> None:
         assert self._times is not None
         marks = [self.device.mark()]
-        for step in range(first, last):
-            self._queue_steps(kind, step, step + 1)
-            marks.append(self.device.mark())
-        self.device.wait()
+        try:
+            for step in range(first, last):
+                self._queue_steps(kind, step, step + 1)
+                marks.append(self.device.mark())
+            self.device.wait()
+        except BaseException:
+            with suppress(DeviceError, RequestError):
+                self.device.times(marks)  # which drops them
+            raise
         for step, time in zip(range(first, last), self.device.times(marks), strict=True):
             self._times[step] += time
 
@@ -228,6 +233,7 @@ class _Core:
     def cancel(self) -> None:
         """Stops the run that is under way."""
         self._is_cancelled = True
+        self.loader.wake()
 
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
@@ -317,8 +323,7 @@ class CudaProgram:
     @contextmanager
     def timed(self) -> Iterator[list[int]]:
         """Times every run in the block; at its end the list has nanoseconds of each fused step."""
-        times: list[int] = []
-        all_times: list[int] = []
+        times, all_times = list[int](), list[int]()
         try:
             with self._core.timed() as all_times:
                 yield times
@@ -393,8 +398,3 @@ class CudaBackend:
         except BaseException:
             device.close()
             raise
-
-
-def _bucket(n: int) -> int:
-    """The smallest power of two that is not less."""
-    return 0 if n == 0 else 1 << (n - 1).bit_length()
