@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["gemma3", "latent", "qwen35"]
+__all__ = ["gemma3", "latent", "qwen2", "qwen35"]
 
 Tensors = dict[str, tuple[int, ...]]
 
@@ -41,6 +41,16 @@ def gemma3(s: Numbers, i: int) -> Tensors:
     norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
     out: Tensors = {f"{name}.weight": (s.width,) for name in norms}
     return out | _attention(s, s.heads * s.head_dim) | _gated(s.width, s.ffn)
+
+
+def qwen2(s: Numbers, i: int) -> Tensors:
+    """Biases of q, k and v."""
+    rows = {"attn_q": s.heads * s.head_dim, "attn_k": s.kv_heads * s.head_dim, "attn_v": s.kv_heads * s.head_dim}
+    out: Tensors = {f"{name}.weight": (s.width,) for name in ("attn_norm", "ffn_norm")}
+    out |= {f"{name}.weight": (n, s.width) for name, n in rows.items()} | {
+        f"{name}.bias": (n,) for name, n in rows.items()
+    }
+    return out | {"attn_output.weight": (s.width, rows["attn_q"])} | _gated(s.width, s.ffn)
 
 
 def qwen35(s: Numbers, i: int) -> Tensors:

@@ -56,6 +56,7 @@ SHAPES = {
     ),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 5e5),
     "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 5e5, is_tied=False),
+    "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 8960, 12, 2, 128, 1e6, layer=layers.qwen2),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 1e6, has_qk_norm=True),
     "qwen3-4b": Shape("qwen3", 36, 2560, 9728, 32, 8, 128, 1e6, has_qk_norm=True),
     "qwen3-30b-a3b": Shape(
@@ -192,7 +193,7 @@ class Maker:
             elif len(dims) > 1:
                 self._matrix(block + name.removesuffix(".weight"), *dims, layer=layer)
             else:
-                self._vector(block + name, dims[0], {"ssm_a": -1.0, "ssm_dt.bias": 0.0}.get(name, 1.0))
+                self._vector(block + name, dims[0], {"ssm_a": -1.0}.get(name, float(not name.endswith(".bias"))))
 
     def _type(self, name: str, columns: int, layer: int) -> GGMLType:
         """The scheme's type of a matrix. Q4_K_M keeps more bits of some; a row that fills no block of 256 has Q8_0."""

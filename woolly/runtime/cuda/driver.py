@@ -28,7 +28,7 @@ _NO_TIMING = 2
 _RELAXED = 2
 
 # Copies go through two buffers of this size: while one is on its way, the other is filled.
-_STAGE = 8 << 20
+_STAGE = 16 << 20
 # A run ends within milliseconds: asking at once costs less than the 50 microseconds of a sleep.
 _SPIN_S = 0.005
 _SLEEP_S = 0.0001

@@ -21,9 +21,9 @@ from woolly.runtime.views import Views
 __all__ = ["Loader"]
 
 # Bytes of the file that a thread has on the device at a time, before they are packed.
-_STAGED = 8 << 20
+_STAGED = 16 << 20
 # One thread copies at 6 to 10 GB/s, and the bus takes 50.
-_MOST_THREADS = 8
+_MOST_THREADS = 6
 # Pieces of a thread that are on their way while it brings the next.
 _UNDER_WAY = 2
 
