@@ -107,9 +107,12 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
             outputs += range(end - n_outputs, end)
         offsets.append(end)
         pages.append(request.page_row)
-    table = np.full((len(work), max(map(len, pages))), -1, np.int32)
-    for i, row in enumerate(pages):
-        table[i, : len(row)] = row
+    if len(pages) == 1:
+        table = pages[0].reshape(1, -1).copy()
+    else:
+        table = np.full((len(work), max(map(len, pages))), -1, np.int32)
+        for i, row in enumerate(pages):
+            table[i, : len(row)] = row
     batch = Batch(
         tokens=np.array(tokens, np.int32),
         positions=np.array(positions, np.int32),
