@@ -40,9 +40,9 @@ __device__ __forceinline__ void attend(const Attend& a) {
         }
         if (first > last) continue;
         groups.attend(
-            tile, first, last, n_runs > 1 ? parts.span : 0, 0,
+            b.entries[a.entry], tile, first, last, n_runs > 1 ? parts.span : 0, 0,
             [&](const Query& one, int, int part) { return parts.at(a, one.row, one.head, part); },
-            [&](const Entry&, const int*) { groups.load_queries(tile); });
+            [&](const int*) { groups.load_queries(tile); });
         if (n_runs == 1) continue;
         u32* const done = a.done + (parts.place(a, row) * a.kv_heads + kv_head) * tiles + tile.tile;
         if (!is_last_of(n_runs, done, shared.is_last)) continue;

@@ -122,12 +122,11 @@ struct Groups {
     // if it is 0, they are all there are, and the result is written. `prepare` loads the queries, once the first
     // copies are on their way. The last `n_fresh` positions, 0 or 1, are not copied before: it brings them.
     template <class Part, class Prepare>
-    __device__ __forceinline__ void attend(const Tile& of, int first, int last, int span, int n_fresh, const Part& part,
-                                           const Prepare& prepare) const {
+    __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
+                                           int n_fresh, const Part& part, const Prepare& prepare) const {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
         const Batch& b = *a.b;
         const Seen range = of.range, inner = of.inner;
-        const Entry entry = b.entries[a.entry];
         const int* const table = entry.pages + (long long)of.s * b.max_pages;
         // Pages of a group; any where no query sees.
         auto find = [&](int at) {
@@ -153,7 +152,7 @@ struct Groups {
         for (int i = 0; i + 1 < STAGES; i++)
             bring(first + i, first + i <= last ? find(first + i) : make_int2(0, 0), range.last - n_fresh);
         int2 ahead = first + STAGES - 1 <= last ? find(first + STAGES - 1) : make_int2(0, 0);
-        prepare(entry, table);
+        prepare(table);
         __syncthreads();
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();

@@ -16,6 +16,26 @@ struct Heads {
     const Groups<D>& groups;
     const Turned& turned_by;
     const float *const k, *const v;
+    // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
+    const bool is_held;
+    float held_cosines[held], held_sines[held];
+
+    // Asks for the turns of a position, before copies of K and V stand in their way.
+    __device__ __forceinline__ Heads(const Groups<D>& groups, const Turned& turned_by, const float* k, const float* v,
+                                     int position)
+        : groups(groups),
+          turned_by(turned_by),
+          k(k),
+          v(v),
+          is_held(D % 64 == 0 && groups.a.k_dim == D && groups.a.v_dim == D && turned_by.n_turned == D &&
+                  (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr))) {
+        const long long turns = turned_by.table(position) + threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < held; i++) {
+            held_cosines[i] = is_held ? groups.a.b->cosines[turns + 32 * i] : 0.f;
+            held_sines[i] = is_held ? groups.a.b->sines[turns + 32 * i] : 0.f;
+        }
+    }
 
     // q as queries, k and v to the cache and, if their group is there, to the ring.
     __device__ __forceinline__ void prepare(const Entry& entry, const int* table, int first_head, int kv_head,
@@ -31,15 +51,6 @@ struct Heads {
         const int page = is_newest ? table[position / PAGE] : 0;
         const long long turns = turned_by.table(position);
         const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
-        // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
-        const bool is_held = D % 64 == 0 && a.k_dim == D && a.v_dim == D && turned_by.n_turned == D &&
-                             (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr));
-        float held_cosines[held], held_sines[held];
-        if (is_held) {
-#pragma unroll
-            for (int i = 0; i < held; i++)
-                held_cosines[i] = cosines[lane + 32 * i], held_sines[i] = sines[lane + 32 * i];
-        }
         for (int i = tid; i < Groups<D>::q_bytes / 16; i += THREADS)
             reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
         if (tid < QUERIES)

@@ -10,11 +10,11 @@ constexpr int AT_ONCE = 4;  // units of a lane that are merged at once
 // Numbers of the units that a warp merges at once.
 struct Merged {
     float4 factors[32 * AT_ONCE];  // of the sum so far, of the unit, and its own sum
-    float4 columns[32 * AT_ONCE];
+    float4 columns[32 * AT_ONCE][2];
 };
 
-// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
-// columns from c on, of the first four lanes. Lanes are units first, and find what sums are multiplied by.
+// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: eight
+// columns from c on, of the first eight lanes. Lanes are units first, and find what sums are multiplied by.
 __device__ __forceinline__ float merge_columns(const float* from, int stride, int first, int last, int c,
                                                Merged& memory, Softmax& all) {
     const int lane = threadIdx.x % 32;
@@ -22,18 +22,19 @@ __device__ __forceinline__ float merge_columns(const float* from, int stride, in
     for (; first <= last; first += 32 * AT_ONCE) {
         const int n = min(32 * AT_ONCE, last - first + 1);
         float2 own[AT_ONCE];
-        float4 columns[AT_ONCE];
+        float4 columns[AT_ONCE][2];
         float upto[AT_ONCE];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             const float* const here = from + (long long)(first + min(32 * j + lane, n - 1)) * stride;
             own[j] = __ldcg(reinterpret_cast<const float2*>(here));
-            columns[j] = __ldcg(reinterpret_cast<const float4*>(here + 4 + c));
+            columns[j][0] = __ldcg(reinterpret_cast<const float4*>(here + 4 + c));
+            columns[j][1] = __ldcg(reinterpret_cast<const float4*>(here + (c + 8 < stride ? 8 : 4) + c));
         }
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
-            memory.columns[32 * j + lane] = columns[j];
+            memory.columns[32 * j + lane][0] = columns[j][0], memory.columns[32 * j + lane][1] = columns[j][1];
             upto[j] = 32 * j + lane < n ? own[j].x : NOTHING;
         }
 #pragma unroll
@@ -52,12 +53,12 @@ __device__ __forceinline__ float merge_columns(const float* from, int stride, in
             all.top = __shfl_sync(ALL_LANES, upto[j], 31);
         }
         __syncwarp();
-        const float* const mine = reinterpret_cast<const float*>(memory.columns) + lane % 4;
+        const float* const mine = reinterpret_cast<const float*>(memory.columns) + lane % 8;
 #pragma unroll 8
         for (int i = 0; i < n; i++) {
             const float4 by = memory.factors[i];
             all.sum = merged(all.sum, by.x, by.z, by.y);
-            sum = merged(sum, by.x, mine[4 * i], by.y);
+            sum = merged(sum, by.x, mine[8 * i], by.y);
         }
     }
     return sum;
@@ -86,12 +87,12 @@ struct Share {
     u32 at, n;
 };
 
-// Waits until n blocks have done their runs, if all of them have begun: then none waits for room that this one takes.
-// Else the block leaves the merging to the others, or, as the last of them, does all of it.
-__device__ __forceinline__ Share meet(Meeting* meeting, u32 n, Share& shared) {
+// Waits until n blocks have done their runs, if the block may and if all of them have begun: then none needs the place
+// of this one. Else it leaves the merging to those that wait or, if it is the last and there are none, does all of it.
+__device__ __forceinline__ Share meet(Meeting* meeting, u32 n, bool may_wait, Share& shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 waits = load_now(&meeting->begun) == n;
+        const u32 waits = may_wait && load_now(&meeting->begun) == n;
         __threadfence();
         u32 there = atomicAdd(&meeting->there, 1u + (waits << 16)), at = there >> 16;
         there += 1u + (waits << 16);
@@ -105,66 +106,90 @@ __device__ __forceinline__ Share meet(Meeting* meeting, u32 n, Share& shared) {
     return shared;
 }
 
-// k and v are null where store has run before.
-template <int D, int type>
-__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
-    DYNAMIC_SHARED(memory);
-    __shared__ Shared shared;
+// Heads of the only row where store has run before.
+template <int D>
+struct Stored {
+    const Groups<D, Q8_0>& groups;
+
+    __device__ __forceinline__ void prepare(const Entry&, const int*, int first_head, int kv_head, int, int,
+                                            Seen range) const {
+        wait_for_kernel_before();
+        groups.load_queries({0, 0, 0, kv_head, (first_head - kv_head * groups.a.group()) / QUERIES, range, range});
+    }
+};
+
+template <int D, int type, class Row>
+__device__ __forceinline__ void attend(const Groups<D, type>& groups, const Row& heads) {
     __shared__ Share share;
-    let_next_kernel_begin();
+    const Attend& a = groups.a;
     constexpr int of_unit = UNIT / GROUP;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_blocks = gridDim.x;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
+    const Entry entry = a.b->entries[a.entry];
     const Seen range = seen(a, 0);
     const int first = range.first / UNIT, last = range.last / UNIT;
     const Parts parts(a, UNIT);
     // Blocks of an item, one for each run, and items at once. Runs differ by a unit at most.
     const int n_units = last - first + 1,
               n_runs = parts.apart && 4 * items <= a.n_parts ? max(1, min(n_units, n_blocks / items)) : 1,
-              at_once = n_blocks / n_runs, run = blockIdx.x % n_runs;
+              at_once = min(items, n_blocks / n_runs), run = blockIdx.x / at_once;
+    // Those of one block on each processor merge; the others make room for the kernel after this one.
+    const int n_first = min(n_runs, n_blocks / 2 / at_once);
     const int run_first = max(range.first / GROUP, (first + run * n_units / n_runs) * of_unit),
               run_last = min(range.last / GROUP, (first + (run + 1) * n_units / n_runs) * of_unit - 1);
-    const Groups<D, type> groups(a, shared, memory);
-    for (int item = blockIdx.x / n_runs; item < items && int(blockIdx.x) < at_once * n_runs; item += at_once) {
+    for (int item = blockIdx.x % at_once; item < items && run < n_runs; item += at_once) {
         const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
         const int first_head = kv_head * a.group() + tile * QUERIES, stride = a.part_stride();
         float* const outside = a.parts + (long long)first_head * parts.n * stride;
         Meeting* const meeting = reinterpret_cast<Meeting*>(a.done) + item;
-        const typename Groups<D, type>::Tile of = {0, 0, 0, kv_head, tile, range, range};
         // What the kernel before has stored must not be asked for sooner.
         if (type != F16 && run_last == range.last / GROUP && run_last - run_first < STAGES - 1)
             wait_for_kernel_before();
         groups.attend(
-            of, run_first, run_last, n_runs > 1 ? UNIT : 0, type == F16,
+            entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? UNIT : 0, type == F16,
             [&](const Query&, int i, int part) { return outside + (long long)(i * parts.n + part) * stride; },
-            [&](const Entry& entry, const int* table) {
-                if constexpr (type == F16) {
-                    Heads<D>{groups, turned, k, v}.prepare(entry, table, first_head, kv_head, run_first, run_last,
-                                                           range);
-                } else {
-                    wait_for_kernel_before();
-                    groups.load_queries(of);
-                }
+            [&](const int* table) {
+                heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
                 if (n_runs > 1 && threadIdx.x == 0) atomicAdd(&meeting->begun, 1u);
             });
         if (n_runs == 1) continue;
-        const Share mine = meet(meeting, n_runs, share);
+        const Share mine = meet(meeting, n_runs, run < n_first, share);
         if (mine.n == 0) continue;
         u32 n_gone = 0;
         if (threadIdx.x == 0) n_gone = atomicAdd(&meeting->gone, 1u) + 1;  // which nobody awaits yet
-        const int chunks = (a.v_dim + 3) / 4, n = min(QUERIES, a.group() - tile * QUERIES) * chunks;
+        const int chunks = (a.v_dim + 7) / 8, n = min(QUERIES, a.group() - tile * QUERIES) * chunks;
         for (int i = mine.at * WARPS + warp; i < n; i += mine.n * WARPS) {
-            const int head = i / chunks, c = (i - head * chunks) * 4;
+            const int head = i / chunks, c = (i - head * chunks) * 8;
             Softmax all;
             const float sum = merge_columns(outside + (long long)head * parts.n * stride, stride, first, last, c,
                                             reinterpret_cast<Merged*>(groups.copies)[warp], all);
             const float times = share_of(a, all, first_head + head);
-            if (lane < 4 && c + lane < a.v_dim)
+            if (lane < 8 && c + lane < a.v_dim)
                 a.out[(long long)(first_head + head) * a.v_dim + c + lane] = __fmul_rn(sum, times);
         }
         if (threadIdx.x == 0 && n_gone == mine.n) *meeting = Meeting{0, 0, 0, 0};
     }
     wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+}
+
+// Over f16: together with store.
+template <int D>
+__device__ __forceinline__ void attend_with(const Attend& a, const Turned& turned, const float* k, const float* v) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    let_next_kernel_begin();
+    const Groups<D> groups(a, shared, memory);
+    attend(groups, Heads<D>(groups, turned, k, v, seen(a, 0).last));
+}
+
+// Over q8_0: after it.
+template <int D>
+__device__ __forceinline__ void attend_after(const Attend& a) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    let_next_kernel_begin();
+    const Groups<D, Q8_0> groups(a, shared, memory);
+    attend(groups, Stored<D>{groups});
 }
 
 }  // namespace
@@ -173,10 +198,12 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     KERNEL_MANY(128, 2, attend_long_f16_##D)                                                                    \
     (ATTEND_PARAMETERS, const float* k, const float* v, const float* q_norm, const float* k_norm, int n_turned, \
      int column, int is_adjacent, float eps) {                                                                  \
-        attend<D, F16>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);  \
+        attend_with<D>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);  \
     }
 
 ATTEND_LONG(64)
 ATTEND_LONG(80)
 ATTEND_LONG(96)
 ATTEND_LONG(128)
+KERNEL_MANY(128, 2, attend_long_q8_0_64)(ATTEND_PARAMETERS) { attend_after<64>(ATTEND_ARGUMENTS); }
+KERNEL_MANY(128, 2, attend_long_q8_0_128)(ATTEND_PARAMETERS) { attend_after<128>(ATTEND_ARGUMENTS); }

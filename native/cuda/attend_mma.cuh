@@ -151,11 +151,18 @@ __device__ __forceinline__ float power_at(float score, float factor, float base)
 // Eight whole numbers of a q8_0 cache as halves.
 __device__ __forceinline__ Words4 opened(Words2 numbers, float scale) {
     u32 out[4];
+    const bool fits = fabsf(scale) < 511.f;  // then so do all products
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const u32 word = (i < 2 ? numbers.x : numbers.y) >> (16 * (i % 2));
-        out[i] = to_halves_saturated(__fmul_rn(float((signed char)(word)), scale),
-                                     __fmul_rn(float((signed char)(word >> 8)), scale));
+        // A byte below the bits of 2^23 makes a number of f32: sooner than a conversion.
+        const u32 word = (i < 2 ? numbers.x : numbers.y) ^ 0x80808080u;
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const u32 bits = __byte_perm(word, 0x4B000000u, 0x7440 + 2 * (i % 2) + e);
+            x[e] = __fmul_rn(__fsub_rn(__int_as_float(int(bits)), 8388736.f), scale);
+        }
+        out[i] = fits ? to_halves(x[0], x[1]) : to_halves_saturated(x[0], x[1]);
     }
     return Words4{out[0], out[1], out[2], out[3]};
 }

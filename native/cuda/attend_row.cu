@@ -96,6 +96,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     constexpr int of_unit = UNIT / GROUP, stride = D + 4;
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
+    const Entry entry = a.b->entries[a.entry];
     const Seen range = seen(a, 0);
     const int first = range.first / GROUP, last = range.last / GROUP;
     // Runs of 1, 2 or 4 groups if a cluster has enough blocks for them, else of whole units.
@@ -114,7 +115,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
     const Groups<D> groups(a, shared, memory);
-    const Heads<D> heads{groups, turned, k, v};
+    const Heads<D> heads(groups, turned, k, v, range.last);
     // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
     float* const inside = reinterpret_cast<float*>(groups.copies + (STAGES - 1) * 2 * groups.bytes);
     auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
@@ -127,12 +128,12 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
         const int run_first = max(first, run * per_run), run_last = min(last, run * per_run + per_run - 1);
         if (run < first_run + n_runs)
             groups.attend(
-                {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? span : 0, 1,
+                entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? span : 0, 1,
                 [&](const Query&, int i, int part) {
                     return is_inside ? inside + (place_of(part) * QUERIES + i) * stride
                                      : outside + (i * parts.n + part) * part_stride;
                 },
-                [&](const Entry& entry, const int* table) {
+                [&](const int* table) {
                     heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
                 });
         if (n_runs == 1 || first_of_cluster >= n_runs) continue;

@@ -22,7 +22,7 @@ MOST_OF_FEW = 15
 QUERIES = 128
 
 # Positions before one row from which on blocks that share a head meet in memory, in place of clusters.
-FAR = 4096
+FAR = 2048
 
 _STREAMED = 8  # rows from which on few rows of each sequence stream through rings
 
@@ -132,7 +132,11 @@ def _attend(e: Emitter, step: Step) -> None:
     n = e.device.n_processors
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     if not _is_streamed(e, entry, group):
-        e.launch(kernel, n, 256, *arguments, shared=units, early=True)
+        is_opened = e.kv_type == "q8_0" and columns % 64 == 0 and not is_near
+        e.launch(kernel, n, 256, *arguments, shared=units, early=True, far=False if is_opened else None)
+        if is_opened:  # queries, a ring of groups as they are, and a group as halves
+            opened = 16 * (2 * columns + 16) + 3 * 2 * 64 * columns * 9 // 8 + 2 * 64 * 2 * columns
+            e.launch(f"attend_long_q8_0_{columns}", 2 * n, 128, *arguments, shared=opened, early=True, far=True)
         return
     e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=other)
     e.launch(kernel, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
