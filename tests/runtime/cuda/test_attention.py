@@ -149,10 +149,19 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
                 first = [a + b for a, b in zip(first, counts, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["f16-many", "f16-norms"])
-def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, tmp_path):
+# Heads of 128 columns, all turned, are turned in registers.
+@pytest.mark.parametrize(
+    ("name", "head_dim", "style"),
+    [
+        ("f16-many", 64, "adjacent"),
+        ("f16-norms", 64, "adjacent"),
+        ("f16-128", 128, "adjacent"),
+        ("f16-128-halves", 128, "halves"),
+    ],
+)
+def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style, tmp_path):
     options = {"norms": True} if name == "f16-norms" else {}
-    case = _attention(f"rows-{name}-apart", 64, 3, "adjacent", "f16", kv_heads=2, **options)
+    case = _attention(f"rows-{name}-apart", head_dim, 3, style, "f16", kv_heads=2, **options)
     with case.open(tmp_path) as file:
         together, apart = Attention(case, file, 30), Attention(case, file, 30)
         n = len(apart.program.plan.steps)
@@ -208,9 +217,9 @@ def test_little_shared_memory_changes_no_bits(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_rows", [3, 21])
 @pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "q8_0"])
+@pytest.mark.parametrize("kind", ["f16-many", "f16-latent", "f16-128", "q8_0"])
 def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n_rows, tmp_path):
-    case = ALONE[kind]
+    case = _attention("rows-f16-128", 128, 1, "halves", "f16", kv_heads=1) if kind == "f16-128" else ALONE[kind]
     tensors = dict(case.tensors())
     if f"{name}.weight" not in tensors:
         pytest.skip("its V is in K")

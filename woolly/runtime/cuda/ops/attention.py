@@ -24,6 +24,7 @@ QUERIES = 128
 # Positions before one row from which on blocks that share a head meet in memory, in place of clusters.
 FAR = 2048
 
+_MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
 _STREAMED = 8  # rows from which on few rows of each sequence stream through rings
 
 _FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
@@ -82,14 +83,17 @@ def _store(e: Emitter, step: Step) -> None:
         int(rope is not None and rope.style == "adjacent"),
         step.number("eps"),
     )
-    grid = Rows(0), -(-(heads + entry.heads) // 4)
+    # A warp takes one head of few rows, and some of many.
+    few, many = ((Rows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
+    kernel, most = f"store_{e.kv_type}", _MOST_OF_WARPS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
-        kernel, most = f"store_{e.kv_type}", _STREAMED - 1
-        e.launch(kernel, grid, 128, *arguments, most=1, early=True, other=1)
-        e.launch(kernel, grid, 128, *arguments, least=2, most=most, early=True)
-        e.launch(kernel, grid, 128, *arguments, least=_STREAMED, early=True, other=1, apart=True)
+        e.launch(kernel, few, 128, *arguments, most=1, early=True, other=1)
+        e.launch(kernel, few, 128, *arguments, least=2, most=_STREAMED - 1, early=True)
+        e.launch(kernel, few, 128, *arguments, least=_STREAMED, most=most, early=True, other=1, apart=True)
+        e.launch(kernel, many, 128, *arguments, least=most + 1, early=True, other=1, apart=True)
     else:
-        e.launch(f"store_{e.kv_type}", grid, 128, *arguments, early=True)
+        e.launch(kernel, few, 128, *arguments, most=most, early=True)
+        e.launch(kernel, many, 128, *arguments, least=most + 1, early=True)
 
 
 @emits("attend")
