@@ -155,6 +155,6 @@ __device__ void store(const Store& s) {
             k_room, v_room                                                                                           \
     }
 
-KERNEL(store_f16)(STORE_PARAMETERS) { store<F16>(STORE_ARGUMENTS); }
+KERNEL_MANY(128, 8, store_f16)(STORE_PARAMETERS) { store<F16>(STORE_ARGUMENTS); }
 KERNEL(store_f32)(STORE_PARAMETERS) { store<F32>(STORE_ARGUMENTS); }
 KERNEL(store_q8_0)(STORE_PARAMETERS) { store<Q8_0>(STORE_ARGUMENTS); }
