@@ -196,10 +196,10 @@ def test_importing_woolly_stays_light():
     assert not heavy & set(loaded)
 
 
-def test_opening_a_model_loads_neither_an_event_loop_nor_what_speaks_http():
+def test_opening_a_model_loads_neither_an_event_loop_nor_http_nor_what_a_gpu_needs():
     script = "import sys; from woolly import LLM; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"asyncio", "http.client", "ssl", "jinja2", "urllib.request"} & set(loaded)
+    assert not {"asyncio", "http.client", "ssl", "jinja2", "urllib.request", "woolly.runtime.cuda.ops"} & set(loaded)
 
 
 def test_the_library_never_prints_or_exits():

@@ -12,7 +12,6 @@ from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.options import Options
-from woolly.runtime.pipeline import PipelineBackend
 from woolly.runtime.program import Backend, Program
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.split import Placement, SplitBackend
@@ -67,6 +66,8 @@ class Fallback:
 def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
     """The backend of that name; "auto": the fastest that this machine can run. With stages, they run it there."""
     if stages is not None:
+        from woolly.runtime.pipeline import PipelineBackend  # sockets and all: few need it
+
         # Stages have machines of their own: what this one has says nothing about them.
         return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
     if name == "auto":

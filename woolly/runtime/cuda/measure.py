@@ -12,8 +12,6 @@ from woolly.plan import Plan
 from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.cuda.device import Address, Device
-from woolly.runtime.cuda.emit import Emitter
-from woolly.runtime.cuda.ops.attention import joined
 from woolly.runtime.cuda.state import check_heads
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
@@ -55,6 +53,10 @@ class _Counter:
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
     """What the plan, and its draft, would take on the device. UnsupportedError if the device cannot run it."""
+    # Imported here as in program.py: only who has a device waits for the emitters.
+    from woolly.runtime.cuda.emit import Emitter
+    from woolly.runtime.cuda.ops.attention import joined
+
     check_heads(plan)
     running = fuse(plan)
     draft = None if plan.draft is None else fuse(plan.draft)

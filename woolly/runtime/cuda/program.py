@@ -20,14 +20,10 @@ from woolly.plan import Plan, Value
 from woolly.plan.passes import append, fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.batch import Batch
-from woolly.runtime.cuda import ops
 from woolly.runtime.cuda.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
-from woolly.runtime.cuda.emit import Emitter
-from woolly.runtime.cuda.loader import Loader
 from woolly.runtime.cuda.measure import ALIGNMENT, RESERVE, USUAL_ROWS
-from woolly.runtime.cuda.ops.attention import is_far, joined
 from woolly.runtime.cuda.rank import Ranker
 from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
@@ -45,8 +41,6 @@ Result = TypeVar("Result")
 Meanwhile = Callable[[], None] | None
 _Kind = tuple[int, int, bool, bool]  # rows of a batch and of output; whether it is far, and its sequences apart
 
-assert ops  # importing it enters the emitters
-
 # Batches of up to this many rows run as graphs: there the host would be slower than the device.
 _MOST_GRAPHED = 64
 # A graph of a model of 40 layers takes about a megabyte.
@@ -57,6 +51,12 @@ class _Core:
     """What a program and its draft share: the device and everything on it. The last reference frees it."""
 
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
+        # Imported here: the emitters of all ops take 30 ms, which a machine without a GPU need not wait for.
+        from woolly.runtime.cuda.emit import Emitter
+        from woolly.runtime.cuda.loader import Loader
+        from woolly.runtime.cuda.ops.attention import is_far, joined
+
+        self._is_far = is_far
         self.device = device
         self.plan = plan if draft is None else append(plan, draft)
         self.max_rows = options.rows(USUAL_ROWS)
@@ -171,7 +171,7 @@ class _Core:
         return out
 
     def _queue(self, batch: Batch, first: int, last: int) -> None:
-        kind = batch.n_rows, len(batch.output_rows), is_far(batch), is_apart(batch)
+        kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch)
         if self._times is not None:
             self._queue_timed(kind, first, last)
         elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
