@@ -21,6 +21,7 @@
 #include "cpu/kernels/select.h"
 #include "cpu/program/memory.h"
 #include "cpu/threads/pool.h"
+#include "cpu/threads/tasks.h"
 #include "machine/bandwidth.h"
 #include "machine/system.h"
 
@@ -114,6 +115,44 @@ void test_threads_meet() {
     check(read_bandwidth(2, size_t{1} << 20) > 0, "no bandwidth was measured");
 }
 
+struct Counting {
+    Pool& pool;
+    Tasks tasks;
+    int64_t rounds = 0;  // of earlier runs
+    std::vector<std::vector<std::atomic<int>>> counts;
+    std::atomic<bool> fit{true};
+};
+
+constexpr int64_t kMostOfPiece = 4;
+
+void count(void* context, int worker) {
+    Counting& c = *static_cast<Counting*>(context);
+    int64_t round = c.rounds;
+    c.pool.barrier();
+    for (auto& tasks : c.counts) {
+        const auto run = [&](int64_t first, int64_t last) {
+            if (first >= last || last - first > kMostOfPiece) c.fit = false;
+            for (int64_t task = first; task < last; ++task) tasks[size_t(task)].fetch_add(1);
+            // A worker that lost its core: the others do its tasks, and go on to rounds that it has not seen.
+            if (worker == 1 && first == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        };
+        c.tasks.take(++round, worker, int64_t(tasks.size()), kMostOfPiece, run);
+        if (round % 3 == 0) c.pool.barrier();
+    }
+    if (worker == 0) c.rounds = round;
+}
+
+void test_each_task_is_done_once() {
+    Pool pool(4);
+    Counting c{pool, Tasks(4), 0, {}, true};
+    for (const size_t n : {0, 1, 2, 3, 4, 5, 7, 16, 33, 100, 1000, 3, 0, 64}) c.counts.emplace_back(n);
+    constexpr int runs = 20;
+    for (int run = 0; run < runs; ++run) pool.run(count, &c);
+    for (const auto& tasks : c.counts)
+        for (const auto& n : tasks) check(n == runs, "a task was not done, or done twice");
+    check(c.fit, "a piece has no tasks, or too many");
+}
+
 void test_levels() {
     const auto levels = available_levels();
     check(!levels.empty() && std::string(levels.back()->name) == "scalar", "the portable level is not the last one");
@@ -128,6 +167,7 @@ int main() {
     test_memory();
     test_pages_given_back_are_read_again();
     test_threads_meet();
+    test_each_task_is_done_once();
     test_levels();
     return any_failed ? 1 : 0;
 }

@@ -49,16 +49,15 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
 
 void GridPanels::pack(const Worker& w, Matrix& matrix) const {
     if (matrix.whole) return;
-    const Worker::Range range = w.share(matrix.n_panels());
-    for (int64_t panel = range.first; panel < range.last; ++panel) panels_.packed(w, matrix, panel, 0);
+    w.take(matrix.n_panels(), [&](int64_t panel) { panels_.packed(w, matrix, panel, 0); });
 }
 
 void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows) const {
     const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
     // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some.
-    const Worker::Range range = w.share(n_rows);
-    for (int64_t r = range.first; r < range.last; ++r)
+    w.take(n_rows, [&](int64_t r) {
         write(panels_.prepare_own(w, kind, r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows), n_tiles);
+    });
 }
 
 void GridPanels::write(const ActivationRow& row, Activation kind, int64_t columns, int64_t tile, int r,

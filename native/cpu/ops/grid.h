@@ -63,6 +63,8 @@ class GridPanels {
     float* dot(const Worker& w, Matrix& matrix, int64_t panel, int n_panels, int64_t tile, int n, int64_t n_tiles,
                int slot) const;
 
+    // Panels are handed out in pairs, up to a task's at once: the last pieces of a step are small.
+    static constexpr int64_t unit = 2;
     static constexpr int64_t rows_at_once = 512, panels_at_once = 8, sums_step = rows_at_once * kPanel;
 
   private:

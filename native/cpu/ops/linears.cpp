@@ -166,27 +166,35 @@ void Linears::run(Worker& w) const {
         for (size_t m = 0; m < outputs.size(); ++m) n += by_tiles(m, n_rows) ? task.groups(*panels[m]) : 0;
         return n;
     };
-    const GridPanels::Task each = grid.task(n_rows, groups);
-    const int64_t n_groups = groups(each), by_grid = n_groups * ((n_rows + each.rows - 1) / each.rows);
+    const GridPanels::Task each = grid.task(n_rows, groups), unit{each.rows, GridPanels::unit};
+    const int64_t n_units = groups(unit), by_grid = n_units * ((n_rows + each.rows - 1) / each.rows);
     const int64_t rows_each = input.rows_per_task(whole, n_panels, n_rows);
     const int64_t n_tasks = by_grid + n_panels * ((n_rows + rows_each - 1) / rows_each);
-    w.take(0, n_tasks * 3 / 4, n_tasks, [&](int64_t task) {
-        const bool in_grid = task < by_grid;
-        if (!in_grid) task -= by_grid;
-        const int64_t n = in_grid ? n_groups : n_panels, rows = in_grid ? each.rows : rows_each;
-        const int64_t first = task / n * rows, last = std::min(first + rows, n_rows);
-        task %= n;
-        size_t m = 0;
-        for (;; ++m) {
-            if (by_tiles(m, n_rows) != in_grid) continue;
-            const int64_t of = in_grid ? each.groups(*panels[m]) : panels[m]->n_panels();
-            if (task < of) break;
-            task -= of;
+    w.take_runs(n_tasks, by_grid > 0 ? each.panels / unit.panels : 1, [&](int64_t next, int64_t last_task) {
+        while (next < last_task) {
+            const bool in_grid = next < by_grid;
+            const int64_t of_kind = in_grid ? next : next - by_grid;
+            const int64_t n = in_grid ? n_units : n_panels, rows = in_grid ? each.rows : rows_each;
+            const int64_t first = of_kind / n * rows, last = std::min(first + rows, n_rows);
+            int64_t task = of_kind % n, left = 0;
+            size_t m = 0;
+            for (;; ++m) {
+                if (by_tiles(m, n_rows) != in_grid) continue;
+                const int64_t of = in_grid ? unit.groups(*panels[m]) : panels[m]->n_panels();
+                left = of - task;
+                if (left > 0) break;
+                task -= of;
+            }
+            if (!in_grid) {
+                panel(w, m, task, prepared, first, last);
+                ++next;
+                continue;
+            }
+            const int64_t count = std::min(left, last_task - next), from = task * unit.panels;
+            const int64_t to = std::min((task + count) * unit.panels, panels[m]->n_panels());
+            tiles(w, m, from, int(to - from), first, last, (n_rows + kTileRows - 1) / kTileRows);
+            next += count;
         }
-        if (!in_grid) return panel(w, m, task, prepared, first, last);
-        const int64_t from = task * each.panels;
-        const int count = int(std::min(each.panels, panels[m]->n_panels() - from));
-        tiles(w, m, from, count, first, last, (n_rows + kTileRows - 1) / kTileRows);
     });
 }
 

@@ -172,8 +172,7 @@ void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_ro
     const int64_t n_panels = router.n_panels(), block = in.row_block();
     const int64_t rows_each = in.rows_per_task(router.whole, n_panels, n_rows);
     float* tile = in.tile(w);
-    const Worker::Range range = w.share(n_panels * ((n_rows + rows_each - 1) / rows_each));
-    for (int64_t task = range.first; task < range.last; ++task) {
+    w.take(n_panels * ((n_rows + rows_each - 1) / rows_each), [&](int64_t task) {
         const int64_t first = task / n_panels * rows_each, last = std::min(first + rows_each, n_rows);
         const int64_t panel = task % n_panels, column = panel * kPanel;
         const int64_t n_columns = std::min<int64_t>(kPanel, router.rows - column);
@@ -186,7 +185,7 @@ void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_ro
                     scratch.logits[size_t((r + i) * router.rows + column + c)] =
                         tile[i * kPanel + c] + (bias == nullptr ? 0.0f : bias->data[column + c]);
         }
-    }
+    });
 }
 
 // Slots by expert, within an expert by row. Each worker for itself: less work than a barrier.
@@ -369,8 +368,7 @@ void Moe::run(Worker& w) const {
     };
     const int64_t n_active = int64_t(routes.active.size()), gate_each = panels_each(n_active, gate);
     const int64_t n_groups = (gate.n_panels() + gate_each - 1) / gate_each, n_tasks = n_active * n_groups;
-    // Experts differ in their number of rows: with several rows all tasks are claimed dynamically.
-    w.take(0, own ? n_tasks * 3 / 4 : 0, n_tasks, [&](int64_t task) {
+    w.take(n_tasks, [&](int64_t task) {
         const int64_t panel = task % n_groups * gate_each;
         gate_panels(w, routes.active[size_t(task / n_groups)], panel, count(gate, panel, gate_each), inputs);
     });
@@ -387,7 +385,7 @@ void Moe::run(Worker& w) const {
     });
     if (!own) w.barrier();
     const int64_t down_each = panels_each(1, down), n_outputs = (down.n_panels() + down_each - 1) / down_each;
-    w.take(1, n_outputs * 3 / 4, n_outputs, [&](int64_t task) {
+    w.take(n_outputs, [&](int64_t task) {
         const int64_t panel = task * down_each;
         down_panels(w, panel, count(down, panel, down_each), hidden_rows, n_rows);
     });

@@ -110,11 +110,10 @@ const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n
         return &row[int(kind)];
     }
     ActivationRow* rows = activations_.rows[int(kind)].data();
-    const Worker::Range range = w.share(n_rows * parts_);
-    for (int64_t i = range.first; i < range.last; ++i) {
+    w.take(n_rows * parts_, [&](int64_t i) {
         const float* x = x_.data + i % n_rows * x_.width + i / n_rows * columns_;
         prepare_row(kind, x, activations_.memory.data() + size_t(i) * row_bytes_ + at, normed, rows + i);
-    }
+    });
     return rows;
 }
 

@@ -32,7 +32,7 @@ struct PerHeadLinear final : Step {
         const ActivationRow* prepared = input.prepare(w, panels[0]->info.activation, n_rows, false);
         w.barrier();
         const int64_t n_tasks = each * int64_t(panels.size());
-        w.take(0, n_tasks * 3 / 4, n_tasks, [&](int64_t task) {
+        w.take(n_tasks, [&](int64_t task) {
             const int64_t head = task / each, column = task % each * kPanel;
             const int64_t n_columns = std::min<int64_t>(kPanel, rows - column);
             Matrix& matrix = *panels[size_t(head)];

@@ -35,7 +35,7 @@ struct Scan : Step {
     void check(const BatchView&, const Cache& cache) const override { slot.check(cache); }
 
     void run(Worker& w) const override {
-        w.take(0, 0, w.batch.n_sequences * n_heads, [&](int64_t task) { scan(w, task / n_heads, task % n_heads); });
+        w.take(w.batch.n_sequences * n_heads, [&](int64_t task) { scan(w, task / n_heads, task % n_heads); });
     }
 
   protected:

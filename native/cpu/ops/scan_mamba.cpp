@@ -38,8 +38,7 @@ struct ScanMamba final : Step {
 
     void run(Worker& w) const override {
         const int64_t blocks = (x.width + kColumns - 1) / kColumns;
-        w.take(0, 0, w.batch.n_sequences * blocks,
-               [&](int64_t task) { scan(w, task / blocks, task % blocks * kColumns); });
+        w.take(w.batch.n_sequences * blocks, [&](int64_t task) { scan(w, task / blocks, task % blocks * kColumns); });
     }
 
     void scan(const Worker& w, int64_t sequence, int64_t column) const {

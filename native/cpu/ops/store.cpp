@@ -49,8 +49,7 @@ struct Store final : Step {
         const int64_t n_q = q.width / head_dim, n_kv = k.width / head_dim;
         const int kv = kv_index(w.cache.type()), k_stored = w.cache.padded(head_dim), v_stored = w.cache.padded(v_dim);
         float head[kMaxHeadDim] = {}, padded[kMaxHeadDim] = {};
-        const Worker::Range range = w.share(w.batch.n_rows * (n_q + n_kv));
-        for (int64_t task = range.first; task < range.last; ++task) {
+        const auto one = [&](int64_t task) {
             const int64_t row = task / (n_q + n_kv), h = task % (n_q + n_kv);
             const int32_t position = w.batch.positions[row];
             const bool is_q = h < n_q;
@@ -61,16 +60,24 @@ struct Store final : Step {
             turn(w.batch, position, head);
             if (is_q) {
                 std::memcpy(y.data + at, head, size_t(head_dim) * 4);
-                continue;
+                return;
             }
             const int32_t page = w.cache.pages(w.batch, entry, w.sequence_of(row))[position / kPageSize];
             const int slot = position % 16, in_page = position % kPageSize;
             kernels.store_k[kv](head, k_stored, slot, w.cache.block(entry, page, int(h - n_q), in_page, false));
-            if (v_dim == 0) continue;
+            if (v_dim == 0) return;
             const float* value = v.data + row * v.width + (h - n_q) * v_dim;
             if (v_stored != v_dim) value = static_cast<float*>(std::memcpy(padded, value, size_t(v_dim) * 4));
             kernels.store_v[kv](value, v_stored, slot, w.cache.block(entry, page, int(h - n_q), in_page, true));
-        }
+        };
+        const auto each = [&](int64_t first, int64_t last) {
+            for (int64_t task = first; task < last; ++task) one(task);
+        };
+        // The heads of a few rows take less time than it takes to hand them out.
+        const int64_t n = w.batch.n_rows * (n_q + n_kv);
+        const Worker::Range range = w.share(n);
+        if (w.batch.n_rows < kFewRows) return each(range.first, range.last);
+        w.take_runs(n, n_q + n_kv, each);
     }
 };
 

@@ -9,7 +9,12 @@
 namespace woolly {
 
 Program::Program(const KernelTable& kernels, int n_threads, int64_t max_rows, size_t arena_bytes, int64_t max_context)
-    : kernels_(kernels), pool_(n_threads), max_rows_(max_rows), max_context_(max_context), arena_(arena_bytes) {}
+    : kernels_(kernels),
+      pool_(n_threads),
+      tasks_(pool_.size()),
+      max_rows_(max_rows),
+      max_context_(max_context),
+      arena_(arena_bytes) {}
 
 int Program::add_matrix(int ggml_type, int64_t rows, int64_t columns, const uint8_t* source, bool mapped) {
     const TypeInfo info = type_info(ggml_type);
@@ -53,7 +58,7 @@ void Program::add_step(Arguments arguments, bool barrier_before) {
 void Program::finish() {
     for (auto& [type, scratch] : scratch_) scratch->allocate(*this);
     for (int i = 0; i < n_threads(); ++i) own_.emplace_back(own_bytes_);
-    next_ = std::make_unique<std::atomic<int64_t>[]>(2 * steps_.size());
+    next_ = std::make_unique<std::atomic<int64_t>[]>(steps_.size());
     times_.assign(steps_.size(), 0);
     row_sequence_.resize(size_t(max_rows_));
 }
@@ -142,8 +147,7 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
     for (int64_t s = 0; s < batch.n_sequences; ++s)
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
     for (auto& [type, scratch] : scratch_) scratch->begin(batch);
-    for (int i = first; i < last; ++i)
-        for (const int at : {i, n_steps() + i}) next_[size_t(at)].store(0, std::memory_order_relaxed);
+    for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);
     batch_ = &batch;
     cache_ = &cache;
     first_ = first;
@@ -155,7 +159,14 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
 }
 
 void Program::work(int id) {
-    Worker worker{*this, id, *batch_, *cache_};
+    Worker worker{*this, id, *batch_, *cache_, rounds_};
+    run_steps(worker);
+    // All have the same number, and read it before their first barrier.
+    if (id == 0) rounds_ = worker.round;
+}
+
+void Program::run_steps(Worker& worker) {
+    const int id = worker.id;
     using Clock = std::chrono::steady_clock;
     auto before = Clock::now();
     for (int i = first_; i < last_; ++i) {

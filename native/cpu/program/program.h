@@ -18,6 +18,7 @@
 #include "cpu/program/step.h"
 #include "cpu/state/pages.h"
 #include "cpu/threads/pool.h"
+#include "cpu/threads/tasks.h"
 #include "cpu/weights/matrix.h"
 
 namespace woolly {
@@ -86,9 +87,12 @@ class Program {
     static void check_windows(const BatchView& batch, const Cache& cache);
     static void check_slots(const BatchView& batch, const Cache& cache);
     void work(int worker);
+    void run_steps(Worker& worker);
 
     const KernelTable& kernels_;
     Pool pool_;
+    Tasks tasks_;
+    int64_t rounds_ = 0;  // of tasks that each worker took part in
     const int64_t max_rows_, max_context_;
     Memory arena_;
     std::deque<Matrix> matrices_;  // deques: steps hold addresses
@@ -99,7 +103,7 @@ class Program {
     size_t own_bytes_ = 0;
     std::vector<Memory> own_;  // of each worker
     std::vector<std::pair<std::type_index, std::unique_ptr<Scratch>>> scratch_;
-    std::unique_ptr<std::atomic<int64_t>[]> next_;  // [2][n_steps]
+    std::unique_ptr<std::atomic<int64_t>[]> next_;  // [n_steps]
     std::vector<int32_t> row_sequence_;             // [max_rows]: the sequence of each row of the batch
 
     std::thread preparing_;

@@ -16,18 +16,29 @@ inline void relax() {
 #endif
 }
 
-// Spins for about 50 us, which covers the gap between two tokens' steps, then sleeps until the value changes.
+using Clock = std::chrono::steady_clock;
+
+// A thread that waits spins first. Then it offers its core between two looks: to a thread of this pool that lost its
+// own, or to another program. Only then it sleeps, so that the system has a core to move such a thread to. A sleeping
+// thread is woken late, most of all on a virtual machine. If barriers slept as soon as one thread is late, those that
+// are woken would be the late ones at the next barrier, and all would sleep at each.
+constexpr auto kSpins = std::chrono::microseconds(50), kOffers = std::chrono::microseconds(2000);
+
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
-    const auto start = std::chrono::steady_clock::now();
-    for (;;) {
-        for (int i = 0; i < 256; ++i) {
-            if (value.load(std::memory_order_acquire) != old) return;
+    const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };
+    const Clock::time_point start = Clock::now();
+    do {
+        for (int i = 0; i < 64; ++i) {
+            if (changed()) return;
             relax();
         }
-        if (std::chrono::steady_clock::now() - start > std::chrono::microseconds(50)) break;
-    }
-    while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+    } while (Clock::now() - start < kSpins);
+    do {
+        if (changed()) return;
+        std::this_thread::yield();
+    } while (Clock::now() - start < kOffers);
+    while (!changed()) value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
