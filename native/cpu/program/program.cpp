@@ -148,6 +148,7 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
     for (auto& [type, scratch] : scratch_) scratch->begin(batch);
     for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);
+    tasks_.begin(rounds_);
     batch_ = &batch;
     cache_ = &cache;
     first_ = first;
