@@ -228,6 +228,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     __shared__ int ends[MOST_ROWS];
     let_next_kernel_begin();
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
+    const Entry entry = a.b->entries[a.entry];
     const Parts parts(a, UNIT);
     const Runs runs = deal(a, parts, of_row, ends);
     __syncthreads();
@@ -236,10 +237,10 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
         groups.attend(
-            {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
+            entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
             run.n > 1 ? UNIT : 0, 1,
             [&](const Query& one, int, int part) { return parts.at(a, one.row, one.head, part); },
-            [&](const Entry& entry, const int* table) { heads.prepare(entry, table, run); });
+            [&](const int* table) { heads.prepare(entry, table, run); });
         if (run.n == 1) continue;
         u32* const done = a.done + ((long long)run.row * a.kv_heads + run.kv_head) * tiles + run.tile;
         if (!is_last_of(run.n, done, shared.is_last)) continue;
