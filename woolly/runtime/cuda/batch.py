@@ -251,10 +251,10 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
 def is_apart(batch: Batch) -> bool:
     """Whether the batch has one row of each sequence, and none of them sees a page that is written for another."""
     n = batch.n_rows
-    if batch.n_sequences != n:
-        return False
+    if batch.n_sequences != n or n == 1:
+        return n == 1
     places = np.arange(n), batch.positions // PAGE_SIZE
-    for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)) if n > 1 else ():
+    for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
         is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
         is_written[table[places]] = True
         if np.count_nonzero(is_written[table]) != n:
