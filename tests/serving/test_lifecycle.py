@@ -135,6 +135,19 @@ def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path
     assert any(line.get("client") == "user:ole" and line["event"] == "request" for line in lines)
 
 
+def test_the_first_warning_is_json_as_all_that_follows(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--api-key", "k", "--log-format", "json", ctx=64) as server:
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert lines[0]["level"] == "warning" and "--api-key" in lines[0]["event"]
+
+
+def test_a_model_that_is_broken_is_told_without_the_address_of_a_page(tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    ended = run("-m", str(tmp_path / "broken.gguf"), "--port", "0")
+    assert ended.returncode == 1 and "broken.gguf" in ended.stderr
+    assert "browser" not in ended.stderr
+
+
 def test_settings_of_the_environment_reach_the_server(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_ALIAS", "sheep")
     with serving(tiny_model, tmp_path, ctx=64) as server, server.client() as client:

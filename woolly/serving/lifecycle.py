@@ -44,7 +44,7 @@ def run(
     if a thread does not end, because a thread cannot be cancelled. Without `end`, the interpreter waits for the thread.
     `prepare` gets the app before it serves.
     """
-    set_up_logs("debug" if settings.verbose else settings.log_level, settings.log_format == "json", settings.log_file)
+    set_up_logs(*settings.log_options)
     _outlive_clients()
     end_left_children()
     n_connections = _fit_connections(settings.max_connections)
@@ -72,8 +72,6 @@ def run(
     server = _Server(config, app, settings, listener, end)
     _drain_at_hangup(server)
     log.info("listening", extra={"url": _url(host, port)})
-    if settings.webui:
-        log.info(f"open {_url(_reachable(host), port)} in your browser")
     server.run(sockets=[listener])
     log.info("stopped", extra={"clean": server.failure is None})
     if server.failure is not None:
@@ -189,6 +187,9 @@ class _Server(uvicorn.Server):
             self.should_exit = True
             return
         if not self._is_stopping:
+            if self._settings.webui:
+                host, port = self._listener.getsockname()[:2]
+                log.info(f"open {_url(_reachable(host), port)} in your browser")
             self._state.health.set("ready")
             log.info("ready")
             if not await models.has_any():

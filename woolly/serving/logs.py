@@ -72,13 +72,16 @@ def _one_line(value: Any) -> str:
 def set_up_logs(level: str, as_json: bool, file: Path | None = None) -> None:
     """Sends the logs of the server and of uvicorn to standard error, or appends them to a file.
 
-    RequestError if the file cannot be written.
+    RequestError if the file cannot be written. A second call takes the place of the first.
     """
     try:
         handler = logging.StreamHandler(sys.__stderr__) if file is None else logging.FileHandler(file, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"log_file is {file}, which cannot be written: {error.strerror}", field="log_file") from None
     handler.setFormatter(_Formatter(as_json))
+    for earlier in logging.getLogger("woolly").handlers:
+        if isinstance(earlier, logging.FileHandler):
+            earlier.close()
     for name in ("woolly", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

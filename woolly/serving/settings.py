@@ -320,6 +320,11 @@ class Settings(Texts):
         return self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
 
     @property
+    def log_options(self) -> tuple[str, bool, Path | None]:
+        """Returns the level of the log, whether it is JSON, and its file: what `set_up_logs` takes."""
+        return "debug" if self.verbose else self.log_level, self.log_format == "json", self.log_file
+
+    @property
     def sessions_path(self) -> Path:
         """Returns the file that stores conversations."""
         return models_folder().parent / "sessions.db" if self.sessions_file is None else self.sessions_file

@@ -76,21 +76,28 @@ def _option(setting: Field[Any], section: str) -> Option:
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
-    from woolly.serving.logs import log
+    from woolly.serving.logs import log, set_up_logs
     from woolly.serving.settings_checks import has_replicas
 
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
-    settings = read_settings(flags)
-    for name in _SECRETS:
-        if name in flags:
-            flag = f"--{name.replace('_', '-')}"
-            warnings.warn(
-                f"other users of this machine see {flag} in a list of processes; {flag}-file or"
-                f" {environment_name(name)} keeps it from them",
-                stacklevel=1,
-            )
-    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))  # from here on --log-file has them
+    early: list[str] = []  # warnings before it is known how and where to log them
+    warnings.showwarning = lambda message, *_, **__: early.append(str(message))
+    try:
+        settings = read_settings(flags)
+        for name in _SECRETS:
+            if name in flags:
+                flag = f"--{name.replace('_', '-')}"
+                warnings.warn(
+                    f"other users of this machine see {flag} in a list of processes; {flag}-file or"
+                    f" {environment_name(name)} keeps it from them",
+                    stacklevel=1,
+                )
+        set_up_logs(*settings.log_options)
+    finally:
+        warnings.showwarning = lambda message, *_, **__: log.warning(str(message))
+        for text in early:
+            log.warning(text)
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
