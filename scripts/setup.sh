@@ -2,7 +2,8 @@
 # Plain POSIX sh. What it says goes to stderr; the answers of Woolly have stdout for themselves.
 #
 # .venv/woolly-stamp says what was installed, one fact per line: run or test, the project root, the Python under
-# .venv, a checksum of pyproject.toml and native/. A start that finds its own facts there installs nothing.
+# .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU: kernels are compiled for the one that
+# is there, and without one barely at all. A start that finds its own facts there installs nothing.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd -P)
 venv=$root/.venv
@@ -57,9 +58,13 @@ sources() {
     (cd -- "$root" && find pyproject.toml native -name __pycache__ -prune -o -type f -exec cksum {} + | LC_ALL=C sort | cksum)
 }
 
+gpu() {
+    if command -v nvidia-smi >/dev/null; then echo "a GPU"; else echo "no GPU"; fi
+}
+
 is_current() {
     [ -x "$venv/bin/python" ] && [ -x "$venv/bin/woolly" ] && [ -f "$stamp" ] && [ ! -e "$unfinished" ] || return 1
-    facts=$(place && sources)
+    facts=$(place && sources && gpu)
     case $(cat "$stamp") in
         "$kind
 $facts" | "test
@@ -170,6 +175,10 @@ install() {
     if [ "$kind" = test ]; then target='.[test]' strict=ON targets=${targets:-quick}; fi
     say "installing Woolly and building its native module (three to eight minutes)"
     : >"$unfinished"
+    case $(stamp_line 5) in
+        "" | "$(gpu)") ;;
+        *) rm -rf -- "$root"/build/*/cuda/own "$root"/build/*/cuda/quick ;; # kernels for what was there
+    esac
     rm -f -- "$stamp"
     built=$(sources) # before, so that a file edited while the compiler runs is built at the next start
     # A variable instead of pip's --config-settings, which the pip of Ubuntu 22.04 does not know.
@@ -179,7 +188,7 @@ install() {
         die "the installation failed: see above"
     }
     [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
-    { printf '%s\n' "$kind" && place && printf '%s\n' "$built"; } >"$stamp"
+    { printf '%s\n' "$kind" && place && printf '%s\n' "$built" && gpu; } >"$stamp"
     rm -f -- "$unfinished"
 }
 

@@ -140,6 +140,20 @@ def test_what_python_keeps_of_a_script_is_no_change(house):
     assert (house.start("run").stderr, house.calls()) == ("", [])
 
 
+def test_a_gpu_that_came_after_the_build_gets_kernels_of_its_own(house):
+    house.start("test", "tests")
+    house.calls()
+    kernels = [house.root / "build" / "any" / "cuda" / name / "kernels.bin" for name in ("quick", "sm_90a")]
+    for file in kernels:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    house.write("nvidia-smi", "#!/bin/sh\n")
+    assert house.start("run").returncode == 0
+    assert house.calls() == ["pip"]
+    assert [file.exists() for file in kernels] == [False, True]  # else the build would take them as they are
+    assert (house.start("run").stderr, house.calls()) == ("", [])
+
+
 def test_settings_for_another_python_do_not_leak_in(house):
     leaks = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere", "VIRTUAL_ENV": "/elsewhere"}
     result = house.start("run", **leaks)
