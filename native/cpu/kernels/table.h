@@ -82,6 +82,7 @@ struct Grid {
     // that began as zeros, it gives what PanelDot gives, to the bit.
     void (*dot)(const GridBlocks& blocks, int n_rows);
     int columns, bytes, open_bytes;  // of a block, packed and opened
+    int together;                    // panels that it takes at a time, if there are as many
     // Both in one for up to kFewRows rows, with the same sums. Null for none.
     void (*few)(const FewBlocks& blocks, int n_rows);
 };

@@ -18,8 +18,8 @@ constexpr int kFewTiles = 4;  // row tiles up to which more is opened at a time,
 struct Opened {
     int panels, blocks;
 };
-constexpr Opened opened_at_once(Activation kind, int n_tiles) {
-    if (kind == Activation::f32) return {4, 1};
+constexpr Opened opened_at_once(const Grid& grid, Activation kind, int n_tiles) {
+    if (kind == Activation::f32) return {n_tiles == 1 ? 1 : grid.together, 1};
     if (kind == Activation::q8_32) return {2, 16};
     return n_tiles <= kFewTiles ? Opened{4, 4} : Opened{2, 1};
 }
@@ -35,7 +35,7 @@ GridPanels::GridPanels(const Arguments& a, const Panels& panels, const std::vect
         const Grid& grid = kernels_.grid[m->type];
         if (grid.dot == nullptr || m->columns % 4 != 0) continue;
         m->grid_from = grid_from(kernels_, m->type);
-        const Opened most = opened_at_once(m->info.activation, 1);
+        const Opened most = opened_at_once(grid, m->info.activation, kFewTiles);
         open_bytes = std::max({open_bytes, aligned(size_t(most.panels * most.blocks * grid.open_bytes)),
                                grid.few == nullptr ? 0 : size_t{kFewBytes}});
         size_t& bytes = tiles_.bytes[int(m->info.activation)];
@@ -73,7 +73,7 @@ float* GridPanels::dot(const Worker& w, Matrix& matrix, int64_t panel, int n_pan
     const Activation kind = matrix.info.activation;
     const int64_t all = n_blocks(grid, matrix), chunk = columns_at_once(kind) / grid.columns;
     const int64_t bytes = tile_bytes(kind), step = n_tiles * bytes;
-    const Opened each = opened_at_once(kind, tiles);
+    const Opened each = opened_at_once(grid, kind, tiles);
     uint8_t* open = w.own() + open_at_;
     float* sums = reinterpret_cast<float*>(w.own() + sums_at_) + slot * panels_at_once * sums_step;
     for (int i = 0; i < n_panels; ++i) std::memset(sums + i * sums_step, 0, size_t(tiles) * kTileRows * kPanel * 4);

@@ -88,7 +88,8 @@ struct OpenFloats {
 
 // Many rows against weights that are floats, several panels by several rows at a time: a weight meets all of the rows
 // while it is in a register, and a broadcast activation all of the panels. One panel by six rows, as OpenFloats has
-// them with their four sums each, loads 28 times for 24 fmas; here, one sum after another, it is 10 times.
+// them with their four sums each, loads 28 times for 24 fmas; here, one sum after another, three panels by eight rows
+// load 11 times.
 //
 // Activations and opened weights lie as [sum][its columns][16], so that a sum reads both one after another. Each sum
 // has the columns and the order that sums.h gives it, and so a row has the same bits in both.
@@ -167,8 +168,9 @@ struct GridFloats {
         }
     }
 
-    // Panels together, as far as registers hold the sums of four rows.
-    template <int P = (kProductSums >= 16 ? 4 : 1)>
+    // Three panels by eight rows, or one by as many as registers hold the sums of.
+    static constexpr int together = kProductSums >= 24 ? 3 : 1;
+    template <int P = together>
     static void from(const GridBlocks& of, int first, int n_rows) {
         for (; first + P <= of.n_panels; first += P) panels<P>(of, first, n_rows);
         if constexpr (P > 1)

@@ -32,7 +32,8 @@ struct Grids {
     template <class Type>
     static constexpr void set(KernelTable& t, WeightType type, Family<Type>) {
         const int bytes = columns / kTypes.of[int(type)].block * Type::bytes;
-        t.grid[int(type)] = {Kernel<Type>::open, Kernel<Type>::dot, columns, bytes, Kernel<Type>::bytes, nullptr};
+        t.grid[int(type)] = {Kernel<Type>::open, Kernel<Type>::dot, columns, bytes, Kernel<Type>::bytes, 2, nullptr};
+        if constexpr (requires { Kernel<Type>::together; }) t.grid[int(type)].together = Kernel<Type>::together;
         if constexpr (requires { Kernel<Type>::for_few(); }) t.grid[int(type)].few = Kernel<Type>::for_few();
     }
     template <class Other>
