@@ -13,7 +13,6 @@ from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.options import Options
 from woolly.runtime.program import Backend, Program
-from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.split import Placement, SplitBackend
 from woolly.runtime.stages import Stages
 
@@ -21,11 +20,18 @@ __all__ = ["BACKENDS", "Fallback", "choose", "plan_placement"]
 
 log = logging.getLogger("woolly.runtime")
 
+
+def _reference() -> Backend:
+    from woolly.runtime.reference import ReferenceBackend  # for those who ask for it by name
+
+    return ReferenceBackend()
+
+
 # Fastest first: "auto" takes the first that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "cuda": CudaBackend,
     "cpu": CpuBackend,
-    "reference": ReferenceBackend,
+    "reference": _reference,
 }
 
 
@@ -71,10 +77,15 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         # Stages have machines of their own: what this one has says nothing about them.
         return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
     if name == "auto":
-        available = [backend for one in BACKENDS if (backend := _make(one, insists=False)).is_available()]
-        # A backend that is always there takes every plan: those after it are for those who ask for them.
-        last = next((i for i, backend in enumerate(available) if backend.name != CudaBackend.name), len(available) - 1)
-        return Fallback(available[: last + 1])
+        available: list[Backend] = []
+        for one in BACKENDS:
+            backend = _make(one, insists=False)
+            if backend.is_available():
+                available.append(backend)
+                # One that is always there takes every plan: those after it are for those who ask for them.
+                if backend.name != CudaBackend.name:
+                    break
+        return Fallback(available)
     if name not in BACKENDS:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"

