@@ -75,14 +75,16 @@ struct Groups {
             copy16(to + i * 16, i < n ? heads[0] + i * 16 : heads[1] + (i - n) * 16);
     }
 
-    // A group of q8_0 as halves. Zeros where no query sees.
-    __device__ __forceinline__ void open(u8* to, const u8* from, Seen rows) const {
+    // Positions of a group of q8_0 as halves, `n` from `first` on, by so many threads. Zeros where no query sees.
+    template <int n, int n_threads>
+    __device__ __forceinline__ void open(u8* to, const u8* from, Seen rows, int first, int thread) const {
 #pragma unroll 4
-        for (int at = threadIdx.x; at < GROUP * chunks; at += THREADS) {
-            const int row = at / chunks, chunk = at % chunks, i = row % PAGE;
+        for (int i = 0; i < n * chunks / n_threads; i++) {
+            const int at = first * chunks + thread + i * n_threads;
+            const int row = at / chunks, chunk = at % chunks, in_page = row % PAGE;
             const u8* const head = from + row / PAGE * (raw / 2);
-            const Words2 numbers = *reinterpret_cast<const Words2*>(head + i * D + chunk * 8);
-            const float scale = reinterpret_cast<const float*>(head + PAGE * D)[i * (D / 32) + chunk / 4];
+            const Words2 numbers = *reinterpret_cast<const Words2*>(head + in_page * D + chunk * 8);
+            const float scale = reinterpret_cast<const float*>(head + PAGE * D)[in_page * (D / 32) + chunk / 4];
             *reinterpret_cast<Words4*>(to + place(row, chunk)) =
                 row >= rows.first && row <= rows.last ? opened(numbers, scale) : Words4{0, 0, 0, 0};
         }
@@ -164,11 +166,10 @@ struct Groups {
             bring(at + STAGES - 1, ahead, range.last);
             if (at + STAGES <= last) ahead = find(at + STAGES);
             const u8 *const k = type == F16 ? slot(at) : copies + ring, *const v = k + bytes;
-            if (type != F16) {
-                const Seen rows = {range.first - at * GROUP, range.last - at * GROUP};
-                open(copies + ring, slot(at), rows);
-                open(copies + ring + bytes, slot(at) + raw, rows);
-                __syncthreads();
+            const Seen rows = {range.first - at * GROUP, range.last - at * GROUP};
+            if (type != F16) {  // a warp opens the positions of K that it takes
+                open<GROUP / WARPS, 32>(copies + ring, slot(at), rows, warp * (GROUP / WARPS), lane);
+                __syncwarp();
             }
 
             float scores[2][4] = {}, tops[2];
@@ -196,6 +197,7 @@ struct Groups {
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
                 if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
             }
+            if (type != F16) open<GROUP, THREADS>(copies + ring + bytes, slot(at) + raw, rows, 0, tid);
             copies_wait<2 * STAGES - 2>();
             __syncthreads();
             u8* const all_powers = shared.powers[at % 2];
