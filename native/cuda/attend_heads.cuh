@@ -1,5 +1,6 @@
-// The heads of a run of one row, for the kernels that compute store and attend together: normed and turned with the
-// functions of store, q by every block, k and v by the block of the newest position, which writes them to the cache.
+// The heads of one row of a sequence, for the kernels that compute store and attend together: normed and turned with
+// the functions of store, q by every block, k and v by the block of the newest position, which writes them to the
+// cache.
 #pragma once
 
 #include "attend_groups.cuh"
@@ -7,26 +8,28 @@
 
 namespace {
 
-// Heads of the only row.
-template <int D>
+// Heads of a row.
+template <int D, class G = Groups<D>>
 struct Heads {
-    static constexpr int bytes = Groups<D>::bytes;
+    static constexpr int bytes = G::bytes;
     static constexpr int held = (D + 63) / 64;  // pairs of a head that turn together, of a lane
 
-    const Groups<D>& groups;
+    const G& groups;
     const Turned& turned_by;
-    const float *const k, *const v;
+    const float *const k, *const v;  // of all rows
+    const int row;
     // Whether all of a head turns and a lane can hold what turns together, and with it the squares in their order.
     const bool is_held;
     float held_cosines[held], held_sines[held];
 
     // Asks for the turns of a position, before copies of K and V stand in their way.
-    __device__ __forceinline__ Heads(const Groups<D>& groups, const Turned& turned_by, const float* k, const float* v,
-                                     int position)
+    __device__ __forceinline__ Heads(const G& groups, const Turned& turned_by, const float* k, const float* v,
+                                     int position, int row = 0)
         : groups(groups),
           turned_by(turned_by),
           k(k),
           v(v),
+          row(row),
           is_held(D % 64 == 0 && groups.a.k_dim == D && groups.a.v_dim == D && turned_by.n_turned == D &&
                   (!turned_by.is_adjacent || (turned_by.q_norm == nullptr && turned_by.k_norm == nullptr))) {
         const long long turns = turned_by.table(position) + threadIdx.x % 32;
@@ -35,6 +38,13 @@ struct Heads {
             held_cosines[i] = is_held ? groups.a.b->cosines[turns + 32 * i] : 0.f;
             held_sines[i] = is_held ? groups.a.b->sines[turns + 32 * i] : 0.f;
         }
+    }
+
+    __device__ __forceinline__ const float* q_of(int head, int dim) const {
+        return groups.a.q + ((long long)row * groups.a.heads + head) * dim;
+    }
+    __device__ __forceinline__ const float* of_kv(const float* of_rows, int kv_head, int dim) const {
+        return of_rows + ((long long)row * groups.a.kv_heads + kv_head) * dim;
     }
 
     // q as queries, k and v to the cache and, if their group is there, to the ring.
@@ -51,14 +61,13 @@ struct Heads {
         const int page = is_newest ? table[position / PAGE] : 0;
         const long long turns = turned_by.table(position);
         const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
-        for (int i = tid; i < Groups<D>::q_bytes / 16; i += THREADS)
-            reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
+        for (int i = tid; i < G::q_bytes / 16; i += THREADS) reinterpret_cast<Words4*>(q)[i] = Words4{0, 0, 0, 0};
         if (tid < QUERIES)
             groups.shared.queries[tid] =
-                tid < n ? Query{0, first_head + tid, position, range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
+                tid < n ? Query{row, first_head + tid, position, range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
         __syncthreads();
         wait_for_kernel_before();
-        const float temper = tempered(a, 0);
+        const float temper = tempered(a, row);
         u8 *const k_row = const_cast<u8*>(head_of<F16>(entry.k, page, a.kv_heads, kv_head, D)),
                   *const v_row = const_cast<u8*>(head_of<F16>(entry.v, page, a.kv_heads, kv_head, D));
         for (int i = warp; i < n + is_newest; i += WARPS) {
@@ -68,8 +77,9 @@ struct Heads {
                 continue;
             }
             const bool is_q = i < n;
-            const float* const from = is_q ? a.q + (first_head + i) * a.k_dim : k + kv_head * a.k_dim;
-            const float *const value = v + kv_head * a.v_dim, *const norm = is_q ? turned_by.q_norm : turned_by.k_norm;
+            const float* const from = is_q ? q_of(first_head + i, a.k_dim) : of_kv(k, kv_head, a.k_dim);
+            const float* const value = of_kv(v, kv_head, a.v_dim);
+            const float* const norm = is_q ? turned_by.q_norm : turned_by.k_norm;
             float* const head = turned + i * D;
             load_head(turned_by, head, from, norm, a.k_dim, cosines, sines, lane);
             if (is_q) {
@@ -78,7 +88,7 @@ struct Heads {
                 for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
                 const Scaled scaled(most);
                 for (int c = lane; c < a.k_dim; c += 32)
-                    reinterpret_cast<u16*>(q + i * Groups<D>::q_stride)[c] =
+                    reinterpret_cast<u16*>(q + i * G::q_stride)[c] =
                         u16(to_halves(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
                 if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
                 continue;
@@ -88,7 +98,7 @@ struct Heads {
             put<F16>(value, n_values, D, v_row, position % PAGE, lane);
             if (group == nullptr) continue;
             for (int c = 2 * lane; c < D; c += 64) {
-                u8* const to = group + Groups<D>::place(position % GROUP, c / 8) + c % 8 * 2;
+                u8* const to = group + G::place(position % GROUP, c / 8) + c % 8 * 2;
                 *reinterpret_cast<u32*>(to) =
                     to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
                 *reinterpret_cast<u32*>(to + bytes) =
@@ -105,9 +115,9 @@ struct Heads {
         u8* const q = groups.q;
         const int lane = threadIdx.x % 32, base = turned_by.is_adjacent ? 2 * lane : lane;
         const int next = turned_by.is_adjacent ? 64 : 32, step = turned_by.is_adjacent ? 1 : D / 2;
-        const float* const from = (is_q ? a.q + (first_head + i) * D : k + kv_head * D) + base;
+        const float* const from = (is_q ? q_of(first_head + i, D) : of_kv(k, kv_head, D)) + base;
         const float* const weight = is_q ? turned_by.q_norm : turned_by.k_norm;
-        const float* const value = v + kv_head * D + base;
+        const float* const value = of_kv(v, kv_head, D) + base;
         float x[held][2], values[held][2];
 #pragma unroll
         for (int j = 0; j < held; j++) {
@@ -142,7 +152,7 @@ struct Heads {
         if (is_q) {
             for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
             const Scaled scaled(most);
-            u16* const to = reinterpret_cast<u16*>(q + i * Groups<D>::q_stride) + base;
+            u16* const to = reinterpret_cast<u16*>(q + i * G::q_stride) + base;
 #pragma unroll
             for (int j = 0; j < held; j++) {
                 to[j * next] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
@@ -161,7 +171,7 @@ struct Heads {
                       of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
             reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
             if (group == nullptr) continue;
-            u8* const to = group + Groups<D>::place(at, c / 8) + c % 8 * 2;
+            u8* const to = group + G::place(at, c / 8) + c % 8 * 2;
             *reinterpret_cast<u16*>(to) = of_k, *reinterpret_cast<u16*>(to + bytes) = of_v;
         }
     }

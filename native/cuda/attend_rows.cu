@@ -2,8 +2,7 @@
 // rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of the newest
 // position k, which it writes to the cache. No sequence may see a page that is written for another. Older positions are
 // on their way before the kernel before has ended.
-#include "attend_groups.cuh"
-#include "store.cuh"
+#include "attend_heads.cuh"
 
 namespace {
 
@@ -22,12 +21,6 @@ struct Runs {
     }
 };
 
-__device__ __forceinline__ int most_of_warp(int x) {
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1) x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
-    return x;
-}
-
 // Groups of a row.
 __device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
     const Seen range = seen(a, row);
@@ -35,31 +28,42 @@ __device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
 }
 
 // Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
+// Time is counted in groups that all blocks together read from memory: more than a third of them reads as fast as all,
+// so that fewer take longer, and merging runs is worth it only where there are very few, or some rows are long.
 __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MOST_ROWS]) {
-    const int lane = threadIdx.x % 32, n_rows = a.b->n_rows;
-    Runs whole{WHOLE, n_rows * of_row};
-    if (!parts.apart || n_rows > MOST_ROWS || whole.n_items >= 4 * int(gridDim.x)) return whole;
+    const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
+    const int alone = 3 * at_once / 8, merging = 3 * at_once / 2;  // a group of a block alone; merging
+    const Runs whole{WHOLE, n_rows * of_row};
+    if (!parts.apart || n_rows > MOST_ROWS || whole.n_items >= 4 * at_once) return whole;
     int most = 0, sum = 0;
+#pragma unroll 1
     for (int row = lane; row < n_rows; row += 32) {
         const int2 groups = groups_of(a, row);
         most = max(most, groups.y - groups.x + 1), sum += groups.y - groups.x + 1;
     }
-    most = most_of_warp(most);
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, i);
+#pragma unroll 1
+    for (int i = 16; i > 0; i >>= 1) {
+        most = max(most, __shfl_xor_sync(ALL_LANES, most, i));
+        sum += __shfl_xor_sync(ALL_LANES, sum, i);
+    }
+    // All blocks have as much to do but those of the last round.
+    auto cost_of = [&](int n_items, int longest) {
+        const int last = n_items % at_once;
+        const int of_last = max(int(float(sum * of_row) * (float(last) / float(n_items))), longest * alone);
+        const int of_others = int(float(sum * of_row) * (float(n_items - last) / float(n_items)));
+        return last == 0 ? max(of_others, longest * alone) : of_others + of_last;
+    };
+    const int cost_of_whole = cost_of(whole.n_items, most);
+    if (cost_of_whole <= sum * of_row + merging) return whole;  // what follows is long, and its code comes from memory
     // A lane weighs one length: the longest row in so many runs, down or up to whole units.
-    const int mean = (sum + n_rows - 1) / n_rows, parts_of_most = lane / 2 + 1;
-    const int length = lane == 0 ? (most + OF_UNIT - 1) / OF_UNIT * OF_UNIT : most / parts_of_most;
+    const int mean = (sum + n_rows - 1) / n_rows, length = most / (lane / 2 + 1);
     Runs mine{max(OF_UNIT, (length + lane % 2 * (OF_UNIT - 1)) / OF_UNIT * OF_UNIT), 0};
-    const int n_each = mine.count(0, mean - 1), at_once = gridDim.x;
-    const int longest = mine.count(0, most - 1) == 1 ? most : mine.per;
-    const int rounds = (n_rows * n_each * of_row + at_once - 1) / at_once;
-    const int cost = min(rounds * (longest + 1) + (longest < most), 1 << 18);
-    const int key = -(cost << 12 | (4095 - min(mine.per, 4095)));  // of equal ones the longer
-    const int best = most_of_warp(key);
-    u32 who = __ballot_sync(ALL_LANES, key == best);
-    mine.per = __shfl_sync(ALL_LANES, mine.per, __ffs(int(who)) - 1);
-    if (mine.count(0, most - 1) == 1 && mine.per >= most) return whole;
+    const int cost = cost_of(n_rows * mine.count(0, mean - 1) * of_row, min(mine.per, most)) + merging;
+    int best = cost;
+#pragma unroll 1
+    for (int i = 16; i > 0; i >>= 1) best = min(best, __shfl_xor_sync(ALL_LANES, best, i));
+    if (cost_of_whole <= best) return whole;
+    mine.per = __shfl_sync(ALL_LANES, mine.per, __ffs(int(__ballot_sync(ALL_LANES, cost == best))) - 1);
     int before = 0;
     for (int base = 0; base < n_rows; base += 32) {
         int n = 0;
@@ -104,123 +108,6 @@ struct Run {
     }
 };
 
-// Heads of a row.
-template <int D>
-struct Heads {
-    static constexpr int bytes = Groups<D, F16, true>::bytes, held = (D + 31) / 32;  // numbers of a head, of a lane
-
-    const Groups<D, F16, true>& groups;
-    const Turned& turned_by;
-    const float *const k, *const v;
-
-    // q as queries, k and v to the cache and, if their group is there, to the ring.
-    __device__ __forceinline__ void prepare(const Entry& entry, const int* table, const Run& run) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, position = run.range.last;
-        const Attend& a = groups.a;
-        const int row = run.row, kv_head = run.kv_head, first_head = kv_head * a.group() + run.tile * QUERIES;
-        // Where heads are turned: the ring's last place is still free.
-        float* const heads = reinterpret_cast<float*>(groups.copies + (STAGES - 1) * 2 * bytes);
-        float *const cosines = heads + (QUERIES + 2) * D, *const sines = cosines + D / 2;
-        const int n = min(QUERIES, kv_head * a.group() + a.group() - first_head), newest = position / GROUP;
-        const bool is_newest = newest >= run.first && newest <= run.last;
-        u8* const group = newest - run.first < STAGES - 1 ? groups.copies + (newest - run.first) * 2 * bytes : nullptr;
-        const int page = is_newest ? table[position / PAGE] : 0;
-        const long long turns = turned_by.table(position);
-        for (int i = tid; i < turned_by.n_turned / 2; i += THREADS)
-            cosines[i] = a.b->cosines[turns + i], sines[i] = a.b->sines[turns + i];
-        for (int i = tid; i < Groups<D, F16, true>::q_bytes / 16; i += THREADS)
-            reinterpret_cast<Words4*>(groups.q)[i] = Words4{0, 0, 0, 0};
-        if (tid < QUERIES)
-            groups.shared.queries[tid] =
-                tid < n ? Query{row, first_head + tid, position, run.range, 0.f} : Query{0, 0, 0, {1, 0}, 0.f};
-        const float temper = tempered(a, row);
-        __syncthreads();
-        wait_for_kernel_before();
-        const float *const k_from = k + ((long long)row * a.kv_heads + kv_head) * a.k_dim, *const v_from =
-                                                                                               v + ((long long)row *
-                                                                                                        a.kv_heads +
-                                                                                                    kv_head) *
-                                                                                                       a.v_dim;
-        // The head after those of q is k, with v. All that a warp needs is asked for before it waits for the first.
-#pragma unroll 1
-        for (int i = warp; i < n + is_newest; i += 2 * WARPS) {
-            const int end = min(n + is_newest, i + 2 * WARPS);
-            float x[2][held], values[held];
-#pragma unroll
-            for (int h = 0; h < held; h++) {
-                const int c = lane + 32 * h;
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const int head = i + j * WARPS;
-                    const float* const from =
-                        head < n ? a.q + ((long long)row * a.heads + first_head + head) * a.k_dim : k_from;
-                    x[j][h] = head < end && c < a.k_dim ? from[c] : 0.f;
-                }
-                values[h] = n < end && n % WARPS == warp && c < a.v_dim ? v_from[c] : 0.f;
-            }
-#pragma unroll
-            for (int h = 0; h < held; h++) {
-                const int c = lane + 32 * h;
-                if (c >= D) continue;
-                heads[i * D + c] = x[0][h];
-                if (i + WARPS < end) heads[(i + WARPS) * D + c] = x[1][h];
-                if (n < end && n % WARPS == warp) heads[(n + 1) * D + c] = values[h];
-            }
-            __syncwarp();
-#pragma unroll 1
-            for (int at = i; at < end; at += WARPS) {
-                float* const head = heads + at * D;
-                const float* const weight = at < n ? turned_by.q_norm : turned_by.k_norm;
-                if (weight != nullptr) norm(head, weight, a.k_dim, turned_by.eps, lane);
-                turn(turned_by, head, cosines, sines, lane);
-                if (at < n)
-                    put_query(head, at, temper, lane);
-                else
-                    put_newest(entry, head, kv_head, page, position, group, lane);
-            }
-        }
-    }
-
-    __device__ __forceinline__ void put_query(const float* head, int i, float temper, int lane) const {
-        const Attend& a = groups.a;
-        float x[held], most = 0.f;
-#pragma unroll
-        for (int h = 0; h < held; h++) {
-            x[h] = lane + 32 * h < a.k_dim ? __fmul_rn(head[lane + 32 * h], temper) : 0.f;
-            most = fmaxf(most, fabsf(x[h]));
-        }
-#pragma unroll
-        for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
-        const Scaled scaled(most);
-#pragma unroll
-        for (int h = 0; h < held; h++)
-            if (lane + 32 * h < a.k_dim)
-                reinterpret_cast<u16*>(groups.q + i * Groups<D, F16, true>::q_stride)[lane + 32 * h] =
-                    u16(to_halves(__fmul_rn(x[h], scaled.up), 0.f));
-        if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
-    }
-
-    // k, behind which lies v.
-    __device__ __forceinline__ void put_newest(const Entry& entry, float* head, int kv_head, int page, int position,
-                                               u8* group, int lane) const {
-        const Attend& a = groups.a;
-        const float* const value = head + D;
-        const int n_values = check_value(head, a.k_dim, value, a.v_dim, lane) ? a.v_dim : 0;
-        u8 *const k_page = const_cast<u8*>(head_of<F16>(entry.k, page, a.kv_heads, kv_head, D)),
-                  *const v_page = const_cast<u8*>(head_of<F16>(entry.v, page, a.kv_heads, kv_head, D));
-        put<F16>(head, a.k_dim, D, k_page, position % PAGE, lane);
-        put<F16>(value, n_values, D, v_page, position % PAGE, lane);
-        if (group == nullptr) return;
-        for (int c = 2 * lane; c < D; c += 64) {
-            u8* const to = group + Groups<D, F16, true>::place(position % GROUP, c / 8) + c % 8 * 2;
-            *reinterpret_cast<u32*>(to) =
-                to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
-            *reinterpret_cast<u32*>(to + bytes) =
-                to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
-        }
-    }
-};
-
 template <int D>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
@@ -232,15 +119,19 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const Parts parts(a, UNIT);
     const Runs runs = deal(a, parts, of_row, ends);
     __syncthreads();
-    const Groups<D, F16, true> groups(a, shared, memory);
-    const Heads<D> heads{groups, turned, k, v};
+    typedef Groups<D, F16, true> Streamed;
+    const Streamed groups(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
+        const Heads<D, Streamed> heads(groups, turned, k, v, run.range.last, run.row);
+        const int first_head = run.kv_head * a.group() + run.tile * QUERIES;
         groups.attend(
             entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
             run.n > 1 ? UNIT : 0, 1,
             [&](const Query& one, int, int part) { return parts.at(a, one.row, one.head, part); },
-            [&](const int* table) { heads.prepare(entry, table, run); });
+            [&](const int* table) {
+                heads.prepare(entry, table, first_head, run.kv_head, run.first, run.last, run.range);
+            });
         if (run.n == 1) continue;
         u32* const done = a.done + ((long long)run.row * a.kv_heads + run.kv_head) * tiles + run.tile;
         if (!is_last_of(run.n, done, shared.is_last)) continue;
