@@ -176,20 +176,23 @@ def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style,
 def test_rows_of_several_sequences_have_the_bits_of_rows_alone(name, tmp_path, monkeypatch):
     options = {"f16-norms": {"norms": True}, "f16-window": {"window": 70}}.get(name, {})
     case = _attention(f"rows-{name}-several", 64, 3, "halves", "f16", kv_heads=2, **options)
-    firsts = (289, 64, 100, 0, 200, 65, 30, 1)
-    texts = [(np.roll(TEXTS[0], s), firsts[s], list(range(10 * s, 10 * s + 10))) for s in range(len(firsts))]
+    firsts = (580 if name == "f16-many" else 70, 64, 100, 0, 72, 65, 30, 1)
+    pages = [list(range(20 * s, 20 * s + 20)) for s in range(len(firsts))]
+    texts = [(np.roll(np.tile(TEXTS[0], 3), s), firsts[s], pages[s]) for s in range(len(firsts))]
     kernels = []
     with case.open(tmp_path) as file:
-        together, alone = Attention(case, file, 80), Attention(case, file, 80)
+        together, alone = Attention(case, file, 160), Attention(case, file, 160)
         for attention in (together, alone):
-            for few in (texts[:1], texts[1:3], texts[3:]):
-                attention.run(Batch.of([(text[:n], 0, pages) for text, n, pages in few if n]))
+            for text, n, its_pages in texts:
+                for at in range(0, n, 290):  # kept, not attended to
+                    batch = Batch.of([(text[at : min(at + 290, n)], at, its_pages)])
+                    attention.program.run(batch, attention.state, 0, len(attention.program.plan.steps) - 1)
         launch = together.program.device.launch
         monkeypatch.setattr(
             together.program.device, "launch", lambda kernel, *rest: (kernels.append(kernel), launch(kernel, *rest))
         )
         want = [alone.run(Batch.of([(text[n : n + 1], n, pages)])) for text, n, pages in texts]
-        for n_processors in (132, 6, 1):  # runs of a unit, longer ones, and whole sequences, several to a block
+        for n_processors in (132, 16, 1):  # runs of a unit, several to a block, and whole sequences
             monkeypatch.setattr(EmulatedDevice, "n_processors", n_processors)
             together.program.emitter.emit()
             got = together.run(Batch.of([(text[n : n + 1], n, pages) for text, n, pages in texts]))
