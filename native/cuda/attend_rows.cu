@@ -28,11 +28,11 @@ __device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
 }
 
 // Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
-// Time is counted in groups that all blocks together read from memory: more than a third of them reads as fast as all,
-// so that fewer take longer, and merging runs is worth it only where there are very few, or some rows are long.
+// Time is counted in groups that all blocks together read from memory. As many as three quarters of them read as fast,
+// so that merging runs is worth it only where there are fewer, or some rows are long.
 __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MOST_ROWS]) {
     const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
-    const int alone = 3 * at_once / 8, merging = 3 * at_once / 2;  // a group of a block alone; merging
+    const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;  // a group of one block; merging
     const Runs whole{WHOLE, n_rows * of_row};
     if (!parts.apart || n_rows > MOST_ROWS || whole.n_items >= 4 * at_once) return whole;
     int most = 0, sum = 0;
@@ -46,19 +46,13 @@ __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of
         most = max(most, __shfl_xor_sync(ALL_LANES, most, i));
         sum += __shfl_xor_sync(ALL_LANES, sum, i);
     }
-    // All blocks have as much to do but those of the last round.
-    auto cost_of = [&](int n_items, int longest) {
-        const int last = n_items % at_once;
-        const int of_last = max(int(float(sum * of_row) * (float(last) / float(n_items))), longest * alone);
-        const int of_others = int(float(sum * of_row) * (float(n_items - last) / float(n_items)));
-        return last == 0 ? max(of_others, longest * alone) : of_others + of_last;
-    };
-    const int cost_of_whole = cost_of(whole.n_items, most);
-    if (cost_of_whole <= sum * of_row + merging) return whole;  // what follows is long, and its code comes from memory
+    const int all = sum * of_row, cost_of_whole = max(all, most * alone);
+    // What follows is long, and its code comes from memory. Runs of more rows than for half of the blocks take longer.
+    if (cost_of_whole <= all + merging || (2 * whole.n_items > at_once && cost_of_whole <= 2 * all)) return whole;
     // A lane weighs one length: the longest row in so many runs, down or up to whole units.
-    const int mean = (sum + n_rows - 1) / n_rows, length = most / (lane / 2 + 1);
+    const int length = most / (lane / 2 + 1);
     Runs mine{max(OF_UNIT, (length + lane % 2 * (OF_UNIT - 1)) / OF_UNIT * OF_UNIT), 0};
-    const int cost = cost_of(n_rows * mine.count(0, mean - 1) * of_row, min(mine.per, most)) + merging;
+    const int cost = max(all, min(mine.per, most) * alone) + merging;
     int best = cost;
 #pragma unroll 1
     for (int i = 16; i > 0; i >>= 1) best = min(best, __shfl_xor_sync(ALL_LANES, best, i));
