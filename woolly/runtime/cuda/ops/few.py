@@ -23,6 +23,8 @@ _SHORT, _LONGEST = 4096, 14336
 # Tiles that a warp has under way, and those that it asks for before the rows, which wait behind them: of a single row,
 # and of several.
 _ONE_STAGES, _ONE_EARLY = 2, 1
+# A single row has more under way in matrices of which each warp has at least _LONG_TILES.
+_LONG_STAGES, _LONG_TILES = 3, 6
 _FEW_STAGES, _FEW_EARLY = 2, 1
 # Rows that every block of linear_few.cu prepares for itself, if it keeps them in registers.
 _OWN = 2
@@ -64,6 +66,8 @@ def _stages(e: Emitter, rows: Input, tiles: Tiles, n_group: int) -> int:
     if not is_one and not _is_kept(e, rows) and _tiles_of_block(e, rows) > _MOST_TILES:
         return 0
     most = _ONE_STAGES if is_one else _FEW_STAGES
+    if is_one and tiles.n_strips * rows.n_tiles >= _LONG_TILES * _WARPS * e.device.n_processors:
+        most = _LONG_STAGES
     return min(most, (e.device.shared_bytes - _fixed(e, rows, n_group)) // (_WARPS * tile_bytes(tiles)))
 
 
