@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import socket
 
 import pytest
 import uvicorn
@@ -65,7 +66,8 @@ def test_files_of_the_page_are_logged_at_debug_only(client, lines):
 def test_a_server_without_models_says_how_to_get_one(tmp_path, caplog):
     settings = Settings(models_dir=tmp_path, sessions_file=tmp_path / "sessions.db", batches_dir=tmp_path / "batches")
     app = create_app(settings)
-    asyncio.run(_Server(uvicorn.Config(app, log_config=None), app, settings, None, None)._load())
+    with socket.socket() as listener:
+        asyncio.run(_Server(uvicorn.Config(app, log_config=None), app, settings, listener, None)._load())
     assert caplog.messages[-1] == NO_MODEL
 
 
