@@ -238,7 +238,8 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     LINEAR_WIDE(name, Type, 16)  \
     LINEAR_WIDE(name, Type, 32)  \
     LINEAR_WIDE(name, Type, 64)  \
-    LINEAR_WIDE(name, Type, 128)
+    LINEAR_WIDE(name, Type, 128) \
+    LINEAR_WIDE(name, Type, 160)
 #define LINEAR_WIDES_OF(name, Type) LINEAR_WIDES(name, Type)
 #ifdef WOOLLY_TYPE
 LINEAR_WIDES_OF(WOOLLY_NAME, WOOLLY_TYPE)

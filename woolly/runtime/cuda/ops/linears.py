@@ -27,6 +27,9 @@ _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
+# Rows that wide kernels take at once from so many rows on, where few of the last are none: tiles are opened less often.
+# Kinds of tiles of up to so many bytes leave room for them.
+_WIDEST, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,10 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
     n_high = sum(-(-m[4] // 8) for m in matrices)
     n_pair = 2 if is_wide else 1  # blocks of wide kernels work in pairs
     n_items, n_groups = -(-n_high // n_pair), n_blocks // n_pair
-    for width, most, n_splits in _variants(widths, n_items, n_groups):
+    variants = _variants(widths, n_items, n_groups)
+    if is_wide and n_bytes <= _WIDEST_BYTES:
+        variants[-1:] = [(widths[-1], _WIDEST_FROM - 1, 1), (_WIDEST, 1 << 30, 1)]
+    for width, most, n_splits in variants:
         if most < first:
             continue
         # Sums of slices, or of items that one pair of blocks begins and the next ends.

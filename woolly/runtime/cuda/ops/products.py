@@ -61,4 +61,6 @@ def flat(matrices: Matrices) -> tuple[Address | int, ...]:
 def prepared(e: Emitter, rows: Input) -> tuple[Address, Address, int]:
     """Memory of prepared rows and of what their numbers were multiplied by, and how many rows it has."""
     stride = -(-e.max_rows // 128) * 128
-    return e.scratch("linears rows", stride * rows.n_tiles * 512), e.scratch("linears backs", 4 * stride), stride
+    # Kernels that take 160 rows at once read some behind the last, whose products nobody stores.
+    n_bytes = stride * rows.n_tiles * 512 + 160 * 128
+    return e.scratch("linears rows", n_bytes), e.scratch("linears backs", 4 * stride), stride
