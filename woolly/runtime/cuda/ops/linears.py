@@ -27,8 +27,7 @@ _EPILOGUES = {"none": 0, "residual": 1, "glu": 2}
 # Rows that the kernels of many rows take at once.
 _WIDE = (16, 32, 64, 128)
 _MANY = (16, 64)
-# Rows that wide kernels take at once from so many rows on, where few of the last are none: tiles are opened less often.
-# Kinds of tiles of up to so many bytes leave room for them.
+# From 1,793 rows on wide kernels take 160 at once, which opens tiles less often. Tiles of up to 3,456 bytes leave room.
 _WIDEST, _WIDEST_FROM, _WIDEST_BYTES = 160, 1793, 3456
 
 
