@@ -118,8 +118,8 @@ struct Stored {
     }
 };
 
-template <int D, int type, class Row>
-__device__ __forceinline__ void attend(const Groups<D, type>& groups, const Row& heads) {
+template <int D, int type, bool IS_ONCE, class Row>
+__device__ __forceinline__ void attend(const Groups<D, type, IS_ONCE>& groups, const Row& heads) {
     __shared__ Share share;
     const Attend& a = groups.a;
     constexpr int of_unit = UNIT / GROUP;
@@ -178,8 +178,9 @@ __device__ __forceinline__ void attend_with(const Attend& a, const Turned& turne
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     let_next_kernel_begin();
-    const Groups<D> groups(a, shared, memory);
-    attend(groups, Heads<D>(groups, turned, k, v, seen(a, 0).last));
+    using Once = Groups<D, F16, true>;
+    const Once groups(a, shared, memory);
+    attend(groups, Heads<D, Once>(groups, turned, k, v, seen(a, 0).last));
 }
 
 // Over q8_0: after it.
