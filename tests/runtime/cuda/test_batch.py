@@ -165,6 +165,7 @@ def test_sequences_are_apart_if_none_sees_a_page_that_is_written_for_another():
     assert not is_apart(rows((2, 40, [0, 1])))
     assert not is_apart(rows((1, 40, [0, 1]), (2, 0, [2])))
     assert not is_apart(rows((1, 40, [0, 1]), (1, 70, [0, 1, 3])))
+    assert not is_apart(rows((1, 40, [0, 1]), (1, 41, [0, 1]), (1, 0, [2])))  # two rows of one page
     batch = rows((1, 40, [0, 1]), (1, 33, [2, 3]))
     assert is_apart(replace(batch, window_pages=np.array([[[-1, 0], [-1, 1]]], np.int32)))
     assert not is_apart(replace(batch, window_pages=np.array([[[-1, 0], [0, 1]]], np.int32)))

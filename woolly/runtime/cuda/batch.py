@@ -257,7 +257,8 @@ def is_apart(batch: Batch) -> bool:
     for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
         is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
         is_written[table[places]] = True
-        if np.count_nonzero(is_written[table]) != n:
+        # As many pages as rows, and each in one place: a page that two rows write counts once here, twice there.
+        if np.count_nonzero(is_written) != n or np.count_nonzero(is_written[table]) != n:
             return False
     return True
 
