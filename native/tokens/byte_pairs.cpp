@@ -26,11 +26,12 @@ BytePairs::BytePairs(std::shared_ptr<const PieceMap> tokens, const Texts& merges
                      bool byte_level, bool ignore_merges, std::int32_t unknown)
     : tokens_(std::move(tokens)), byte_level_(byte_level), ignore_merges_(ignore_merges), unknown_(unknown) {
     if (byte_characters.size() != characters_.size()) throw std::invalid_argument("every byte needs one character");
+    read_merges(merges);
     for (std::size_t byte = 0; byte < characters_.size(); ++byte) {
         characters_[byte] = byte_characters[byte];
-        byte_ids_[byte] = tokens_->find(byte_level_ ? characters_[byte] : name_of_byte(byte));
+        // A character that is no token may still be merged into one.
+        byte_ids_[byte] = byte_level_ ? lookup(characters_[byte]) : tokens_->find(name_of_byte(byte));
     }
-    read_merges(merges);
 }
 
 void BytePairs::read_merges(const Texts& merges) {
@@ -134,14 +135,18 @@ void BytePairs::add_symbols(std::string_view word, Work& work) const {
     for (std::size_t at = 0; at < word.size();) {
         const std::string_view character = word.substr(at, character_size(word, at));
         at += character.size();
-        const std::int32_t id = tokens_->find(character);
-        const auto byte_id = [this](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
-        if (id == kNone && std::ranges::all_of(character, [&](char c) { return byte_id(c) != kNone; })) {
-            for (const char c : character) add(byte_id(c));
+        const std::int32_t id = lookup(character);
+        if (id == kNone && has_bytes(character)) {
+            for (const char c : character) add(byte_ids_[static_cast<unsigned char>(c)]);
         } else {
             add(id);
         }
     }
+}
+
+bool BytePairs::has_bytes(std::string_view character) const {
+    return !byte_level_ &&
+           std::ranges::all_of(character, [this](char c) { return byte_ids_[static_cast<unsigned char>(c)] != kNone; });
 }
 
 void BytePairs::consider(std::int32_t left, Work& work) const {
@@ -157,12 +162,16 @@ void BytePairs::emit(std::int32_t id, std::vector<std::int32_t>& out) const {
     if (id == kNone) return emit_unknown(out);
     // A step to a token that was not reached: its characters stay alone.
     const std::string_view text = steps_[static_cast<std::size_t>(id) - tokens_->texts().size()];
-    for (std::size_t at = 0; at < text.size(); at += character_size(text, at)) {
-        const std::int32_t known = tokens_->find(text.substr(at, character_size(text, at)));
-        if (known == kNone)
-            emit_unknown(out);
-        else
+    for (std::size_t at = 0; at < text.size();) {
+        const std::string_view character = text.substr(at, character_size(text, at));
+        at += character.size();
+        if (const std::int32_t known = tokens_->find(character); known != kNone) {
             out.push_back(known);
+        } else if (has_bytes(character)) {
+            for (const char c : character) out.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+        } else {
+            emit_unknown(out);
+        }
     }
 }
 

@@ -63,6 +63,8 @@ class BytePairs {
     const Rule* rule(std::int32_t left, std::int32_t right) const;
     void encode_word(std::string_view word, Work& work, std::vector<std::int32_t>& out) const;
     void add_symbols(std::string_view word, Work& work) const;
+    // Whether a character can be written as tokens <0xXX>.
+    bool has_bytes(std::string_view character) const;
     void consider(std::int32_t left, Work& work) const;
     void emit(std::int32_t id, std::vector<std::int32_t>& out) const;
     void emit_unknown(std::vector<std::int32_t>& out) const;
@@ -72,7 +74,7 @@ class BytePairs {
     bool ignore_merges_;
     std::int32_t unknown_;
     std::array<std::string, 256> characters_;   // as the vocabulary writes each byte
-    std::array<std::int32_t, 256> byte_ids_{};  // the tokens of these, or of <0xXX>
+    std::array<std::int32_t, 256> byte_ids_{};  // the ids of these, or of <0xXX>
     std::vector<Rule> rules_;                   // open addressing by pair
     std::size_t mask_ = 0;
     std::vector<std::string> steps_;  // ids after the tokens: pieces of merges that are no tokens

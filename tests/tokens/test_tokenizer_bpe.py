@@ -189,3 +189,22 @@ def test_a_vocabulary_of_a_file_is_that_of_its_lists(tmp_path):
     ours, theirs = Tokenizer.from_gguf(tmp_path / "words.gguf"), Tokenizer.from_metadata(metadata)
     assert ours.encode("hell o<end>") == theirs.encode("hell o<end>")
     assert texts_of(ours, list(range(ours.n_vocab))) == texts_of(theirs, list(range(theirs.n_vocab)))
+
+
+def test_a_character_that_is_no_token_is_merged_into_one_and_else_its_bytes_or_unknown():
+    metadata = byte_level(["c d", "cd e"])
+    metadata["tokenizer.ggml.tokens"][metadata["tokenizer.ggml.tokens"].index("c")] = "<unk>"
+    tokenizer = Tokenizer.from_metadata(metadata)
+    assert texts_of(tokenizer, tokenizer.encode("cdexcd")) == ["cde", "x", "cd"]
+    with pytest.raises(TokenizerError, match="no token"):
+        tokenizer.encode("cdc")
+    tokenizer = Tokenizer.from_metadata(raw_bpe(["\u4e16\u754c", "x"], ["\u4e16 \u754c", "x y"]))
+    ids = tokenizer.encode("x\u4e16\u754c\u4e16xy", add_special=False)
+    assert texts_of(tokenizer, ids) == ["x", "\u4e16\u754c", "<0xE4>", "<0xB8>", "<0x96>", "x", "<0x79>"]
+
+
+def test_a_lone_surrogate_in_a_vocabulary_is_told():
+    metadata = byte_level(["a b"])
+    metadata["tokenizer.ggml.merges"] = ["a \ud800"]
+    with pytest.raises(TokenizerError, match=r"tokenizer.ggml.merges holds .* lone surrogate"):
+        Tokenizer.from_metadata(metadata)

@@ -128,7 +128,10 @@ def _texts(metadata: Mapping[str, Any], key: str) -> _native.Texts | None:
     items = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(items, (list, tuple)) or not set(map(type, items)) <= {str}:
         raise TokenizerError(f"{key} must be an array of strings")
-    return _native.Texts([item.encode("utf-8", "surrogateescape") for item in items])
+    try:
+        return _native.Texts([item.encode("utf-8", "surrogateescape") for item in items])
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{key} holds {error.object!r}, which has a lone surrogate") from None
 
 
 def _numbers(metadata: Mapping[str, Any], key: str, count: int, dtype: type[Any]) -> NDArray[Any] | None:
