@@ -141,6 +141,12 @@ def test_the_first_warning_is_json_as_all_that_follows(tiny_model, tmp_path):
     assert lines[0]["level"] == "warning" and "--api-key" in lines[0]["event"]
 
 
+def test_a_warning_before_a_setting_that_is_wrong_is_told_as_one(tmp_path):
+    ended = run("--api-key", "k", "--log-file", str(tmp_path / "none" / "log"), "--port", "0")
+    assert ended.returncode != 0
+    assert "woolly: warning: other users of this machine see --api-key" in ended.stderr
+
+
 def test_a_model_that_is_broken_is_told_without_the_address_of_a_page(tmp_path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     ended = run("-m", str(tmp_path / "broken.gguf"), "--port", "0")

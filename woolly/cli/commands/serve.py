@@ -81,8 +81,9 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
 
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
-    early: list[str] = []  # warnings before it is known how and where to log them
-    warnings.showwarning = lambda message, *_, **__: early.append(str(message))
+    early: list[tuple[Any, ...]] = []  # warnings before it is known how and where to log them
+    show = warnings.showwarning
+    warnings.showwarning = lambda *warning, **_: early.append(warning)
     try:
         settings = read_settings(flags)
         for name in _SECRETS:
@@ -94,10 +95,14 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
                     stacklevel=1,
                 )
         set_up_logs(*settings.log_options)
-    finally:
-        warnings.showwarning = lambda message, *_, **__: log.warning(str(message))
-        for text in early:
-            log.warning(text)
+    except BaseException:  # nothing is logged: they are told as those of other commands are
+        warnings.showwarning = show
+        for warning in early:
+            show(*warning)
+        raise
+    warnings.showwarning = lambda message, *_, **__: log.warning(str(message))
+    for message, *_ in early:
+        log.warning(str(message))
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
