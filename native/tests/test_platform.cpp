@@ -156,6 +156,25 @@ void test_each_task_is_done_once() {
     check(c.fit, "a piece has no tasks, or too many");
 }
 
+// More tasks than a word counts one by one.
+void test_millions_of_tasks_are_done_once() {
+    struct Marking {
+        Tasks tasks{2};
+        std::vector<uint8_t> marks = std::vector<uint8_t>(size_t{5} << 20);
+    } m;
+    Pool pool(2);
+    pool.run(
+        [](void* context, int worker) {
+            auto& [tasks, marks] = *static_cast<Marking*>(context);
+            tasks.take(1, worker, int64_t(marks.size()), 1000, [&](int64_t first, int64_t last) {
+                for (int64_t task = first; task < last; ++task) ++marks[size_t(task)];
+            });
+        },
+        &m);
+    for (const uint8_t n : m.marks)
+        if (n != 1) return check(false, "of millions of tasks one was not done, or done twice");
+}
+
 void test_levels() {
     const auto levels = available_levels();
     check(!levels.empty() && std::string(levels.back()->name) == "scalar", "the portable level is not the last one");
@@ -171,6 +190,7 @@ int main() {
     test_pages_given_back_are_read_again();
     test_threads_meet();
     test_each_task_is_done_once();
+    test_millions_of_tasks_are_done_once();
     test_levels();
     return any_failed ? 1 : 0;
 }

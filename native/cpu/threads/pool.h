@@ -1,4 +1,5 @@
-// A pool of threads started once. The caller is worker 0. Idle workers spin for some microseconds, then sleep.
+// A pool of threads started once. The caller is worker 0. Idle workers spin for some microseconds, offer
+// their cores for two milliseconds, then sleep.
 #pragma once
 
 #include <atomic>
