@@ -95,7 +95,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
                     stacklevel=1,
                 )
         set_up_logs(*settings.log_options)
-    except BaseException:  # nothing is logged: they are told as those of other commands are
+    except BaseException:  # there is no log: show them as other commands do
         warnings.showwarning = show
         for warning in early:
             show(*warning)
