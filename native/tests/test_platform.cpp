@@ -1,5 +1,6 @@
 // The system's part, as every platform must mean it: memory, pages given back, threads that meet, levels found.
-// Linked with the whole of native/ but its bindings (scripts/windows), so that it also shows what does not link.
+// Linked with the whole of native/ but its bindings (tests/native, scripts/windows), so that it also shows what does
+// not link.
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
@@ -97,8 +98,8 @@ void meet(void* context, int worker) {
         m.rounds[size_t(worker)] = round;
         m.pool.barrier();
         if (std::any_of(m.rounds.begin(), m.rounds.end(), [&](int r) { return r != round; })) m.met = false;
-        // Longer than threads spin: some of them sleep in the barrier.
-        if (round % 25 == 0 && worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        // Longer than threads spin and offer their cores: some of them sleep in the barrier.
+        if (round % 25 == 0 && worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         m.pool.barrier();
     }
 }
@@ -108,7 +109,7 @@ void test_threads_meet() {
     Meeting m{pool, std::vector<int>(4)};
     for (int run = 0; run < 5; ++run) {
         pool.run(meet, &m);
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the workers sleep, and are woken by the next run
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the workers sleep, and are woken by the next run
     }
     check(m.met, "a barrier let a thread through too early");
     check(process_id() != 0 && process_id() == process_id(), "the process has no number");

@@ -108,10 +108,16 @@ def run_compiled(tmp_path, flags, *sources):
     program = tmp_path / "program"
     command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", f"-I{NATIVE}", *flags]
     subprocess.run([*command, *(str(NATIVE / source) for source in sources), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout
     assert "DIFFERENT" not in done.stdout
     return done.stdout
+
+
+def test_memory_and_threads_are_what_programs_need(tmp_path):
+    if not archives():
+        pytest.skip("the build folder is not here: Woolly was not built in this checkout")
+    assert "levels:" in run_compiled(tmp_path, ["-pthread"], "tests/test_platform.cpp", archives()[0])
 
 
 @pytest.mark.parametrize("level", [level for level in _native.kernel_levels() if level in PRIMITIVES])
