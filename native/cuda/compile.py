@@ -33,7 +33,9 @@ MARK = b"woollyk1"
 
 # Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
 # generation alone, with all its instructions.
-ALL = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
+KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
+# What a release has: sm_86 and sm_89 run the cubins of sm_80, and the wheel stays small.
+ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
 BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_products")
@@ -53,7 +55,7 @@ def own_targets() -> tuple[str, ...]:
         driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
         driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
         numbers.add(f"sm_{10 * major.value + minor.value}")
-    known = [target for target in ALL if target.rstrip("a") in numbers]
+    known = [target for target in KNOWN if target.rstrip("a") in numbers]
     return tuple(known) if known and len(known) == len(numbers) else (*known, PORTABLE)
 
 
