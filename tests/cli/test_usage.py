@@ -199,6 +199,7 @@ def test_serve_takes_its_model_with_and_without_a_flag():
             woolly("serve", *line, "--port", "0")
 
 
+@pytest.mark.filterwarnings("always:other users of this machine")
 def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
     for flag, name in (("--api-key", "WOOLLY_API_KEY"), ("--admin-key", "WOOLLY_ADMIN_KEY")):
         with pytest.raises(StoreError):
