@@ -19,7 +19,16 @@ struct Part {
 struct Head {
     double sum;
     int is_sound;
-    int pad;
+    int token;  // that the row follows
+};
+
+// How the next token is taken from a row of the result.
+struct Pick {
+    double u;
+    float p, log_p, temperature;
+    int k;  // 0: the likeliest
+    int min_keep;
+    int row;
 };
 
 // Larger is better; of equal logits the lower id is larger. Adding zero makes one zero of the two. No logit has key 0.
@@ -172,7 +181,7 @@ KERNEL_OF(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, const u64
     if (threadIdx.x == 0) {
         double sum = 0.0;
         for (int i = 0; i < n_parts; i++) sum += sums[i];
-        *(Head*)out = {sum, is_sound, 0};
+        *(Head*)out = {sum, is_sound, b->tokens ? b->tokens[b->output_rows[first + row]] : 0};
     }
     __syncthreads();
     const int n_keys = n_parts * n;
@@ -194,5 +203,54 @@ KERNEL_OF(ROW_THREADS, rank_rows)(const Batch* b, const float* logits, const u64
         const int id = id_of(kept[i]);
         ((int*)(out + sizeof(Head)))[i] = id;
         ((float*)(out + sizeof(Head)))[n + i] = logits[id];
+    }
+}
+
+// Place of the token that a usual chain of samplers takes from n logits, the largest first. The host takes it, too, and
+// its word counts: sums run in the host's order, but a power may differ in its last bit.
+__device__ inline int taken(const Pick& pick, const float* logits, const float* weights, const float* powers, int n) {
+    int kept = n;
+    float sum = 0.0f, share = 0.0f;
+    for (int i = 0; i < n; i++) sum += weights[i];
+    for (int i = 0; i < kept; i++) {
+        share += weights[i] / sum;
+        if (share >= pick.p) kept = max(i + 1, min(pick.min_keep, n));
+    }
+    const float least = logits[0] + pick.log_p;
+    int above = 0;
+    while (above < kept && logits[above] >= least) above++;
+    kept = min(kept, max(above, pick.min_keep));
+    double all = 0.0;
+    for (int i = 0; i < kept; i++) all += (double)powers[i];
+    const double target = pick.u * all;
+    double passed = 0.0;
+    for (int i = 0; i < kept; i++) {
+        passed += (double)powers[i];
+        if (passed >= target) return i;
+    }
+    return 0;
+}
+
+constexpr int FEED_THREADS = 64, MOST_RANKED = 256;
+
+// Blocks of rows of the batch, one of each sequence: `heads` is what rank_rows left of the batch before, n of each row.
+KERNEL_OF(FEED_THREADS, rank_feed)(const Batch* b, const u8* heads, const Pick* picks, int n) {
+    const int row = blockIdx.x;
+    if (row >= b->n_rows) return;
+    __shared__ float own[MOST_RANKED], weights[MOST_RANKED], powers[MOST_RANKED];
+    const Pick pick = picks[row];
+    heads += (long long)pick.row * (sizeof(Head) + 8 * n) + sizeof(Head);
+    const int* ids = (const int*)heads;
+    const float* logits = (const float*)heads + n;
+    const int k = min(pick.k, n);
+    for (int i = threadIdx.x; i < k; i += FEED_THREADS) {
+        own[i] = logits[i];
+        weights[i] = expf(logits[i] - logits[0]);
+        powers[i] = expf(logits[i] / pick.temperature - logits[0] / pick.temperature);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const int id = ids[k > 0 ? taken(pick, own, weights, powers, k) : 0];
+        ((int*)b->tokens)[row] = max(id, 0);  // a row of what is no number has none
     }
 }

@@ -12,7 +12,7 @@ from woolly.engine.request import Request
 from woolly.runtime import Batch
 from woolly.sampling.sampler import Sampler
 
-__all__ = ["Slots", "Work", "assemble", "samplers_of"]
+__all__ = ["Slots", "Work", "assemble", "page_table", "samplers_of"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -107,12 +107,7 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
             outputs += range(end - n_outputs, end)
         offsets.append(end)
         pages.append(request.page_row)
-    if len(pages) == 1:
-        table = pages[0].reshape(1, -1).copy()
-    else:
-        table = np.full((len(work), max(map(len, pages))), -1, np.int32)
-        for i, row in enumerate(pages):
-            table[i, : len(row)] = row
+    table = page_table(pages)
     batch = Batch(
         tokens=np.array(tokens, np.int32),
         positions=np.array(positions, np.int32),
@@ -123,3 +118,14 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
         adapters=np.array([item.request.adapters for item in work], np.float32) if work[0].request.adapters else None,
     )
     return batch if slots is None else slots.put_into(batch)
+
+
+def page_table(pages: Sequence[Int32]) -> Int32:
+    """The page table of a batch: one row of each request."""
+    if len(pages) == 1:
+        only: Int32 = pages[0].reshape(1, -1).copy()
+        return only
+    table = np.full((len(pages), max(map(len, pages))), -1, np.int32)
+    for i, row in enumerate(pages):
+        table[i, : len(row)] = row
+    return table

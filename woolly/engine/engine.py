@@ -14,6 +14,7 @@ from woolly.cache.prefix import PrefixStats
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.cache.windows import WindowPool
+from woolly.engine.ahead import Ahead
 from woolly.engine.batching import Work, samplers_of
 from woolly.engine.checks import RequestChecks, too_long
 from woolly.engine.choice import choose, score, take
@@ -30,7 +31,7 @@ from woolly.engine.scheduler import Scheduler
 from woolly.engine.sight import Sight
 from woolly.engine.step_names import find_step
 from woolly.errors import RequestError
-from woolly.runtime import PAGE_SIZE, LostState, PortableState, Program, State, pages_for
+from woolly.runtime import PAGE_SIZE, LostRows, LostState, PortableState, Program, State, pages_for
 from woolly.sampling.head import Row
 from woolly.sampling.params import SamplingParams
 from woolly.tokens import Tokenizer
@@ -112,6 +113,7 @@ class Engine:
         self._checks = RequestChecks(tokenizer, program, ctx, ctx_limit or ctx, adapters, salt)
         self.reader = Reader(program, ctx, chunk, check_file)
         self._guesses = Guesses(draft, draft_tokens, ctx)
+        self._ahead = Ahead(self._runner, self.scheduler, ctx, draft is not None)
         self._timed: set[Request] = set()
         self._held = HeldRows()
         self.n_steps = 0  # that computed something
@@ -192,9 +194,7 @@ class Engine:
         try:
             self._held.begin_step(meanwhile)
             touched = self._expire() + self._settle_held()
-            if work := self.scheduler.schedule():
-                add_expected(work, self.scheduler, self.ctx)
-                self._guesses.add_to(work, self.scheduler, meanwhile)
+            if work := self._work(meanwhile):
                 self.n_steps += 1
                 begin = time.perf_counter()
                 if (rows := self._run(work, meanwhile)) is not None:
@@ -280,10 +280,17 @@ class Engine:
             except LostState:
                 self.scheduler.lose_all()
 
+    def _work(self, meanwhile: Callable[[], None]) -> list[Work]:
+        """The work of the step: what the device is at already, if it has gone ahead."""
+        if not (work := self._ahead.work()) and (work := self.scheduler.schedule()):
+            add_expected(work, self.scheduler, self.ctx)
+            self._guesses.add_to(work, self.scheduler, meanwhile)
+        return work
+
     def _run(self, work: list[Work], meanwhile: Callable[[], None]) -> Rows | None:
         """The rows that are needed; None if the run was cancelled, or begins again because state was lost."""
         try:
-            return self._runner.run(work, self.scheduler.batch(work), meanwhile)
+            return self._ahead.run(work, meanwhile)
         except LostState:
             self.scheduler.lose_all()
             return None
@@ -309,6 +316,9 @@ class Engine:
             is_held = False
             try:
                 is_held = self._settle_one(item, computed, begin, end)
+            except LostRows:
+                is_held = True  # computed again, by itself
+                request.n_computed, request.reads_rows = item.first, True
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:

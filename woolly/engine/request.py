@@ -69,6 +69,7 @@ class Request:
     stop_reason: str | int | None = None  # the stop string or token that ended it; "timeout" after its deadline
     error: Exception | None = None
     prefix: PrefixReport | None = None  # what it found in the cache when it first started
+    reads_rows: bool = False  # its sampler has asked for a whole row, which a device that goes ahead has no more
     n_preemptions: int = 0
     n_shifts: int = 0
     n_drafted: int = 0  # tokens that drafts proposed

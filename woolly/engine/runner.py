@@ -19,7 +19,17 @@ from woolly.engine.hooks import call_hook
 from woolly.engine.request import Request
 from woolly.engine.scheduler import Scheduler
 from woolly.errors import CallbackError
-from woolly.runtime import Batch, CancelledRun, Program, Ranking, State, as_ranks, pages_for
+from woolly.runtime import (
+    Batch,
+    CancelledRun,
+    Following,
+    Program,
+    Ranking,
+    State,
+    as_ranks,
+    as_ranks_ahead,
+    pages_for,
+)
 from woolly.sampling.head import Head, Row
 from woolly.sampling.sampler import Sampler
 from woolly.sampling.usual import choose_together
@@ -115,14 +125,18 @@ class Runner:
         self._check_file = check_file
         self._draft = draft
         self._ranks = as_ranks(program)
+        self._ahead = as_ranks_ahead(program)
         self._n_vocab = program.plan.values[program.plan.steps[-1].outputs[-1]].width
         self._computing: tuple[Request, ...] = ()  # in the run under way
         self._is_aborted = False
 
-    def run(self, work: Sequence[Work], batch: Batch, meanwhile: Callable[[], None]) -> Rows | None:
+    def run(
+        self, work: Sequence[Work], batch: Batch, meanwhile: Callable[[], None], following: Following | None = None
+    ) -> Rows | None:
         """The rows that tokens are chosen from, and those that are scored; None if the run was cancelled for good.
 
-        `meanwhile` is called while a device computes, if there is one, else before; possibly several times.
+        `meanwhile` is called while a device computes, if there is one, else before; possibly several times. A device
+        that can goes on with `following`.
         """
         draft = self._draft
         halts = sorted({step for item in work for step in item.request.hooks} | ({draft.step} if draft else set()))
@@ -139,21 +153,59 @@ class Runner:
                         if draft is not None and halts[0] == draft.step:
                             draft.keep(work, batch, value)
                         _call_hooks(work, batch, halts.pop(0), value)
-                    return self._rows(work, batch, first, meanwhile)
+                    return self._rows(work, batch, first, meanwhile, following)
                 except CancelledRun:
                     pass  # a late cancel() aimed at the previous run: retry, skipping hooks that were already called
             return None
         finally:
             self._computing = ()
 
-    def _rows(self, work: Sequence[Work], batch: Batch, first: int, meanwhile: Callable[[], None]) -> Rows:
+    def run_ahead(
+        self,
+        work: list[Work],
+        batch: Batch,
+        rows: Sequence[int],
+        meanwhile: Callable[[], None],
+        following: Following | None,
+    ) -> Rows | None:
+        """As `run`, of a batch that the device has gone on with; the work has these rows of it.
+
+        Only work that was computed with the right tokens is left in the list.
+        """
+        if self._ahead is None or self._is_aborted:
+            return None
+        self._computing = tuple(item.request for item in work)
+        try:
+            self._check()
+            ranking = self._ahead.rank(batch, self.state, 1, 0, meanwhile, following)
+            self._check()
+        except CancelledRun:
+            return None  # the rows of requests that go on are computed anew
+        finally:
+            self._computing = ()
+        tokens = [] if ranking.tokens is None else ranking.tokens.tolist()
+        right = [(item, row) for item, row in zip(work, rows, strict=True) if tokens[row] == item.request.context[-1]]
+        work[:] = [item for item, _ in right]
+        return RankedRows(ranking.of([row for _, row in right]), self._n_vocab)
+
+    def _rows(
+        self,
+        work: Sequence[Work],
+        batch: Batch,
+        first: int,
+        meanwhile: Callable[[], None],
+        following: Following | None,
+    ) -> Rows:
         """Runs the steps that are left. Logits are ranked by the program, if it can, for samplers that want no more."""
         n_head = max((item.request.sampler.n_head for item in work if item.is_complete), default=0)
         if n_head == 0 or self._ranks is None:
             meanwhile()
             return WholeRows(self.compute(batch, first))
         self._check()
-        ranking = self._ranks.rank(batch, self.state, n_head, first, meanwhile)
+        if self._ahead is not None:
+            ranking = self._ahead.rank(batch, self.state, n_head, first, meanwhile, following)
+        else:
+            ranking = self._ranks.rank(batch, self.state, n_head, first, meanwhile)
         self._check()
         return RankedRows(ranking, self._n_vocab)
 

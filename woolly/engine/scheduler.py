@@ -93,6 +93,11 @@ class Scheduler:
             work += self._share(left, [s for s in filling if s.pages])
         return work
 
+    @property
+    def may_admit(self) -> bool:
+        """Whether a request that waits may find a place."""
+        return bool(self.waiting) and bool(self._in_turn())
+
     def rows_for_drafts(self, work: Sequence[Work]) -> int:
         """Rows that a step has left, without those that running requests which are not in it need again."""
         computed = {item.request for item in work}

@@ -7,7 +7,17 @@ from woolly.runtime.cuda.gpus import Gpu, count_gpus, find_gpu
 from woolly.runtime.devices import backend_for, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
-from woolly.runtime.ranking import MOST_RANKED, Ranking, Ranks, as_ranks
+from woolly.runtime.ranking import (
+    MOST_RANKED,
+    PICK,
+    Following,
+    LostRows,
+    Ranking,
+    Ranks,
+    RanksAhead,
+    as_ranks,
+    as_ranks_ahead,
+)
 from woolly.runtime.shares import Share
 from woolly.runtime.split import Placement, SplitState
 from woolly.runtime.stages import Stages, read_token
@@ -19,12 +29,15 @@ __all__ = [
     "KV_TYPES",
     "MOST_RANKED",
     "PAGE_SIZE",
+    "PICK",
     "About",
     "Backend",
     "Batch",
     "CancelledRun",
     "DraftProgram",
+    "Following",
     "Gpu",
+    "LostRows",
     "LostState",
     "Options",
     "Placement",
@@ -32,12 +45,14 @@ __all__ = [
     "Program",
     "Ranking",
     "Ranks",
+    "RanksAhead",
     "Share",
     "SplitState",
     "Stages",
     "State",
     "WeightStats",
     "as_ranks",
+    "as_ranks_ahead",
     "backend_for",
     "choose",
     "count_gpus",

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from woolly.errors import PlanError
 from woolly.runtime.batch import Batch
 from woolly.runtime.state import State
 
-__all__ = ["MOST_RANKED", "Ranking", "Ranks", "as_ranks"]
+__all__ = [
+    "MOST_RANKED",
+    "PICK",
+    "Following",
+    "LostRows",
+    "Ranking",
+    "Ranks",
+    "RanksAhead",
+    "as_ranks",
+    "as_ranks_ahead",
+]
 
 Float32 = npt.NDArray[np.float32]
 
 # Most logits of a row that are ranked.
 MOST_RANKED = 256
+
+
+# How a device takes a token from a row of a ranking: a usual chain of samplers, and the number that it draws.
+PICK = np.dtype(
+    [
+        ("u", np.float64),
+        ("p", np.float32),  # of top_p; infinite: all
+        ("log_p", np.float32),  # of min_p; minus infinity: all
+        ("temperature", np.float32),
+        ("k", np.int32),  # of top_k; 0: the likeliest is taken
+        ("min_keep", np.int32),
+        ("row", np.int32),  # of the ranking
+    ]
+)
+
+
+class LostRows(PlanError):  # noqa: N818 - the name says what became of the rows
+    """Whole rows were asked for after another run has overwritten them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +58,31 @@ class Ranking:
     sums: npt.NDArray[np.float64]  # [n_output]: of exp(logit - largest logit) over the whole row
     is_sound: npt.NDArray[np.bool_]  # [n_output]: if not, the row holds NaN or plus infinity, and all else is void
     # Whole rows from a first to a last (exclusive) of the output, [n, n_vocab], until the next run or call.
-    rows: Callable[[int, int], Float32]
+    rows: Callable[[int, int], Float32]  # LostRows if another run is under way
+    tokens: npt.NDArray[np.int32] | None = None  # [n_output]: that each row follows, if the device took them
+
+    def of(self, rows: Sequence[int]) -> Ranking:
+        """The ranking of some of the rows."""
+        if len(rows) == len(self.ids):
+            return self
+        places = np.array(rows, np.intp)
+        return Ranking(
+            self.ids[places],
+            self.logits[places],
+            self.sums[places],
+            self.is_sound[places],
+            lambda first, last: np.concatenate([self.rows(i, i + 1).copy() for i in rows[first:last]]),
+            None if self.tokens is None else self.tokens[places],
+        )
+
+
+@dataclass(frozen=True)
+class Following:
+    """A batch that most likely comes next. The device runs it at once, with tokens that it takes from a ranking."""
+
+    batch: Batch  # one row of each sequence; its tokens are not known yet
+    picks: npt.NDArray[np.void]  # [n_rows] of PICK
+    n: int  # logits to be ranked
 
 
 @runtime_checkable
@@ -44,6 +97,34 @@ class Ranks(Protocol):
         n is at most MOST_RANKED. A vocabulary that is smaller is ranked as a whole. `meanwhile` is called once, when
         the device has all that it needs, so that the host works while the device does.
         """
+
+
+@runtime_checkable
+class RanksAhead(Ranks, Protocol):
+    """A program whose device goes on while the host chooses tokens, with those that the host will likely choose."""
+
+    def rank(
+        self,
+        batch: Batch,
+        state: State,
+        n: int,
+        first: int = 0,
+        meanwhile: Callable[[], None] | None = None,
+        following: Following | None = None,
+    ) -> Ranking:
+        """As `Ranks.rank`. The device then goes on with `following`, if it can.
+
+        If the batch itself is one that it went on with (`is_ahead`), gives what that run found. Its first n may be
+        other ones than asked for here, and `Ranking.tokens` tells what tokens it was computed with.
+        """
+
+    def is_ahead(self, batch: Batch) -> bool:
+        """Whether the device has gone on with a batch, and with no other since."""
+
+
+def as_ranks_ahead(program: object) -> RanksAhead | None:
+    """The program itself, if it can go on by itself."""
+    return cast(RanksAhead, program) if hasattr(program, "is_ahead") else None
 
 
 def as_ranks(program: object) -> Ranks | None:

@@ -15,11 +15,22 @@ class MersenneTwister:
     def __init__(self, seed: int) -> None:
         # NumPy seeds the generator as std::mt19937 does, Python draws from it fifty times faster.
         state = np.random.RandomState(seed).get_state(legacy=False)["state"]
+        self._next: float | None = None  # a number that was looked at, and not used
         self._random = random.Random()
         self._random.setstate((3, (*state["key"].tolist(), state["pos"]), None))
 
     def uniform64(self) -> float:
         """A double below 1, of two draws, the low half first."""
+        u, self._next = self.peek64(), None
+        return u
+
+    def peek64(self) -> float:
+        """What `uniform64` gives next. No other numbers may be drawn before that."""
+        if self._next is None:
+            self._next = self._drawn64()
+        return self._next
+
+    def _drawn64(self) -> float:
         u = self._random.getrandbits(64) * 2.0**-64
         return u if u < 1.0 else 1.0 - 2.0**-53
 

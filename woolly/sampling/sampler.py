@@ -92,6 +92,11 @@ class Sampler:
         return Choice(token, logprob)
 
     @property
+    def foreseen(self) -> UsualChain | Greedy | None:
+        """What alone chooses the next token from most heads; None if there may be more to do."""
+        return None if self.constraint is not None else self._alone
+
+    @property
     def lowered(self) -> frozenset[int]:
         """Tokens that the next choice makes less likely by name; of a sampler that reads heads none gets likelier."""
         return self._bias.lowered(len(self._history) - self._n_prompt)

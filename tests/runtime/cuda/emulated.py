@@ -210,7 +210,7 @@ class EmulatedDevice:
     def times(self, marks) -> list[int]:
         return [1000] * (len(marks) - 1)
 
-    def reach(self, mark: int) -> None:
+    def reach(self, mark: int, is_soon: bool = False) -> None:
         self.wait()
 
     def beside(self) -> EmulatedDevice:

@@ -39,7 +39,10 @@ BATCH = np.dtype(
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
 _ARRAYS = _POINTERS[:10]
+_PICKS = "picks"  # how the tokens of the batch are taken; behind the arrays
 _EMPTY = np.zeros(0, np.float32)
+# Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
+_SIDES = 3
 # Room for the arrays of most batches; longer page tables get memory of their own.
 _BODY = 1 << 18
 
@@ -78,29 +81,43 @@ class BatchSlot:
         self._large_bytes = 0
         self._tables: tuple[Address, Address] | None = None
         self._n_positions = 0
-        self._pinned = device.pinned(int(self._body) - int(self.address) + _BODY)
-        self._layout: _Layout | None = None  # of the last batch
+        n_bytes = int(self._body) - int(self.address) + _BODY
+        self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
+        self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
+        self._side = 0
 
-    def fill(self, batch: Batch, state: Places, plan: Plan) -> None:
-        """Queues the upload of a batch for a plan over a state. The one before must have arrived."""
+    def fill(
+        self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
+    ) -> Address | None:
+        """Queues the upload of a batch for a plan over a state, and of its `picks`, whose address it gives.
+
+        The run that was queued three batches before must be done.
+        """
         longest = _largest(batch.positions) + 1
         turns = self._turn_tables(longest)
         shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
         more = (batch.slots_in, batch.slots_out, batch.keeps, batch.window_pages, batch.adapters, batch.hidden)
-        key = (turns, batch.is_hidden_normed, *shapes, *(None if array is None else array.shape for array in more))
-        kept = self._layout
+        sizes = (None if array is None else array.shape for array in (*more, picks))
+        key = (turns, batch.is_hidden_normed, *shapes, *sizes)
+        self._side = side = (self._side + 1) % _SIDES
+        kept = self._layouts[side]
         # Steps of a generation are alike: only what the arrays hold changes.
         if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
-            self._layout = None  # it may be overwritten before the new one is whole
-            kept = self._layout = self._lay_out(key, batch, state, plan)
+            self._layouts[side] = None  # it may be overwritten before the new one is whole
+            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks)
         for name, window, view in kept.views:
             view[...] = _array(batch, name, window)
+        if picks is not None:
+            kept.picks[...] = picks
         kept.longest[0] = longest
         self._device.send(self.address, kept.head)
         if kept.base != self._body:
             self._device.upload(kept.base, kept.body)
+        return kept.picks_at
 
-    def _lay_out(self, key: tuple[Any, ...], batch: Batch, state: Places, plan: Plan) -> _Layout:
+    def _lay_out(
+        self, key: tuple[Any, ...], batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None
+    ) -> _Layout:
         """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
         tables_of = (None, *range(len(plan.windows)))
         sources = [*((name, None) for name in _ARRAYS), *((_TABLE, window) for window in tables_of)]
@@ -109,13 +126,14 @@ class BatchSlot:
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
         sizes = {name: array.nbytes for name, array in arrays.items()}
-        for name, size in (sizes | {"slots": slots.nbytes, "entries": n_entries}).items():
+        sizes |= {"slots": slots.nbytes, "entries": n_entries, _PICKS: 0 if picks is None else picks.nbytes}
+        for name, size in sizes.items():
             at[name] = n_bytes
             n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         base = self._room(n_bytes)
         start = int(self._body) - int(self.address)
         is_small = base == self._body
-        head = self._pinned[: start + (n_bytes if is_small else 0)]
+        head = self._pinned[self._side][: start + (n_bytes if is_small else 0)]
         head[:] = 0
         body = head[start:] if is_small else np.zeros(n_bytes, np.uint8)
 
@@ -142,7 +160,9 @@ class BatchSlot:
                 views.append((*source, view(name, arrays[name])))
                 if name in ("sequences", "offsets") and batch.n_sequences == batch.n_rows:
                     views.pop()[2][...] = arrays[name]  # the same in all batches of these shapes
-        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["n_longest"], views)
+        picks_at = None if picks is None else base + at[_PICKS]
+        room = _EMPTY if picks is None else view(_PICKS, picks)
+        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["n_longest"], views, picks_at, room)
 
     def _room(self, n_bytes: int) -> Address:
         if n_bytes <= _BODY:
@@ -152,6 +172,7 @@ class BatchSlot:
             old, self._large = self._large, self._device.allocate(2 * n_bytes)
             self._large_bytes = 2 * n_bytes
             if old is not None:
+                self._layouts = [None if one is None or one.base == old else one for one in self._layouts]
                 self._device.free(old)
         return self._large
 
@@ -180,6 +201,8 @@ class _Layout:
     body: npt.NDArray[np.uint8]  # the arrays
     longest: Any  # of the struct
     views: list[tuple[str, int | None, npt.NDArray[Any]]]  # of arrays: name, window of a page table
+    picks_at: Address | None
+    picks: npt.NDArray[Any]
 
 
 def _array(batch: Batch, name: str, window: int | None) -> npt.NDArray[Any]:

@@ -112,8 +112,11 @@ class Device(Protocol):
     def times(self, marks: Sequence[int]) -> list[int]:
         """Nanoseconds between each mark and the next, after `wait`; drops the marks."""
 
-    def reach(self, mark: int) -> None:
-        """Returns when the work queued before a mark is done; drops the mark. DeviceError as with `wait`."""
+    def reach(self, mark: int, is_soon: bool = False) -> None:
+        """Returns when the work queued before a mark is done; drops the mark. DeviceError as with `wait`.
+
+        What is done soon is waited for without a sleep.
+        """
 
     def beside(self) -> Device:
         """The same device and memory with a queue of its own."""

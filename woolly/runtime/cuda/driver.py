@@ -269,9 +269,9 @@ class CudaDevice:
             self._spare += events
         return out
 
-    def reach(self, mark: int) -> None:
+    def reach(self, mark: int, is_soon: bool = False) -> None:
         """Returns when the work before a mark is done; drops the mark."""
-        self._await(self._marks[mark], 0.0)
+        self._await(self._marks[mark], _SPIN_S if is_soon else 0.0)
         self._spare.append(self._marks.pop(mark))
 
     def beside(self) -> CudaDevice:
