@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.batching import Work, page_table
+from woolly.engine.drafts.expected import add_expected
+from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.request import Request
 from woolly.engine.runner import Rows, Runner
 from woolly.engine.scheduler import Scheduler
@@ -35,21 +37,29 @@ class _Step:
 
 
 class Ahead:
-    """Runs steps, and says which one follows."""
+    """The work of each step, and its run."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, ctx: int, has_draft: bool) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int) -> None:
         """Steps with drafts, with recurrent state and with windows follow from more than the last token."""
         self._runner = runner
         self._scheduler = scheduler
+        self._guesses = guesses
         self._ctx = ctx
         self._program = as_ranks_ahead(runner.program)
-        if has_draft or scheduler.snapshots is not None or scheduler.sight.is_bounded:
+        if guesses.draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
             self._program = None
         self._step: _Step | None = None  # that the device has gone on with
         self._rows: list[int] = []  # of that step, for the work that was taken from it
 
-    def work(self) -> list[Work]:
-        """What goes on as expected of the step that the device is at; empty if there is none."""
+    def work(self, meanwhile: Callable[[], None]) -> list[Work]:
+        """What the device is at already, if it has gone ahead; else what the scheduler says. Empty: nothing to do."""
+        if not (work := self._work_ahead()) and (work := self._scheduler.schedule()):
+            add_expected(work, self._scheduler, self._ctx)
+            self._guesses.add_to(work, self._scheduler, meanwhile)
+        return work
+
+    def _work_ahead(self) -> list[Work]:
+        """What goes on as foreseen of the step that the device is at."""
         step = self._step
         if step is None or self._program is None:
             return []
@@ -64,7 +74,7 @@ class Ahead:
         return [Work(step.requests[i], 1) for i in self._rows]
 
     def run(self, work: list[Work], meanwhile: Callable[[], None]) -> Rows | None:
-        """The rows of the step, as `Runner.run`; drops work that was foreseen wrong. The device goes on with the next."""
+        """The rows of the step, as `Runner.run`; drops work that was foreseen wrong. The device goes on then."""
         step, self._step = self._step, None
         rows = range(len(work)) if step is None else self._rows
         following = None if self._program is None else self._following(work, rows)

@@ -19,7 +19,6 @@ from woolly.engine.batching import Work, samplers_of
 from woolly.engine.checks import RequestChecks, too_long
 from woolly.engine.choice import choose, score, take
 from woolly.engine.drafts.draft import Draft
-from woolly.engine.drafts.expected import add_expected
 from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.held import HeldRows
@@ -42,7 +41,6 @@ Float32 = npt.NDArray[np.float32]
 
 # Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
 _MOST_TOKENS = PAGE_SIZE << 22
-
 _LOADING = 0.02  # seconds that a step without work waits for pages from disk; jobs of callers wait as long
 
 
@@ -113,7 +111,7 @@ class Engine:
         self._checks = RequestChecks(tokenizer, program, ctx, ctx_limit or ctx, adapters, salt)
         self.reader = Reader(program, ctx, chunk, check_file)
         self._guesses = Guesses(draft, draft_tokens, ctx)
-        self._ahead = Ahead(self._runner, self.scheduler, ctx, draft is not None)
+        self._ahead = Ahead(self._runner, self.scheduler, self._guesses, ctx)
         self._timed: set[Request] = set()
         self._held = HeldRows()
         self.n_steps = 0  # that computed something
@@ -194,7 +192,7 @@ class Engine:
         try:
             self._held.begin_step(meanwhile)
             touched = self._expire() + self._settle_held()
-            if work := self._work(meanwhile):
+            if work := self._ahead.work(meanwhile):
                 self.n_steps += 1
                 begin = time.perf_counter()
                 if (rows := self._run(work, meanwhile)) is not None:
@@ -280,13 +278,6 @@ class Engine:
             except LostState:
                 self.scheduler.lose_all()
 
-    def _work(self, meanwhile: Callable[[], None]) -> list[Work]:
-        """The work of the step: what the device is at already, if it has gone ahead."""
-        if not (work := self._ahead.work()) and (work := self.scheduler.schedule()):
-            add_expected(work, self.scheduler, self.ctx)
-            self._guesses.add_to(work, self.scheduler, meanwhile)
-        return work
-
     def _run(self, work: list[Work], meanwhile: Callable[[], None]) -> Rows | None:
         """The rows that are needed; None if the run was cancelled, or begins again because state was lost."""
         try:
@@ -316,9 +307,8 @@ class Engine:
             is_held = False
             try:
                 is_held = self._settle_one(item, computed, begin, end)
-            except LostRows:
-                is_held = True  # computed again, by itself
-                request.n_computed, request.reads_rows = item.first, True
+            except LostRows:  # computed again, by itself
+                request.n_computed, request.reads_rows, is_held = item.first, True, True
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:
