@@ -1,0 +1,211 @@
+"""A device that goes on with the next step by itself changes no answer, whatever comes between."""
+
+import threading
+
+import pytest
+
+from tests.cases.ahead import GoesAhead
+from tests.cases.heads import Ranking256
+from tests.cases.tiny import TINY, write_tiny
+from woolly import SamplingParams
+from woolly.engine import Engine
+from woolly.engine.driver import Driver
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import CancelledRun, Options
+from woolly.runtime.cpu import CpuBackend
+from woolly.tokens import Tokenizer
+
+CTX = 96
+GUESSES = {"right": lambda i: False, "mostly": lambda i: i % 5 == 3, "wrong": lambda i: True}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("ahead") / "tiny.gguf")) as file:
+        yield file
+
+
+@pytest.fixture(scope="module")
+def cpu(file):
+    return CpuBackend().compile(trace(file), file.tensors, Options(threads=1))
+
+
+@pytest.fixture
+def new_engine(file):
+    engines = []
+
+    def new(program, kv_tokens=8 * CTX, **options):
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        engines.append(Engine(program, tokenizer, ctx=CTX, kv_tokens=kv_tokens, **options))
+        return engines[-1]
+
+    yield new
+    for engine in engines:
+        pool = engine.scheduler.pages
+        assert engine.is_idle and pool.n_free == pool.n_pages
+
+
+def params(i, **more):
+    return SamplingParams(
+        **{"seed": i, "max_tokens": 20 + 9 * i, "ignore_eos": i % 2 == 0, "temperature": 0.0 if i == 2 else 0.8} | more
+    )
+
+
+def outputs(engine, requests):
+    """What becomes of the requests, by tokens, text and end."""
+    for request in requests:
+        engine.add(request)
+    n_steps = 0
+    while not engine.is_idle:
+        engine.step()
+        n_steps += 1
+        assert n_steps < 2000
+    return [(request.output, request.text, request.finish_reason, request.logprobs) for request in requests]
+
+
+KINDS = [
+    {},
+    {"top_k": 5, "min_p": 0.2, "top_p": 0.6},
+    {"logprobs": 2},
+    {"repeat_penalty": 1.3},
+    {"json_object": True, "ignore_eos": False},
+    {"stop": ("a", "e")},
+    {"logit_bias": {7: -100.0}},
+    {"top_k": 0},
+    {"context_shift": True, "max_tokens": 150},
+]
+
+
+@pytest.mark.parametrize(
+    ("guesses", "more"), [("right", {}), ("wrong", {}), *(("mostly", kind) for kind in KINDS)], ids=str
+)
+def test_answers_are_those_of_a_device_that_waits(guesses, more, cpu, new_engine):
+    def all_of(program):
+        engine = new_engine(program, max_running=3)
+        requests = [engine.new_request([3, 4 + i], params(i, **more)) for i in range(5)]
+        # Beside one that is of no special kind.
+        return outputs(engine, [*requests, engine.new_request([9, 8], params(4, max_tokens=90))])
+
+    ahead = GoesAhead(cpu, GUESSES[guesses])
+    assert all_of(ahead) == all_of(Ranking256(cpu))
+    assert ahead.n_taken > 0
+    assert guesses == "wrong" or ahead.n_wanted > 0
+
+
+def test_a_lone_answer_has_one_run_for_each_token_but_those_after_its_end(cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    engine = new_engine(ahead)
+    request = engine.new_request([5, 6, 7], params(2, max_tokens=40))
+    outputs(engine, [request])
+    assert len(request.output) == ahead.n_runs == 40 and ahead.n_wanted == 39  # after the last token nothing can follow
+
+
+def test_what_little_memory_holds_is_preempted_and_computed_again(cpu, new_engine):
+    def all_of(program):
+        engine = new_engine(program, kv_tokens=4 * 32, max_running=3)
+        found = outputs(engine, [engine.new_request([3, 4 + i] * 12, params(i, max_tokens=60)) for i in range(3)])
+        assert engine.scheduler.n_preemptions > 0
+        return found
+
+    assert all_of(GoesAhead(cpu)) == all_of(Ranking256(cpu))
+
+
+def test_a_row_that_must_be_looked_at_as_a_whole_is_computed_again(cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    ahead.unsound = {1, 2, 9}
+    engine = new_engine(ahead)
+    requests = [engine.new_request([3, 4 + i], params(i)) for i in range(3)]
+    found = outputs(engine, requests)
+    assert any(request.reads_rows for request in requests)
+    plain = new_engine(Ranking256(cpu))
+    assert found == outputs(plain, [plain.new_request([3, 4 + i], params(i)) for i in range(3)])
+
+
+def test_other_work_between_two_steps_takes_the_place_of_what_was_foreseen(cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    engine = new_engine(ahead)
+    request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
+    while not engine.is_idle:
+        engine.step()
+        engine.logits([1, 2, 3])
+    assert ahead.n_wanted == 0
+    plain = new_engine(Ranking256(cpu))
+    assert [tuple(request.output)] == [
+        tuple(tokens) for tokens, *_ in outputs(plain, [plain.new_request([5, 6, 7], params(2, max_tokens=12))])
+    ]
+
+
+def test_a_cancelled_request_leaves_those_beside_it_as_they_are(cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    engine = new_engine(ahead)
+    gone, kept = (engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=30))) for i in (1, 2))
+    for _ in range(5):
+        engine.step()
+    engine.cancel(gone)
+    late = engine.add(engine.new_request([7, 7], params(4, max_tokens=10)))  # may get the pages of the other
+    while not engine.is_idle:
+        engine.step()
+    plain = new_engine(Ranking256(cpu))
+    expected = outputs(plain, [plain.new_request([3, 6], params(2, max_tokens=30))])
+    expected += outputs(plain, [plain.new_request([7, 7], params(4, max_tokens=10))])
+    assert gone.finish_reason == "cancelled" and len(gone.output) < 30
+    assert [kept.output, late.output] == [tokens for tokens, *_ in expected]
+
+
+def test_a_late_cancel_of_a_run_that_was_foreseen_only_costs_time(cpu, new_engine):
+    class Late(GoesAhead):
+        def rank(self, *arguments, **options):
+            ranking = super().rank(*arguments, **options)
+            if self.n_wanted in (3, 7):
+                self.n_wanted += 1
+                self.queued = None
+                raise CancelledRun("the computation was cancelled")
+            return ranking
+
+    late = Late(cpu)
+    engine, plain = new_engine(late), new_engine(Ranking256(cpu))
+    found, expected = (outputs(e, [e.new_request([5, 6], params(1))]) for e in (engine, plain))
+    assert found == expected and late.n_wanted > 8
+
+
+def test_a_deadline_ends_a_request_that_the_device_has_gone_on_with(cpu, new_engine):
+    engine = new_engine(GoesAhead(cpu))
+    request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60), timeout=3600))
+    for _ in range(4):
+        engine.step()
+    request.deadline = 0.0
+    engine.step()
+    assert request.finish_reason == "cancelled" and request.stop_reason == "timeout" and len(request.output) == 4
+
+
+def test_a_request_that_arrives_is_computed_after_the_step_under_way(cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    engine = new_engine(ahead)
+    engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60)))
+    for _ in range(4):
+        engine.step()
+    late = engine.add(engine.new_request([8, 9], params(4, max_tokens=5)))
+    engine.step()
+    engine.step()
+    assert len(late.output) == 1
+    while not engine.is_idle:
+        engine.step()
+
+
+def test_readers_of_many_answers_get_all_of_each(file, cpu):
+    driver = Driver(Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX))
+    texts, ended = {}, threading.Semaphore(0)
+
+    def listen(request, chunk):
+        texts[request] = texts.get(request, "") + chunk.text
+        if chunk.finish_reason is not None:
+            ended.release()
+
+    requests = [driver.engine.new_request([3, 4 + i], params(i)) for i in range(5)]
+    for request in requests:
+        driver.add([request], listen)
+    for _ in requests:
+        assert ended.acquire(timeout=60)
+    assert [texts[request] for request in requests] == [request.text for request in requests]
+    driver.close()
