@@ -1,0 +1,134 @@
+"""The emulated GPU goes on with tokens that it takes itself: those that samplers choose, and what a run computes."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.harness import BATCH
+from woolly import SamplingParams
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import PICK, Batch, CancelledRun, Following, LostRows, Options, RanksAhead
+from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.rank import Ranker
+from woolly.sampling.choosers import Greedy
+from woolly.sampling.sampler import Sampler
+
+GREEDY = (0.0, 0.0, 0.0, 1.0, 0, 0)
+
+
+def pick(chain, row):
+    """How a device follows a chain."""
+    if isinstance(chain, Greedy):
+        return *GREEDY, row
+    return chain.random.peek64(), chain.p, chain.log_p, chain.temperature, chain.k, chain.min_keep, row
+
+
+PARAMS = [
+    {},
+    {"temperature": 0},
+    {"top_p": 1.0, "min_p": 0.0},
+    {"top_k": 1},
+    {"top_k": 60, "top_p": 0.3, "min_p": 0.0},
+    {"min_keep": 3, "top_p": 0.01, "min_p": 0.9},
+    {"temperature": 1e-30},
+    {"temperature": 30.0, "top_p": 1.0},
+]
+
+
+def test_it_takes_the_tokens_that_samplers_choose():
+    device, n_rows, width = EmulatedDevice(SOURCES / "rank.cu"), 40, 320
+    rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
+    samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]
+    order = np.random.RandomState(2).permutation(n_rows)  # of the rows in the batch that follows
+    picks = np.array([pick(samplers[i].foreseen, i) for i in order], PICK)
+    batch, tokens = np.zeros(1, BATCH), np.zeros(n_rows, np.int32)
+    places = [device.allocate(array.nbytes) for array in (batch, rows, tokens, picks)]
+    batch["n_rows"] = batch["n_output"] = n_rows
+    for place, array in zip(places, (batch, rows, tokens, picks), strict=True):
+        device.upload(place, array)
+    ranker = Ranker(device, places[0], places[1], width, n_rows)
+    ranker.queue(64, n_rows)
+    batch["tokens"] = places[2]
+    device.upload(places[0], batch)
+    ranker.feed(places[3], n_rows)
+    device.download(places[2], tokens)
+    assert tokens.tolist() == [samplers[i].next(rows[i]).token for i in order]
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    with open_gguf(write_tiny(TINY["llama"], tmp_path_factory.mktemp("ahead") / "tiny.gguf")) as file:
+        program = CudaBackend(EmulatedDevice).compile(trace(file), file.tensors, Options(max_rows=64))
+        yield program
+        program.close()
+
+
+def one_row(positions, tokens=None):
+    """A batch of one row of each sequence, each on a page of its own."""
+    tokens = [0] * len(positions) if tokens is None else tokens
+    return Batch.of([([token], at, [i]) for i, (token, at) in enumerate(zip(tokens, positions, strict=True))])
+
+
+def following(positions, rows):
+    return Following(one_row(positions), np.array([(*GREEDY, row) for row in rows], PICK), 40)
+
+
+def test_what_it_goes_on_with_is_what_a_run_of_these_tokens_computes(program):
+    assert isinstance(program, RanksAhead)
+    state, other = program.new_state(2), program.new_state(2)
+    prompts = Batch.of([([5, 6, 7], 0, [0]), ([9, 8], 0, [1])])
+    first, second = following([3, 2], [0, 1]), following([3], [1])
+    second.batch.pages[0] = 1
+    plain = program.rank(prompts, other, 40).ids[:, 0].tolist()
+    ranking = program.rank(prompts, state, 40, following=first)
+    assert ranking.ids[:, 0].tolist() == plain
+    assert program.is_ahead(first.batch) and not program.is_ahead(prompts)
+    with pytest.raises(LostRows, match="another run"):
+        ranking.rows(0, 1)
+    ranking = program.rank(first.batch, state, 1, following=second)
+    assert ranking.tokens.tolist() == plain
+    found = [ranking.ids.copy(), ranking.logits.copy()]
+    ranking = program.rank(second.batch, state, 1)
+    last = [ranking.ids.copy(), ranking.logits.copy(), ranking.rows(0, 1).copy()]
+    expected = program.rank(one_row([3, 2], plain), other, 40)
+    np.testing.assert_array_equal(found[0], expected.ids)
+    np.testing.assert_array_equal(found[1], expected.logits)
+    token = int(expected.ids[1, 0])
+    assert ranking.tokens.tolist() == [token]
+    expected = program.rank(Batch.of([([token], 3, [1])]), other, 40)
+    for one, same in zip(last, (expected.ids, expected.logits, expected.rows(0, 1)), strict=True):
+        np.testing.assert_array_equal(one, same)
+
+
+def test_another_run_takes_the_place_of_what_it_went_on_with(program):
+    state, batch = program.new_state(2), one_row([0, 0], [4, 5])
+    for other in (program.run, lambda *it: program.rank(*it, 1)):
+        next_one = following([1, 1], [1, 0])
+        before = program.rank(batch, state, 1, following=next_one).ids.copy()
+        assert program.is_ahead(next_one.batch)
+        other(one_row([0], [3]), program.new_state(1))
+        assert not program.is_ahead(next_one.batch)
+        np.testing.assert_array_equal(program.rank(batch, state, 1).ids, before)
+
+
+def test_a_cancelled_run_is_followed_by_none(program):
+    next_one = following([1, 1], [0, 1])
+    with pytest.raises(CancelledRun):
+        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=program.cancel, following=next_one)
+    assert not program.is_ahead(next_one.batch)
+
+
+def test_an_error_while_it_goes_on_leaves_nothing_under_way(program):
+    def failing():
+        raise OSError("gone")
+
+    next_one = following([1, 1], [0, 1])
+    with pytest.raises(OSError, match="gone"):
+        program.rank(one_row([0, 0], [4, 5]), program.new_state(2), 1, meanwhile=failing, following=next_one)
+    assert not program.is_ahead(next_one.batch)
+    with pytest.raises(ValueError, match="outside the cache"):
+        program.rank(one_row([0], [4]), program.new_state(1), 1, following=following([1, 1], [0, 0]))
+    assert program.rank(one_row([0], [4]), program.new_state(1), 1).tokens.tolist() == [4]
