@@ -24,7 +24,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose, pages_for
-from woolly.runtime.cuda import program as programs
+from woolly.runtime.cuda import core
 from woolly.runtime.cuda.batch import BATCH
 from woolly.runtime.cuda.driver import open_device
 from woolly.runtime.cuda.program import CudaBackend
@@ -118,12 +118,12 @@ def _rows(backend: CudaBackend, name: str, counts: tuple[int, ...]) -> None:
             differ = (got.view(np.uint32) != whole.view(np.uint32)).any(axis=1)
             assert not differ.any(), f"in runs of {n_rows} rows {differ.sum()} differ, first {np.argmax(differ)}"
         _mixed(program, tokens, whole)
-        before = programs._MOST_GRAPHED
-        programs._MOST_GRAPHED = 0
+        before = core._MOST_GRAPHED
+        core._MOST_GRAPHED = 0
         try:
             eager = _logits(program, tokens[:40], 5)
         finally:
-            programs._MOST_GRAPHED = before
+            core._MOST_GRAPHED = before
         assert np.array_equal(eager, whole[:40]), "graphs give other bits than single launches"
         file.close()
 

@@ -16,7 +16,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor, open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options
-from woolly.runtime.cuda import loader, program
+from woolly.runtime.cuda import core, loader
 from woolly.runtime.cuda.program import CudaBackend
 
 
@@ -91,13 +91,13 @@ def test_a_program_gives_what_the_reference_gives_as_graphs_and_without(name, op
     got = one.logits()
     assert (np.abs(got.astype(np.float64) - want) <= bound).all()
     assert one.device.n_replays == len(one.case.batches()) > 0
-    monkeypatch.setattr(program, "_MOST_GRAPHED", 0)
+    monkeypatch.setattr(core, "_MOST_GRAPHED", 0)
     assert np.array_equal(one.logits(), got)
     assert one.device.n_replays == len(one.case.batches())
 
 
 def test_one_graph_serves_all_batches_of_a_bucket_and_old_ones_are_dropped(opened, monkeypatch):
-    monkeypatch.setattr(program, "_MAX_GRAPHS", 2)
+    monkeypatch.setattr(core, "_MAX_GRAPHS", 2)
     one = opened("add-17")
     state = one.program.new_state(4, 8)
 
