@@ -14,10 +14,10 @@ from woolly.cache.prefix import PrefixStats
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.cache.windows import WindowPool
-from woolly.engine.ahead import Ahead
 from woolly.engine.batching import Work, samplers_of
 from woolly.engine.checks import RequestChecks, too_long
 from woolly.engine.choice import choose, score, take
+from woolly.engine.drafts.ahead import Ahead
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.drafts.mtp import MtpDraft
