@@ -1,11 +1,11 @@
-// attend over f16 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of one KV
-// head, up to 16 queries, and a run of groups of positions.
+// attend over f16 and q8_0 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
+// one KV head, up to 16 queries, and a run of groups of positions.
 #include "attend_groups.cuh"
 
 namespace {
 
 // Items are dealt to the blocks of any grid: rows, KV heads, and runs of groups, as long as leave each block about one.
-template <int D>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
@@ -25,13 +25,13 @@ __device__ __forceinline__ void attend(const Attend& a) {
     const Parts parts(a, UNIT);
     const bool is_whole = !parts.apart || per_run >= n_groups;
     const int runs = is_whole ? 1 : min((n_groups + per_run - 1) / per_run, (n_seen - 1) / per_run + 2);
-    const Groups<D> groups(a, shared, memory);
+    const Groups<D, type> groups(a, shared, memory);
     for (int item = blockIdx.x; item < wholes * runs; item += gridDim.x) {
         const int next = item / a.kv_heads, kv_head = item - next * a.kv_heads, at = is_whole ? next : next / runs;
         const int row = tiles == 1 ? at : at / tiles;
         const int first_row = b.offsets[b.sequences[row]], rows = a.group() < QUERIES ? QUERIES / a.group() : 1;
         if (!is_of_few(a, row) || (row - first_row) % rows != 0) continue;
-        const typename Groups<D>::Tile tile = groups.tile_of(row, at - row * tiles, kv_head);
+        const typename Groups<D, type>::Tile tile = groups.tile_of(row, at - row * tiles, kv_head);
         int first = tile.range.first / GROUP, last = tile.range.last / GROUP, n_runs = 1;
         if (!is_whole) {
             const int run = first / per_run + next - at * runs;
@@ -60,7 +60,13 @@ __device__ __forceinline__ void attend(const Attend& a) {
 
 }  // namespace
 
-KERNEL_MANY(128, 2, attend_groups_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
-KERNEL_MANY(128, 2, attend_groups_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
-KERNEL_MANY(128, 2, attend_groups_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
-KERNEL_MANY(128, 2, attend_groups_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }
+#define ATTEND_GROUPS(name, type, D) \
+    KERNEL_MANY(128, 2, attend_groups_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
+
+ATTEND_GROUPS(f16, F16, 64)
+ATTEND_GROUPS(f16, F16, 80)
+ATTEND_GROUPS(f16, F16, 96)
+ATTEND_GROUPS(f16, F16, 128)
+ATTEND_GROUPS(q8_0, Q8_0, 64)
+ATTEND_GROUPS(q8_0, Q8_0, 96)
+ATTEND_GROUPS(q8_0, Q8_0, 128)

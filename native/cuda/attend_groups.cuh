@@ -1,9 +1,9 @@
 // attend over f16 and q8_0 caches for few queries, heads of K and V as long: groups of positions stream through a ring
-// in shared memory, from which those of q8_0 are opened. A warp takes 16 positions of a group, then 16 columns of V or
-// twice as many. Bits are those of the other kernels on tensor cores.
+// in shared memory, as they are in the cache. A warp takes 16 positions of a group, then 16 columns of V or twice as
+// many. Bits are those of the other kernels on tensor cores.
 #pragma once
 
-#include "attend_mma.cuh"
+#include "attend_bytes.cuh"
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS, STAGES = 3, POWERS_STRIDE = 2 * GROUP + 16;
 
@@ -16,15 +16,15 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V of f16.
+// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
 template <int D, int type = F16, bool IS_ONCE = false>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
-    static constexpr int bytes = GROUP * stride, q_bytes = QUERIES * q_stride;
-    static constexpr int raw = type == F16 ? bytes : GROUP * (D + D / 8), ring = STAGES * 2 * raw;  // raw: of the cache
+    static constexpr int bytes = type == F16 ? GROUP * stride : Bytes<D>::bytes, q_bytes = QUERIES * q_stride;
+    static constexpr int ring = STAGES * 2 * bytes;
     static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
-    static constexpr int held = (D + 63) / 64;                   // pairs of a head that turn together, of a lane
+    static constexpr int kept = type;
 
     const Attend& a;
     Shared& shared;
@@ -45,8 +45,14 @@ struct Groups {
 
     // Starts the copy of a group of K or V. Zeros where no query sees; row `fresh` is left alone.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, Seen rows, int fresh) const {
-        const u8* const heads[2] = {head_of<F16>(entry, pages.x, a.kv_heads, kv_head, D),
-                                    head_of<F16>(entry, pages.y, a.kv_heads, kv_head, D)};
+        const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
+                                    head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
+        if constexpr (type == F16)
+            copy_halves(to, heads, rows, fresh);
+        else
+            Bytes<D>::template copy<IS_ONCE, THREADS>(to, heads, fresh);
+    }
+    __device__ __forceinline__ void copy_halves(u8* to, const u8* const (&heads)[2], Seen rows, int fresh) const {
         if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= GROUP - 1) {  // the compiler knows all but one
             constexpr int step = THREADS / chunks;
             const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
@@ -65,29 +71,14 @@ struct Groups {
         }
     }
 
-    // Starts the copy of a group of K or V of q8_0, all of its pages.
-    __device__ __forceinline__ void copy_raw(u8* to, const u8* entry, int2 pages, int kv_head) const {
-        constexpr int n = raw / 2 / 16;
-        const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
-                                    head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
-#pragma unroll
-        for (int i = threadIdx.x; i < 2 * n; i += THREADS)
-            copy16(to + i * 16, i < n ? heads[0] + i * 16 : heads[1] + (i - n) * 16);
-    }
+    // Where a column of q stands.
+    static __device__ __forceinline__ int q_column(int c) { return type == F16 ? c : slot_of(c); }
 
-    // Positions of a group of q8_0 as halves, `n` from `first` on, by so many threads. Zeros where no query sees.
-    template <int n, int n_threads>
-    __device__ __forceinline__ void open(u8* to, const u8* from, Seen rows, int first, int thread) const {
-#pragma unroll 4
-        for (int i = 0; i < n * chunks / n_threads; i++) {
-            const int at = first * chunks + thread + i * n_threads;
-            const int row = at / chunks, chunk = at % chunks, in_page = row % PAGE;
-            const u8* const head = from + row / PAGE * (raw / 2);
-            const Words2 numbers = *reinterpret_cast<const Words2*>(head + in_page * D + chunk * 8);
-            const float scale = reinterpret_cast<const float*>(head + PAGE * D)[in_page * (D / 32) + chunk / 4];
-            *reinterpret_cast<Words4*>(to + place(row, chunk)) =
-                row >= rows.first && row <= rows.last ? opened(numbers, scale) : Words4{0, 0, 0, 0};
-        }
+    // Column of K and V that a lane has in products of a warp: number e of tile n of two of its blocks.
+    static __device__ __forceinline__ int column(int j, int n, int e) {
+        const int warp = threadIdx.x / 32, t = threadIdx.x % 4, tile = 2 * blocks * warp + 2 * j + n;
+        if (type == F16) return (warp + j * WARPS) * 16 + 8 * n + 2 * t + e % 2;
+        return tile / 4 * 32 + 8 * t + e % 2 * 4 + tile % 4;
     }
 
     // Queries of a block: heads of one KV head, of rows that follow one another.
@@ -116,7 +107,7 @@ struct Groups {
         const int head = group < QUERIES ? i % group : of.tile * QUERIES + i;
         const bool is_one = row <= of.last_row && head < group && (group >= QUERIES || i / group < rows);
         Query one = query_of(a, row, of.kv_head * group + head, is_one);
-        one.times = load_query(a, one, q + i * q_stride, D, threadIdx.x % 8);
+        one.times = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
         if (threadIdx.x % 8 == 0) shared.queries[i] = one;
     }
 
@@ -136,14 +127,12 @@ struct Groups {
             return make_int2(p + PAGE > range.first && p <= range.last ? table[p / PAGE] : 0,
                              p + PAGE <= range.last ? table[p / PAGE + 1] : 0);
         };
-        auto slot = [&](int at) { return copies + (at - first) % STAGES * (2 * raw); };
+        auto slot = [&](int at) { return copies + (at - first) % STAGES * (2 * bytes); };
         auto bring = [&](int at, int2 pages, int newest) {
             const int from = at * GROUP;
 #pragma unroll 1
             for (int is_v = 0; is_v < 2; is_v++) {
-                if (at <= last && type != F16)
-                    copy_raw(slot(at) + is_v * raw, is_v ? entry.v : entry.k, pages, of.kv_head);
-                else if (at <= last)
+                if (at <= last)
                     copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
                          {range.first - from, newest - from}, newest < range.last ? range.last - from : -1);
                 copies_commit();
@@ -156,31 +145,34 @@ struct Groups {
         int2 ahead = first + STAGES - 1 <= last ? find(first + STAGES - 1) : make_int2(0, 0);
         prepare(table);
         __syncthreads();
+        u32 queries[type == F16 ? 1 : D / 16][4];
+#pragma unroll
+        for (int c = 0; type != F16 && c < D / 16; c++)
+            load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();
         Softmax all[2], unit[2];  // of queries g and g + 8
         float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
-            copies_wait<2 * STAGES - (type == F16 ? 3 : 4)>();  // K is there, V and later groups need not be
+            copies_wait<2 * STAGES - 3>();  // K is there, V and later groups need not be
             __syncthreads();
             bring(at + STAGES - 1, ahead, range.last);
             if (at + STAGES <= last) ahead = find(at + STAGES);
-            const u8 *const k = type == F16 ? slot(at) : copies + ring, *const v = k + bytes;
-            const Seen rows = {range.first - at * GROUP, range.last - at * GROUP};
-            if (type != F16) {  // a warp opens the positions of K that it takes
-                open<GROUP / WARPS, 32>(copies + ring, slot(at), rows, warp * (GROUP / WARPS), lane);
-                __syncwarp();
-            }
+            const u8 *const k = slot(at), *const v = k + bytes;
 
             float scores[2][4] = {}, tops[2];
-            const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;
+            if constexpr (type == F16) {
+                const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;
 #pragma unroll
-            for (int c = 0; c < D / 16; c++) {
-                u32 queries[4], columns[4];
-                load_matrices<false>(queries, q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
-                load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
-                mma(scores[0], queries, columns[0], columns[1]);
-                mma(scores[1], queries, columns[2], columns[3]);
+                for (int c = 0; c < D / 16; c++) {
+                    u32 columns[4];
+                    load_matrices<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+                    load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
+                    mma(scores[0], queries[0], columns[0], columns[1]);
+                    mma(scores[1], queries[0], columns[2], columns[3]);
+                }
+            } else {
+                Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
             }
             const int from = at * GROUP;
             if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
@@ -197,7 +189,6 @@ struct Groups {
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
                 if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
             }
-            if (type != F16) open<GROUP, THREADS>(copies + ring + bytes, slot(at) + raw, rows, 0, tid);
             copies_wait<2 * STAGES - 2>();
             __syncthreads();
             u8* const all_powers = shared.powers[at % 2];
@@ -220,17 +211,30 @@ struct Groups {
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++)
                 load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
+            u32 scales[type == F16 ? 1 : GROUP / 16][2];
+            const int tile = 2 * blocks * warp;
+            const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
+            if constexpr (type != F16)
+                if (is_any) Bytes<D>::scales(scales, v, tile / 4, {range.first - from, range.last - from}, lane);
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++) {
                 mma(totals, powers[i], ONES, ONES);
+                if constexpr (type == F16) {
 #pragma unroll
-                for (int j = 0; j < blocks; j++) {
-                    const int block = warp + j * WARPS;
-                    if (D / 16 % WARPS != 0 && block >= D / 16) continue;
-                    u32 columns[4];
-                    load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
-                    mma(of_group[j][0], powers[i], columns[0], columns[1]);
-                    mma(of_group[j][1], powers[i], columns[2], columns[3]);
+                    for (int j = 0; j < blocks; j++) {
+                        const int block = warp + j * WARPS;
+                        if (D / 16 % WARPS != 0 && block >= D / 16) continue;
+                        u32 columns[4];
+                        load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
+                        mma(of_group[j][0], powers[i], columns[0], columns[1]);
+                        mma(of_group[j][1], powers[i], columns[2], columns[3]);
+                    }
+                } else if (is_any) {
+                    u32 columns[2 * blocks][2];
+                    Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales[i], lane);
+#pragma unroll
+                    for (int j = 0; j < 2 * blocks; j++)
+                        mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);
                 }
             }
 #pragma unroll
@@ -261,7 +265,7 @@ struct Groups {
             const float share = share_of(a, all[half], mine[half].head);
             float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
             each([&](int j, int n, int e) {
-                const int c = (warp + j * WARPS) * 16 + 8 * n + 2 * t + e % 2;
+                const int c = column(j, n, e);
                 if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], share);
             });
         }
@@ -290,11 +294,13 @@ struct Groups {
 #pragma unroll
             for (int j = 0; j < blocks; j++)
 #pragma unroll
-                for (int n = 0; n < 2; n++)
+                for (int i = 0; i < 2; i++) {  // two that lie together
+                    const float one = type == F16 ? sums[j][i][2 * half] : sums[j][0][2 * half + i],
+                                next = type == F16 ? sums[j][i][2 * half + 1] : sums[j][1][2 * half + i];
                     // The room of a part is whole fours: the second of two is in it, too.
-                    if (const int c = (warp + j * WARPS) * 16 + 8 * n + 2 * t; c < a.v_dim)
-                        *reinterpret_cast<float2*>(to + 4 + c) =
-                            make_float2(sums[j][n][2 * half], sums[j][n][2 * half + 1]);
+                    if (const int c = type == F16 ? column(j, i, 0) : column(j, 0, i); c < a.v_dim)
+                        *reinterpret_cast<float2*>(to + 4 + c) = make_float2(one, next);
+                }
         }
     }
 };

@@ -11,8 +11,8 @@ namespace {
 // Heads of a row.
 template <int D, class G = Groups<D>>
 struct Heads {
-    static constexpr int bytes = G::bytes;
-    static constexpr int held = (D + 63) / 64;  // pairs of a head that turn together, of a lane
+    static constexpr int bytes = G::bytes, kept = G::kept;  // kept: the type of the cache
+    static constexpr int held = (D + 63) / 64;              // pairs of a head that turn together, of a lane
 
     const G& groups;
     const Turned& turned_by;
@@ -68,8 +68,8 @@ struct Heads {
         __syncthreads();
         wait_for_kernel_before();
         const float temper = tempered(a, row);
-        u8 *const k_row = const_cast<u8*>(head_of<F16>(entry.k, page, a.kv_heads, kv_head, D)),
-                  *const v_row = const_cast<u8*>(head_of<F16>(entry.v, page, a.kv_heads, kv_head, D));
+        u8 *const k_row = const_cast<u8*>(head_of<kept>(entry.k, page, a.kv_heads, kv_head, D)),
+                  *const v_row = const_cast<u8*>(head_of<kept>(entry.v, page, a.kv_heads, kv_head, D));
         for (int i = warp; i < n + is_newest; i += WARPS) {
             if (is_held) {
                 prepare_held(i, i < n, first_head, kv_head, temper, held_cosines, held_sines, k_row, v_row, position,
@@ -88,21 +88,60 @@ struct Heads {
                 for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
                 const Scaled scaled(most);
                 for (int c = lane; c < a.k_dim; c += 32)
-                    reinterpret_cast<u16*>(q + i * G::q_stride)[c] =
+                    reinterpret_cast<u16*>(q + i * G::q_stride)[G::q_column(c)] =
                         u16(to_halves(__fmul_rn(__fmul_rn(head[c], temper), scaled.up), 0.f));
                 if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
                 continue;
             }
             const int n_values = check_value(head, a.k_dim, value, a.v_dim, lane) ? a.v_dim : 0;
-            put<F16>(head, a.k_dim, D, k_row, position % PAGE, lane);
-            put<F16>(value, n_values, D, v_row, position % PAGE, lane);
-            if (group == nullptr) continue;
-            for (int c = 2 * lane; c < D; c += 64) {
-                u8* const to = group + G::place(position % GROUP, c / 8) + c % 8 * 2;
-                *reinterpret_cast<u32*>(to) =
-                    to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
-                *reinterpret_cast<u32*>(to + bytes) =
-                    to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
+            if constexpr (kept != F16) {
+                put_bytes(head, a.k_dim, k_row, group, position, lane);
+                put_bytes(value, n_values, v_row, group == nullptr ? nullptr : group + bytes, position, lane);
+            } else {
+                put<F16>(head, a.k_dim, D, k_row, position % PAGE, lane);
+                put<F16>(value, n_values, D, v_row, position % PAGE, lane);
+                if (group == nullptr) continue;
+                for (int c = 2 * lane; c < D; c += 64) {
+                    u8* const to = group + G::place(position % GROUP, c / 8) + c % 8 * 2;
+                    *reinterpret_cast<u32*>(to) =
+                        to_halves_saturated(c < a.k_dim ? head[c] : 0.f, c + 1 < a.k_dim ? head[c + 1] : 0.f);
+                    *reinterpret_cast<u32*>(to + bytes) =
+                        to_halves_saturated(c < n_values ? value[c] : 0.f, c + 1 < n_values ? value[c + 1] : 0.f);
+                }
+            }
+        }
+    }
+
+    // A head of q8_0 into its page and, if its group is there, to the ring.
+    __device__ __forceinline__ void put_bytes(const float* head, int n, u8* page, u8* group, int position,
+                                              int lane) const {
+        for (int c = lane; c < D; c += 32)
+            put_byte(quantized(c < n ? head[c] : 0.f), c, lane == 0, page, group, position);
+    }
+    __device__ __forceinline__ void put_byte(Quantized x, int c, bool is_first, u8* page, u8* group,
+                                             int position) const {
+        const int row = position % PAGE, at = position % GROUP;
+        reinterpret_cast<signed char*>(page)[row * D + c] = x.number;
+        if (is_first) reinterpret_cast<float*>(page + PAGE * D)[row * (D / 32) + c / 32] = x.scale;
+        if (group == nullptr) return;
+        reinterpret_cast<signed char*>(group)[Bytes<D>::place(at, c)] = x.number;
+        if (is_first) *reinterpret_cast<float*>(group + Bytes<D>::scale_place(at, c / 32)) = x.scale;
+    }
+    // ... of which registers hold pairs: those that turn together, of all lanes or of half of them 32 that lie
+    // together.
+    __device__ __forceinline__ void put_held(const float (&x)[held][2], u8* page, u8* group, int position) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < held; j++) {
+            if (turned_by.is_adjacent) {
+                Quantized two[2];
+                quantize_pair(x[j], two);
+                put_byte(two[0], 2 * lane + 64 * j, lane % 16 == 0, page, group, position);
+                put_byte(two[1], 2 * lane + 64 * j + 1, false, page, group, position);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    put_byte(quantized(x[j][e]), lane + 32 * j + e * (D / 2), lane == 0, page, group, position);
             }
         }
     }
@@ -152,11 +191,11 @@ struct Heads {
         if (is_q) {
             for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, j));
             const Scaled scaled(most);
-            u16* const to = reinterpret_cast<u16*>(q + i * G::q_stride) + base;
+            u16* const to = reinterpret_cast<u16*>(q + i * G::q_stride);
 #pragma unroll
             for (int j = 0; j < held; j++) {
-                to[j * next] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
-                to[j * next + step] = u16(to_halves(__fmul_rn(x[j][1], scaled.up), 0.f));
+                to[G::q_column(base + j * next)] = u16(to_halves(__fmul_rn(x[j][0], scaled.up), 0.f));
+                to[G::q_column(base + j * next + step)] = u16(to_halves(__fmul_rn(x[j][1], scaled.up), 0.f));
             }
             if (lane == 0) groups.shared.queries[i].times = scaled.times(a);
             return;
@@ -164,17 +203,34 @@ struct Heads {
         // As check_value says.
         are_numbers = __all_sync(ALL_LANES, are_numbers);
         if (!are_numbers && lane == 31) x[held - 1][1] = __int_as_float(0x7fc00000);
+        if constexpr (kept != F16) {
+            if (!are_numbers)
 #pragma unroll
-        for (int j = 0; j < 2 * held; j++) {
-            const int c = base + j / 2 * next + j % 2 * step, row = position % PAGE, at = position % GROUP;
-            const u16 of_k = u16(to_halves_saturated(x[j / 2][j % 2], 0.f)),
-                      of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
-            reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
-            if (group == nullptr) continue;
-            u8* const to = group + G::place(at, c / 8) + c % 8 * 2;
-            *reinterpret_cast<u16*>(to) = of_k, *reinterpret_cast<u16*>(to + bytes) = of_v;
+                for (int j = 0; j < held; j++) values[j][0] = values[j][1] = 0.f;
+            put_held(x, k_row, group, position);
+            put_held(values, v_row, group == nullptr ? nullptr : group + bytes, position);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 2 * held; j++) {
+                const int c = base + j / 2 * next + j % 2 * step, row = position % PAGE, at = position % GROUP;
+                const u16 of_k = u16(to_halves_saturated(x[j / 2][j % 2], 0.f)),
+                          of_v = u16(to_halves_saturated(are_numbers ? values[j / 2][j % 2] : 0.f, 0.f));
+                reinterpret_cast<u16*>(k_row)[row * D + c] = of_k, reinterpret_cast<u16*>(v_row)[row * D + c] = of_v;
+                if (group == nullptr) continue;
+                u8* const to = group + G::place(at, c / 8) + c % 8 * 2;
+                *reinterpret_cast<u16*>(to) = of_k, *reinterpret_cast<u16*>(to + bytes) = of_v;
+            }
         }
     }
 };
 
 }  // namespace
+
+// Kernels of store and attend: their parameters, and one for each type of cache and width of heads.
+#define HEADS_PARAMETERS                                                                                       \
+    ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_turned, \
+        int column, int is_adjacent, float eps
+#define HEADS_ARGUMENTS ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v
+#define EACH_OF_HEADS(make)                                                                           \
+    make(f16, F16, 64) make(f16, F16, 80) make(f16, F16, 96) make(f16, F16, 128) make(q8_0, Q8_0, 64) \
+        make(q8_0, Q8_0, 96) make(q8_0, Q8_0, 128)

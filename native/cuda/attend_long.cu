@@ -1,6 +1,6 @@
-// attend for a run of one row that sees many positions; over f16 caches together with store, as attend_row.cu computes
-// it for fewer. Blocks take runs of whole units of a KV head. When all runs of a head are there, its blocks merge a few
-// columns each.
+// attend over f16 and q8_0 caches for a run of one row that sees many positions, together with store, as attend_row.cu
+// computes it for fewer. Blocks take runs of whole units of a KV head. When all runs of a head are there, its blocks
+// merge a few columns each.
 #include "attend_heads.cuh"
 
 namespace {
@@ -106,27 +106,20 @@ __device__ __forceinline__ Share meet(Meeting* meeting, u32 n, bool may_wait, Sh
     return shared;
 }
 
-// Heads of the only row where store has run before.
-template <int D>
-struct Stored {
-    const Groups<D, Q8_0>& groups;
-
-    __device__ __forceinline__ void prepare(const Entry&, const int*, int first_head, int kv_head, int, int,
-                                            Seen range) const {
-        wait_for_kernel_before();
-        groups.load_queries({0, 0, 0, kv_head, (first_head - kv_head * groups.a.group()) / QUERIES, range, range});
-    }
-};
-
-template <int D, int type, bool IS_ONCE, class Row>
-__device__ __forceinline__ void attend(const Groups<D, type, IS_ONCE>& groups, const Row& heads) {
+template <int D, int type>
+__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
     __shared__ Share share;
-    const Attend& a = groups.a;
+    let_next_kernel_begin();
+    typedef Groups<D, type, true> Once;
+    const Once groups(a, shared, memory);
     constexpr int of_unit = UNIT / GROUP;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_blocks = gridDim.x;
     const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles;
     const Entry entry = a.b->entries[a.entry];
     const Seen range = seen(a, 0);
+    const Heads<D, Once> heads(groups, turned, k, v, range.last);
     const int first = range.first / UNIT, last = range.last / UNIT;
     const Parts parts(a, UNIT);
     // Blocks of an item, one for each run, and items at once. Runs differ by a unit at most.
@@ -142,11 +135,8 @@ __device__ __forceinline__ void attend(const Groups<D, type, IS_ONCE>& groups, c
         const int first_head = kv_head * a.group() + tile * QUERIES, stride = a.part_stride();
         float* const outside = a.parts + (long long)first_head * parts.n * stride;
         Meeting* const meeting = reinterpret_cast<Meeting*>(a.done) + item;
-        // What the kernel before has stored must not be asked for sooner.
-        if (type != F16 && run_last == range.last / GROUP && run_last - run_first < STAGES - 1)
-            wait_for_kernel_before();
         groups.attend(
-            entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? UNIT : 0, type == F16,
+            entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? UNIT : 0, 1,
             [&](const Query&, int i, int part) { return outside + (long long)(i * parts.n + part) * stride; },
             [&](const int* table) {
                 heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
@@ -172,39 +162,9 @@ __device__ __forceinline__ void attend(const Groups<D, type, IS_ONCE>& groups, c
     wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
 }
 
-// Over f16: together with store.
-template <int D>
-__device__ __forceinline__ void attend_with(const Attend& a, const Turned& turned, const float* k, const float* v) {
-    DYNAMIC_SHARED(memory);
-    __shared__ Shared shared;
-    let_next_kernel_begin();
-    using Once = Groups<D, F16, true>;
-    const Once groups(a, shared, memory);
-    attend(groups, Heads<D, Once>(groups, turned, k, v, seen(a, 0).last));
-}
-
-// Over q8_0: after it.
-template <int D>
-__device__ __forceinline__ void attend_after(const Attend& a) {
-    DYNAMIC_SHARED(memory);
-    __shared__ Shared shared;
-    let_next_kernel_begin();
-    const Groups<D, Q8_0> groups(a, shared, memory);
-    attend(groups, Stored<D>{groups});
-}
-
 }  // namespace
 
-#define ATTEND_LONG(D)                                                                                          \
-    KERNEL_MANY(128, 2, attend_long_f16_##D)                                                                    \
-    (ATTEND_PARAMETERS, const float* k, const float* v, const float* q_norm, const float* k_norm, int n_turned, \
-     int column, int is_adjacent, float eps) {                                                                  \
-        attend_with<D>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);  \
-    }
+#define ATTEND_LONG(name, type, D) \
+    KERNEL_MANY(128, 2, attend_long_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
-ATTEND_LONG(64)
-ATTEND_LONG(80)
-ATTEND_LONG(96)
-ATTEND_LONG(128)
-KERNEL_MANY(128, 2, attend_long_q8_0_64)(ATTEND_PARAMETERS) { attend_after<64>(ATTEND_ARGUMENTS); }
-KERNEL_MANY(128, 2, attend_long_q8_0_128)(ATTEND_PARAMETERS) { attend_after<128>(ATTEND_ARGUMENTS); }
+EACH_OF_HEADS(ATTEND_LONG)

@@ -25,7 +25,8 @@ struct Many {
         auto copy = [&](int at) {
             if (at <= last) {
                 u8* const to = copies + at % STAGES * (k_bytes + v_bytes);
-                copy_group<type>(to, entry.k, pages, a.kv_heads, kv_head, k_room, K, at, range, tid, WARPS * 32);
+                copy_group<type, type == Q8_0>(to, entry.k, pages, a.kv_heads, kv_head, k_room, K, at, range, tid,
+                                               WARPS * 32);
                 copy_group<type>(to + k_bytes, entry.v, pages, a.kv_heads, kv_head, v_room, V, at, range, tid,
                                  WARPS * 32);
             }
@@ -39,7 +40,7 @@ struct Many {
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
             const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
-            const float times = load_query(a, one, q + at * k_stride, K, lane % 8);
+            const float times = load_query<type>(a, one, q + at * k_stride, K, lane % 8);
             if (lane % 8 == 0) all_times[at] = times;
         }
         __syncwarp();
@@ -190,11 +191,13 @@ __device__ __forceinline__ void attend(const Attend& a) {
 
 }  // namespace
 
-#define ATTEND_MANY(name, type)                                                                    \
-    KERNEL(attend_many_##name##_64)(ATTEND_PARAMETERS) { attend<type, 64, 64>(ATTEND_ARGUMENTS); } \
-    KERNEL(attend_many_##name##_80)(ATTEND_PARAMETERS) { attend<type, 80, 80>(ATTEND_ARGUMENTS); } \
-    KERNEL(attend_many_##name##_96)(ATTEND_PARAMETERS) { attend<type, 96, 96>(ATTEND_ARGUMENTS); } \
-    KERNEL(attend_many_##name##_128)(ATTEND_PARAMETERS) { attend<type, 128, 128>(ATTEND_ARGUMENTS); }
+#define ATTEND_MANY(name, type, D) \
+    KERNEL(attend_many_##name##_##D)(ATTEND_PARAMETERS) { attend<type, D, D>(ATTEND_ARGUMENTS); }
 
-ATTEND_MANY(f16, F16)
-ATTEND_MANY(q8_0, Q8_0)
+ATTEND_MANY(f16, F16, 64)
+ATTEND_MANY(f16, F16, 80)
+ATTEND_MANY(f16, F16, 96)
+ATTEND_MANY(f16, F16, 128)
+ATTEND_MANY(q8_0, Q8_0, 64)
+ATTEND_MANY(q8_0, Q8_0, 96)
+ATTEND_MANY(q8_0, Q8_0, 128)

@@ -117,10 +117,14 @@ __device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int ba
     }
 }
 
+// Where column c of q and of K of q8_0 stands in products: a lane of mma takes four columns that lie together.
+__device__ __forceinline__ int slot_of(int c) { return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1); }
+
 // The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
 // load 128 columns before they wait for the first.
+template <int type = F16>
 __device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
-    auto place = [&](int c) { return to + 2 * c; };
+    auto place = [&](int c) { return to + 2 * (type == Q8_0 ? slot_of(c) : c); };
     float2 x[8];
     float most = 0.f;
     for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
@@ -148,23 +152,36 @@ __device__ __forceinline__ float power_at(float score, float factor, float base)
     return power_of_2(__fmaf_rn(score, factor, -base));
 }
 
-// Eight whole numbers of a q8_0 cache as halves.
-__device__ __forceinline__ Words4 opened(Words2 numbers, float scale) {
-    u32 out[4];
-    const bool fits = fabsf(scale) < 511.f;  // then so do all products
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        // A byte below the bits of 2^23 makes a number of f32: sooner than a conversion.
-        const u32 word = (i < 2 ? numbers.x : numbers.y) ^ 0x80808080u;
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const u32 bits = __byte_perm(word, 0x4B000000u, 0x7440 + 2 * (i % 2) + e);
-            x[e] = __fmul_rn(__fsub_rn(__int_as_float(int(bits)), 8388736.f), scale);
-        }
-        out[i] = fits ? to_halves(x[0], x[1]) : to_halves_saturated(x[0], x[1]);
-    }
-    return Words4{out[0], out[1], out[2], out[3]};
+// Numbers of a q8_0 cache as halves: 64ths of the whole numbers, which are exact, times 64 of the scale. So a scale
+// keeps its bits where the numbers are as small as halves are.
+constexpr float MOST_SCALE = 33008.f;  // times the largest whole number this is a half
+
+// A scale, times 64. Not a number stays what it is.
+__device__ __forceinline__ float scale_of(float scale) {
+    const float x = __fmul_rn(scale, 64.f);
+#ifdef WOOLLY_EMULATED
+    return x > MOST_SCALE ? MOST_SCALE : x;
+#else
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(MOST_SCALE));
+    return y;
+#endif
+}
+// Both halves of it.
+__device__ __forceinline__ u32 scales_of(float scale) { return to_halves(scale_of(scale), scale_of(scale)); }
+
+// Two bytes of a word, their top bits turned, as 64ths: below the bits of 16 they make a half, 18 too large.
+template <int first>
+__device__ __forceinline__ u32 whole_numbers(u32 bytes) {
+    return half_add(pick_bytes(bytes, 0x4C4C4C4Cu, first == 0 ? 0x4140u : 0x4342u), 0xCC80CC80u);
+}
+constexpr u32 TOP_BITS = 0x80808080u;
+
+// Eight of them.
+__device__ __forceinline__ Words4 opened(Words2 numbers, u32 scales) {
+    const u32 x = numbers.x ^ TOP_BITS, y = numbers.y ^ TOP_BITS;
+    return Words4{half_mul(whole_numbers<0>(x), scales), half_mul(whole_numbers<2>(x), scales),
+                  half_mul(whole_numbers<0>(y), scales), half_mul(whole_numbers<2>(y), scales)};
 }
 
 // 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
@@ -182,8 +199,8 @@ __device__ __forceinline__ void copy16_or_zeros(void* to, const void* from, bool
 }
 
 // Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum
-// must not meet rubbish. What is opened on the way is there at once.
-template <int type>
+// must not meet rubbish. What is opened on the way is there at once. IS_SLOTTED: in the order of slot_of.
+template <int type, bool IS_SLOTTED = false>
 __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
                                            int room, int columns, int group, Seen range, int tid, int n_threads) {
     constexpr int at_once = type == F16 ? 1 : 4;  // loads before the first of them is waited for
@@ -199,12 +216,13 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
         Words2 numbers[at_once];
         float scales[at_once];
         u8* into[at_once];
+        int into_slot[at_once];
 #pragma unroll
         for (int i = 0; i < at_once; i++) {
             const int p = group * GROUP + row;
             const u8* const head = row < PAGE ? heads[0] : heads[1];
             const bool is_seen = row < GROUP && p >= range.first && p <= range.last;
-            into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr;
+            into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr, into_slot[i] = c % 2 * 8;
             if (type == F16) {
                 if (is_seen)
                     copy16(into[i], head + (p % PAGE * room + c * 8) * 2);
@@ -222,7 +240,16 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
         }
 #pragma unroll
         for (int i = 0; type != F16 && i < at_once; i++)
-            if (into[i] != nullptr) *reinterpret_cast<Words4*>(into[i]) = opened(numbers[i], scales[i]);
+            if (into[i] != nullptr) {
+                const Words4 out = opened(numbers[i], scales_of(scales[i]));
+                if (!IS_SLOTTED) {
+                    *reinterpret_cast<Words4*>(into[i]) = out;
+                    continue;
+                }
+                u8* const first = into[i] - into_slot[i];  // of the two halves of 16 columns
+                *reinterpret_cast<Words2*>(first) = Words2{out.x, out.z};
+                *reinterpret_cast<Words2*>(first + 16) = Words2{out.y, out.w};
+            }
     }
 }
 

@@ -1,5 +1,5 @@
-// attend over f16 caches for a run of one row, heads of K and V as long, together with store: the row's heads are
-// normed and turned here, with the functions of store: by every block its q, by the block of the newest position k,
+// attend over f16 and q8_0 caches for a run of one row, heads of K and V as long, together with store: the row's heads
+// are normed and turned here, with the functions of store: by every block its q, by the block of the newest position k,
 // which it writes to the cache. Older positions are on their way before the kernel before has ended.
 //
 // On Hopper blocks form clusters. A cluster takes all heads of one KV head, and where that would be long, a part of its
@@ -87,7 +87,7 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
     return sum;
 }
 
-template <int D>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     if (!is_inside && !parts.apart) per_run = last + 1;  // no room for parts
     const int first_run = is_inside ? first >> shift : first / per_run;
     const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
-    const Groups<D> groups(a, shared, memory);
-    const Heads<D> heads(groups, turned, k, v, range.last);
+    const Groups<D, type> groups(a, shared, memory);
+    const Heads<D, Groups<D, type>> heads(groups, turned, k, v, range.last);
     // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
     float* const inside = reinterpret_cast<float*>(groups.copies + (STAGES - 1) * 2 * groups.bytes);
     auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
@@ -201,14 +201,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 #else
 #define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
 #endif
-#define ATTEND_ROW(D)                                                                                           \
-    KERNEL_CLUSTERED(attend_row_f16_##D)                                                                        \
-    (ATTEND_PARAMETERS, const float* k, const float* v, const float* q_norm, const float* k_norm, int n_turned, \
-     int column, int is_adjacent, float eps) {                                                                  \
-        attend<D>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);       \
-    }
+#define ATTEND_ROW(name, type, D) \
+    KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
-ATTEND_ROW(64)
-ATTEND_ROW(80)
-ATTEND_ROW(96)
-ATTEND_ROW(128)
+EACH_OF_HEADS(ATTEND_ROW)

@@ -1,7 +1,7 @@
-// attend over f16 caches for one row of each of several sequences, heads of K and V as long, together with store: the
-// rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of the newest
-// position k, which it writes to the cache. No sequence may see a page that is written for another. Older positions are
-// on their way before the kernel before has ended.
+// attend over f16 and q8_0 caches for one row of each of several sequences, heads of K and V as long, together with
+// store: the rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of
+// the newest position k, which it writes to the cache. No sequence may see a page that is written for another. Older
+// positions are on their way before the kernel before has ended.
 #include "attend_heads.cuh"
 
 namespace {
@@ -102,7 +102,7 @@ struct Run {
     }
 };
 
-template <int D>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const Parts parts(a, UNIT);
     const Runs runs = deal(a, parts, of_row, ends);
     __syncthreads();
-    typedef Groups<D, F16, true> Streamed;
+    typedef Groups<D, type, true> Streamed;
     const Streamed groups(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
@@ -143,14 +143,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 
 }  // namespace
 
-#define ATTEND_ROWS(D)                                                                                          \
-    KERNEL_MANY(128, 2, attend_rows_f16_##D)                                                                    \
-    (ATTEND_PARAMETERS, const float* k, const float* v, const float* q_norm, const float* k_norm, int n_turned, \
-     int column, int is_adjacent, float eps) {                                                                  \
-        attend<D>(ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v);       \
-    }
+#define ATTEND_ROWS(name, type, D) \
+    KERNEL_MANY(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
-ATTEND_ROWS(64)
-ATTEND_ROWS(80)
-ATTEND_ROWS(96)
-ATTEND_ROWS(128)
+EACH_OF_HEADS(ATTEND_ROWS)

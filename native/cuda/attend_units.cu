@@ -1,4 +1,4 @@
-// attend over f16 and q8_0 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
+// attend over f16 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
 // one KV head, up to 16 queries, and a run of units. All of a unit is asked for before anything waits. A warp takes 16
 // of its positions, then 8 columns of V. Bits are those of the other kernels on tensor cores.
 #include "attend_mma.cuh"
@@ -14,7 +14,7 @@ struct Shared {
     alignas(16) u8 powers[QUERIES * POWERS_STRIDE];
 };
 
-template <int type, int D>  // columns of a head, in whole 16
+template <int D>  // columns of a head, in whole 16
 struct Units {
     static constexpr int stride = 2 * D + 16;
     // Lanes that copy a row, some of them idle, so that a thread's rows lie in pages known to the compiler.
@@ -38,39 +38,18 @@ struct Units {
 
     // Starts the copy of the positions `now` of a unit; zeros, if it is the last copy, where no query sees.
     __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[UNIT / PAGE], int kv_head,
-                                         int room, int unit, Seen range, Seen now, bool is_last) const {
+                                         int unit, Seen range, Seen now, bool is_last) const {
         const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
-        constexpr int at_once = type == F16 ? 1 : 8;  // loads before the first of them is waited for
 #pragma unroll
-        for (int i = 0; i < copies; i += at_once) {
-            Words2 numbers[at_once];
-            float scales[at_once];
-            bool is_ours[at_once];
-#pragma unroll
-            for (int j = 0; j < at_once; j++) {
-                const int row = first + (i + j) * rows, page = pages[(i + j) * rows / PAGE], p = unit * UNIT + row;
-                const bool is_copied = page >= 0 && p >= now.first && p <= now.last;
-                const u8* const head = head_of<type>(entry, page, a.kv_heads, kv_head, room);
-                is_ours[j] = c < D / 8 && (is_copied || (is_last && (p < range.first || p > range.last)));
-                if (!is_ours[j]) continue;
-                if (type == F16) {
-                    u8* const into = to + row * stride + c * 16;
-                    if (is_copied)
-                        copy16(into, head + (row % PAGE * room + c * 8) * 2);
-                    else
-                        *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
-                } else {
-                    numbers[j] = Words2{0, 0}, scales[j] = 0.f;
-                    if (!is_copied) continue;
-                    numbers[j] = *reinterpret_cast<const Words2*>(head + row % PAGE * room + c * 8);
-                    scales[j] = reinterpret_cast<const float*>(head + PAGE * room)[row % PAGE * (room / 32) + c / 4];
-                }
-            }
-#pragma unroll
-            for (int j = 0; type != F16 && j < at_once; j++)
-                if (is_ours[j])
-                    *reinterpret_cast<Words4*>(to + (first + (i + j) * rows) * stride + c * 16) =
-                        opened(numbers[j], scales[j]);
+        for (int i = 0; i < copies; i++) {
+            const int row = first + i * rows, page = pages[i * rows / PAGE], p = unit * UNIT + row;
+            const bool is_copied = page >= 0 && p >= now.first && p <= now.last;
+            if (c >= D / 8 || !(is_copied || (is_last && (p < range.first || p > range.last)))) continue;
+            u8* const into = to + row * stride + c * 16;
+            if (is_copied)
+                copy16(into, head_of<F16>(entry, page, a.kv_heads, kv_head, D) + (row % PAGE * D + c * 8) * 2);
+            else
+                *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
         }
         copies_commit();
     }
@@ -94,7 +73,6 @@ struct Units {
 
         const Entry entry = b.entries[a.entry];
         const int* table = entry.pages + (long long)s * b.max_pages;
-        const int k_room = type == F16 ? D : a.k_room, v_room = type == F16 ? D : a.v_room;
         int pages[UNIT / PAGE];
         __syncthreads();  // whoever still reads what the item before left
         find(pages, table, first, range);
@@ -106,14 +84,14 @@ struct Units {
             const Seen older{range.first, min(range.last, fresh - 1)};
             later.first = max(range.first, fresh);
             if (older.last >= first * UNIT) {
-                copy(k, entry.k, pages, kv_head, k_room, first, range, older, false);
-                copy(v, entry.v, pages, kv_head, v_room, first, range, older, false);
+                copy(k, entry.k, pages, kv_head, first, range, older, false);
+                copy(v, entry.v, pages, kv_head, first, range, older, false);
             }
             wait_for_kernel_before();
             has_waited = true;
         }
-        copy(k, entry.k, pages, kv_head, k_room, first, range, later, true);
-        copy(v, entry.v, pages, kv_head, v_room, first, range, later, true);
+        copy(k, entry.k, pages, kv_head, first, range, later, true);
+        copy(v, entry.v, pages, kv_head, first, range, later, true);
         if (warp < QUERIES / 4) {
             const int i = tid / 8;
             const int of_row = group < QUERIES ? row + i / group : row;
@@ -165,7 +143,7 @@ struct Units {
             }
             __syncthreads();
             if (unit < last)
-                copy(k, entry.k, pages, kv_head, k_room, unit + 1, range, range, true);
+                copy(k, entry.k, pages, kv_head, unit + 1, range, range, true);
             else
                 copies_commit();
 #pragma unroll
@@ -241,7 +219,7 @@ struct Units {
             }
             if (unit == last) break;
             __syncthreads();
-            copy(v, entry.v, pages, kv_head, v_room, unit + 1, range, range, true);
+            copy(v, entry.v, pages, kv_head, unit + 1, range, range, true);
         }
         if (n_runs > 1) {
             const int tiles = (group + QUERIES - 1) / QUERIES;
@@ -266,7 +244,7 @@ struct Units {
 };
 
 // Items are dealt to the blocks of any grid: rows, KV heads, and runs of units, as long as leave each block about one.
-template <int type, int D>
+template <int D>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
@@ -278,7 +256,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
     const int per_run = int((wholes * parts.n + gridDim.x - 1) / gridDim.x);
     const bool is_whole = !parts.apart || per_run >= parts.n;
     const int runs = is_whole ? 1 : (parts.n + per_run - 1) / per_run;
-    const Units<type, D> units(a, shared, memory);
+    const Units<D> units(a, shared, memory);
     for (long long item = blockIdx.x; item < wholes * runs; item += gridDim.x) {
         const int kv_head = int(item % a.kv_heads), run = int(item / a.kv_heads % runs);
         const int at = int(item / a.kv_heads / runs);
@@ -289,11 +267,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
 
 }  // namespace
 
-#define ATTEND_UNITS(name, type)                                                                        \
-    KERNEL_OF(256, attend_units_##name##_64)(ATTEND_PARAMETERS) { attend<type, 64>(ATTEND_ARGUMENTS); } \
-    KERNEL_OF(256, attend_units_##name##_80)(ATTEND_PARAMETERS) { attend<type, 80>(ATTEND_ARGUMENTS); } \
-    KERNEL_OF(256, attend_units_##name##_96)(ATTEND_PARAMETERS) { attend<type, 96>(ATTEND_ARGUMENTS); } \
-    KERNEL_OF(256, attend_units_##name##_128)(ATTEND_PARAMETERS) { attend<type, 128>(ATTEND_ARGUMENTS); }
-
-ATTEND_UNITS(f16, F16)
-ATTEND_UNITS(q8_0, Q8_0)
+KERNEL_OF(256, attend_units_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }

@@ -48,12 +48,12 @@ def _are_joined(step: Step | None, after: Step | None, kv_type: str) -> bool:
     if step is None or after is None or (step.op, after.op) != ("store", "attend"):
         return False
     is_own = after.inputs[0] == step.output and after.integer("entry") == step.integer("entry")
-    return is_own and kv_type == "f16" and len(step.inputs) == 3
+    return is_own and kv_type != "f32" and len(step.inputs) == 3
 
 
 def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
     """Whether few rows are computed by the kernel through whose memory groups of positions stream."""
-    return e.kv_type == "f16" and _many_memory(entry, group, e.device.shared_bytes) > 0
+    return e.kv_type != "f32" and _many_memory(entry, group, e.kv_type, e.device.shared_bytes) > 0
 
 
 @emits("store")
@@ -110,13 +110,13 @@ def _attend(e: Emitter, step: Step) -> None:
         return
     stages, shared = _few_memory(entry, e.device.shared_bytes)
     group = e.width(step.inputs[0]) // entry.k_dim // entry.heads
-    many = _many_memory(entry, group, e.device.shared_bytes)
+    many = _many_memory(entry, group, e.kv_type, e.device.shared_bytes)
     arguments = _arguments(e, step, parts, n_parts, MOST_OF_FEW if many else _ALL_ROWS, stages)
     if not many:
         columns = next(n for n in (64, 128, 256, 576) if entry.v_dim <= n)
         e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
-    columns = room(entry.k_dim, "f16")
+    columns = room(entry.k_dim, e.kv_type)
     tiles, least = Rows(0, per=QUERIES // group), MOST_OF_FEW + 1
     # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
@@ -129,22 +129,19 @@ def _attend(e: Emitter, step: Step) -> None:
     else:
         kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
     e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
-    # A block on each processor holds a whole unit of K and V, or two have a ring of three groups of 64 positions each.
-    # The first answers sooner, the second reads faster.
-    kernel, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
-    ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * (2 * columns + (0 if columns % 64 == 0 else 16))
-    n = e.device.n_processors
+    # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit of
+    # K and V of f16 answers sooner, but reads slower.
+    n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
+    row = columns * 9 // 8 if e.kv_type == "q8_0" else 2 * columns + (0 if columns % 64 == 0 else 16)
+    ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * row
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
-    if not _is_streamed(e, entry, group):
-        is_opened = e.kv_type == "q8_0" and columns % 64 == 0 and not is_near
-        e.launch(kernel, n, 256, *arguments, shared=units, early=True, far=False if is_opened else None)
-        if is_opened:  # queries, a ring of groups as they are, and a group as halves
-            opened = 16 * (2 * columns + 16) + 3 * 2 * 64 * columns * 9 // 8 + 2 * 64 * 2 * columns
-            e.launch(f"attend_long_q8_0_{columns}", 2 * n, 128, *arguments, shared=opened, early=True, far=True)
-        return
-    e.launch(kernel, n, 256, *arguments, shared=units, most=1, early=True, other=other)
-    e.launch(kernel, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
-    kernel = f"attend_groups_{e.kv_type}_{columns}"
+    if e.kv_type == "f16":
+        few, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
+        e.launch(few, n, 256, *arguments, shared=units, most=1, early=True, other=other)
+        e.launch(few, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
+    else:
+        e.launch(kernel, 2 * n, 128, *arguments, shared=ring, most=1, early=True, other=other)
+        e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=2, most=_STREAMED - 1, early=True)
     e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True, other=other, apart=True)
     if store is None:
         return
@@ -175,10 +172,10 @@ def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
     )
 
 
-def _many_memory(entry: Paged, group: int, most: int) -> int:
+def _many_memory(entry: Paged, group: int, kv_type: str, most: int) -> int:
     """Shared memory of the kernel for many rows; 0 if there is none for such heads."""
-    columns = room(entry.k_dim, "f16")
-    if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, "f16") or entry.v_in_k or group > QUERIES:
+    columns = room(entry.k_dim, kv_type)
+    if columns not in (64, 80, 96, 128) or columns != room(entry.v_dim, kv_type) or entry.v_in_k or group > QUERIES:
         return 0
     n_bytes = (QUERIES + 2 * 3 * 64) * (2 * columns + 16) + 4 * QUERIES * columns
     return n_bytes if n_bytes <= most else 0
