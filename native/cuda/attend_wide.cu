@@ -1,26 +1,30 @@
-// attend over f16 caches for many rows of a sequence on Hopper: a block takes 128 queries, the heads of one KV head of
-// rows that follow one another, and walks all their positions. Two teams of four warps have 64 queries each; four more
-// warps copy K and V. While a team works on its powers, the other has the tensor cores. Bits are those of few rows.
+// attend over f16 and q8_0 caches for many rows of a sequence on Hopper: a block takes 128 queries, the heads of one KV
+// head of rows that follow one another, and walks all their positions. Two teams of four warps have 64 queries each;
+// four more warps copy K and V, and open those of q8_0. While a team works on its powers, the other has the tensor
+// cores. Bits are those of few rows.
 #include "attend_mma.cuh"
 #include "attend_wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int TEAM = 64, WIDE = 2 * TEAM, SLOTS = 6, UNDER_WAY = 3, COPIERS = 128;
+constexpr int TEAM = 64, WIDE = 2 * TEAM, SLOTS = 6, UNDER_WAY = 3, COPIERS = 128,
+              STAGED = 3;  // groups of q8_0 as they are in the cache
 
 namespace {
 
 // The same number in all lanes, as the compiler must know it: wgmma is not for threads that part.
 __device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x, 0); }
 
-template <int D>
+template <int D, int type>
 struct Wide {
     static constexpr int bytes = GROUP * 2 * D, q_bytes = WIDE * 2 * D, sum_bytes = WIDE * 4 * D;
+    static constexpr int n_staged = GROUP * D / 16 / COPIERS;  // chunks of 16 bytes of q8_0, of a thread
 
     const Attend& a;
     u8 *const q, *const ring, *const sums;  // in shared memory
     float* const all_times;
     const u32 full, free;  // barriers of the ring
+    u8* const staged;      // whole numbers and scales of q8_0, each thread's own
     const int kv_head;
 
     __device__ __forceinline__ Wide(const Attend& a, u8* memory, int kv_head)
@@ -31,6 +35,7 @@ struct Wide {
           all_times(reinterpret_cast<float*>(sums + sum_bytes)),
           full(shared_address(all_times + WIDE)),
           free(full + 8 * SLOTS),
+          staged(reinterpret_cast<u8*>(all_times + WIDE) + 16 * SLOTS),
           kv_head(kv_head) {}
 
     // Where 16 bytes of a row are: blocks of 64 columns, rows of 128 bytes, in the order of wgmma's operands.
@@ -48,6 +53,85 @@ struct Wide {
 
     // Copies K and V of the rows from `row` to `end` of sequence `s`; `piece` counts groups of K and of V.
     __device__ __forceinline__ void bring(int s, int row, int end, int& piece) const {
+        if constexpr (type == F16)
+            bring_halves(s, row, end, piece);
+        else
+            bring_bytes(s, row, end, piece);
+    }
+    __device__ __forceinline__ void bring_rest(int piece) const {
+        copies_wait<0>();
+        if constexpr (type == F16) {
+            publish();
+            for (int i = max(0, piece - UNDER_WAY); i < piece; i++) barrier_arrive(full + 8 * (i % SLOTS));
+        } else {
+            for (int i = max(0, piece - STAGED + 1); i < piece; i++) open(i);
+        }
+    }
+
+    // A thread has some chunks of the same columns, and opens what it has copied.
+    __device__ __forceinline__ u8* staged_at(int piece, int i) const {
+        return staged + ((piece % STAGED * n_staged + i) * COPIERS + threadIdx.x % COPIERS) * 16;
+    }
+    __device__ __forceinline__ float* staged_scale(int piece, int i) const {
+        return reinterpret_cast<float*>(staged + STAGED * n_staged * COPIERS * 16) +
+               (piece % STAGED * n_staged + i) * COPIERS + threadIdx.x % COPIERS;
+    }
+    __device__ __forceinline__ void bring_bytes(int s, int row, int end, int& piece) const {
+        constexpr int chunks = D / 16, step = COPIERS / chunks;
+        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks;
+        const Entry entry = a.b->entries[a.entry];
+        const int* const table = entry.pages + (long long)s * a.b->max_pages;
+        const Seen range = range_of(row, end);
+        for (int at = range.first / GROUP; at <= range.last / GROUP; at++) {
+            const int from = at * GROUP;
+            const int pages[2] = {from + PAGE > range.first ? table[from / PAGE] : 0,
+                                  from + PAGE <= range.last ? table[from / PAGE + 1] : 0};
+            for (int is_v = 0; is_v < 2; is_v++, piece++) {
+                const u8* const all = is_v ? entry.v : entry.k;
+                const u8* const heads[2] = {head_of<type>(all, pages[0], a.kv_heads, kv_head, D),
+                                            head_of<type>(all, pages[1], a.kv_heads, kv_head, D)};
+#pragma unroll
+                for (int i = 0; i < n_staged; i++) {
+                    const int at_row = first_row + i * step, p = from + at_row;
+                    const u8* const head = heads[i * step / PAGE];
+                    copy16(staged_at(piece, i), head + at_row % PAGE * D + chunk * 16);
+                    const bool is_seen = p >= range.first && p <= range.last;  // else its scale is zero
+                    asm volatile(
+                        "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(staged_scale(piece, i))),
+                        "l"(head + PAGE * D + (at_row % PAGE * (D / 32) + chunk / 2) * 4), "r"(is_seen ? 4 : 0)
+                        : "memory");
+                }
+                copies_commit();
+                if (piece < STAGED - 1) continue;
+                copies_wait<STAGED - 1>();
+                open(piece - STAGED + 1);
+            }
+        }
+    }
+    // Opens a group of K, in the order of slot_of, or of V.
+    __device__ __forceinline__ void open(int piece) const {
+        constexpr int chunks = D / 16, step = COPIERS / chunks;
+        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks, slot = piece % SLOTS;
+        barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
+        u8* const to = ring + slot * bytes;
+#pragma unroll
+        for (int i = 0; i < n_staged; i++) {
+            const int row = first_row + i * step;
+            const Words4 x = *reinterpret_cast<const Words4*>(staged_at(piece, i));
+            const u32 scales = scales_of(*staged_scale(piece, i));
+            Words4 one = opened(Words2{x.x, x.y}, scales), other = opened(Words2{x.z, x.w}, scales);
+            if (piece % 2 == 0) {
+                const Words4 low{one.x, one.z, other.x, other.z}, high{one.y, one.w, other.y, other.w};
+                one = low, other = high;
+            }
+            *reinterpret_cast<Words4*>(to + place(GROUP, row, 2 * chunk)) = one;
+            *reinterpret_cast<Words4*>(to + place(GROUP, row, 2 * chunk + 1)) = other;
+        }
+        publish();
+        barrier_arrive(full + 8 * slot);
+    }
+
+    __device__ __forceinline__ void bring_halves(int s, int row, int end, int& piece) const {
         constexpr int chunks = D / 8, step = COPIERS / chunks;  // rows that are copied at once
         const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks;
         const int into = place(GROUP, first_row, chunk), from_row = first_row * (2 * D) + chunk * 16;
@@ -81,12 +165,6 @@ struct Wide {
             }
         }
     }
-    __device__ __forceinline__ void bring_rest(int piece) const {
-        copies_wait<0>();
-        publish();
-        for (int i = max(0, piece - UNDER_WAY); i < piece; i++) barrier_arrive(full + 8 * (i % SLOTS));
-    }
-
     // Starts the product of the team's queries and a group of K.
     __device__ __forceinline__ void start_scores(float (&scores)[GROUP / 2], int team, int piece) const {
         const int slot = piece % SLOTS;
@@ -123,7 +201,10 @@ struct Wide {
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
             const Scaled scaled(most_of(x[i], 0.f));
-            put_query(x[i], scaled.up, 0, D, lane % 8, [&](int c) { return q + place(WIDE, at, c / 8) + c % 8 * 2; });
+            put_query(x[i], scaled.up, 0, D, lane % 8, [&](int c) {
+                const int to = type == F16 ? c : slot_of(c);
+                return q + place(WIDE, at, to / 8) + to % 8 * 2;
+            });
             if (lane % 8 == 0) all_times[at] = scaled.times(a);
         }
         publish();
@@ -245,12 +326,12 @@ struct Wide {
 };
 
 // A block takes `rows` rows of the batch, of one sequence after another. Late rows see the most: they come first.
-template <int D>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a) {
     DYNAMIC_SHARED(raw);
     u8* const memory = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
     let_next_kernel_begin();
-    const Wide<D> wide(a, memory, blockIdx.x);
+    const Wide<D, type> wide(a, memory, blockIdx.x);
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++)
             barrier_start(wide.full + 8 * i, COPIERS), barrier_start(wide.free + 8 * i, 2 * TEAM / 16);
@@ -262,7 +343,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
     int row = (gridDim.y - 1 - blockIdx.y) * rows, piece = 0;
     const int end = min(row + rows, a.b->n_rows);
     if (of_warp(threadIdx.x / 128) == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(type == F16 ? 40 : 56));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
             if (!is_of_few(a, row)) wide.bring(s, row, after, piece);
@@ -270,7 +351,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
         }
         wide.bring_rest(piece);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(type == F16 ? 232 : 224));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
             if (!is_of_few(a, row)) wide.attend(row, after, piece);
@@ -281,7 +362,12 @@ __device__ __forceinline__ void attend(const Attend& a) {
 
 }  // namespace
 
-KERNEL_OF(384, attend_wide_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
-KERNEL_OF(384, attend_wide_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }
+#define ATTEND_WIDE(name, type, D) \
+    KERNEL_OF(384, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
+
+ATTEND_WIDE(f16, F16, 64)
+ATTEND_WIDE(f16, F16, 128)
+ATTEND_WIDE(q8_0, Q8_0, 64)
+ATTEND_WIDE(q8_0, Q8_0, 128)
 
 #endif

@@ -121,9 +121,11 @@ def _attend(e: Emitter, step: Step) -> None:
     # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
     other = 0 if store is None else -1
-    # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers.
-    if e.device.kernels_for == 90 and e.kv_type == "f16" and columns % 64 == 0:
+    # Hopper's own instructions are in a kernel of their own: queries, a ring of six, sums, alignment and barriers; and
+    # three groups of q8_0 as they are, with the scales of each 16.
+    if e.device.kernels_for == 90 and columns % 64 == 0:
         shared = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
+        shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
         kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384
         blocks: tuple[int | Rows, ...] = (entry.heads, tiles)
     else:
