@@ -115,33 +115,74 @@ struct Heads {
     // A head of q8_0 into its page and, if its group is there, to the ring.
     __device__ __forceinline__ void put_bytes(const float* head, int n, u8* page, u8* group, int position,
                                               int lane) const {
-        for (int c = lane; c < D; c += 32)
-            put_byte(quantized(c < n ? head[c] : 0.f), c, lane == 0, page, group, position);
-    }
-    __device__ __forceinline__ void put_byte(Quantized x, int c, bool is_first, u8* page, u8* group,
-                                             int position) const {
         const int row = position % PAGE, at = position % GROUP;
-        reinterpret_cast<signed char*>(page)[row * D + c] = x.number;
-        if (is_first) reinterpret_cast<float*>(page + PAGE * D)[row * (D / 32) + c / 32] = x.scale;
-        if (group == nullptr) return;
-        reinterpret_cast<signed char*>(group)[Bytes<D>::place(at, c)] = x.number;
-        if (is_first) *reinterpret_cast<float*>(group + Bytes<D>::scale_place(at, c / 32)) = x.scale;
+        for (int c = lane; c < D; c += 32) {
+            const float x = c < n ? head[c] : 0.f;
+            const Scale scale = scale_of_block(x);
+            const signed char number = whole_number(x, scale.inverse, scale.is_one());
+            reinterpret_cast<signed char*>(page)[row * D + c] = number;
+            if (lane == 0) reinterpret_cast<float*>(page + PAGE * D)[row * (D / 32) + c / 32] = scale.scale;
+            if (group == nullptr) continue;
+            reinterpret_cast<signed char*>(group)[Bytes<D>::place(at, c)] = number;
+            if (lane == 0) *reinterpret_cast<float*>(group + Bytes<D>::scale_place(at, c / 32)) = scale.scale;
+        }
     }
-    // ... of which registers hold pairs: those that turn together, of all lanes or of half of them 32 that lie
-    // together.
-    __device__ __forceinline__ void put_held(const float (&x)[held][2], u8* page, u8* group, int position) const {
-        const int lane = threadIdx.x % 32;
+    // k and v, of which registers hold pairs that turn together: 32 columns that lie together are one of each lane or,
+    // IS_ADJACENT, two of half of the lanes. A lane divides for one such block.
+    template <bool IS_ADJACENT>
+    __device__ __forceinline__ void put_held(const float (&k)[held][2], const float (&v)[held][2], u8* k_page,
+                                             u8* v_page, u8* group, int position) const {
+        constexpr int of_head = IS_ADJACENT ? held : 2 * held, n = 2 * of_head;  // blocks of a lane
+        const int lane = threadIdx.x % 32, row = position % PAGE, at = position % GROUP;
+        const int first = IS_ADJACENT ? lane & 16 : 0;  // of the lanes that share a block
+        const u32 sharing = IS_ADJACENT ? 0xFFFFu << first : ALL_LANES;
+        auto number = [&](int i, int e) { return i < of_head ? k[i % held][e] : v[i % held][e]; };
+        auto second = [&](int i) { return i % of_head / held; };  // of pairs that do not lie together
+        auto column = [&](int i) {
+            return IS_ADJACENT ? i % held * 64 + 2 * lane : i % held * 32 + second(i) * (D / 2) + lane;
+        };
+        float most[n];
 #pragma unroll
-        for (int j = 0; j < held; j++) {
-            if (turned_by.is_adjacent) {
-                Quantized two[2];
-                quantize_pair(x[j], two);
-                put_byte(two[0], 2 * lane + 64 * j, lane % 16 == 0, page, group, position);
-                put_byte(two[1], 2 * lane + 64 * j + 1, false, page, group, position);
+        for (int i = 0; i < n; i++)
+            most[i] = IS_ADJACENT ? fmaxf(fabsf(number(i, 0)), fabsf(number(i, 1))) : fabsf(number(i, second(i)));
+        u32 whole = 0;  // blocks of numbers
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const bool is_one = IS_ADJACENT ? fabsf(number(i, 0)) <= 3e38f && fabsf(number(i, 1)) <= 3e38f
+                                            : fabsf(number(i, second(i))) <= 3e38f;
+            whole |= u32((__ballot_sync(ALL_LANES, is_one) & sharing) == sharing) << i;
+        }
+        // Lanes send each other the half that they do not keep: block lane % n stays.
+#pragma unroll
+        for (int w = 1; w < n; w *= 2)
+#pragma unroll
+            for (int i = 0; i < n; i += 2 * w) {
+                const float kept = lane & w ? most[i + w] : most[i], sent = lane & w ? most[i] : most[i + w];
+                most[i] = fmaxf(kept, __shfl_xor_sync(ALL_LANES, sent, w));
+            }
+#pragma unroll
+        for (int w = n; w < (IS_ADJACENT ? 16 : 32); w *= 2)
+            most[0] = fmaxf(most[0], __shfl_xor_sync(ALL_LANES, most[0], w));
+        const Scale scale(most[0], whole >> lane % n & 1);
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float inverse = __shfl_sync(ALL_LANES, scale.inverse, first + i);
+            const bool is_v = i >= of_head;
+            u8 *const page = is_v ? v_page : k_page, *const to = is_v ? group + bytes : group;
+            const int c = column(i);
+            if (lane == first + i) {
+                *reinterpret_cast<float*>(page + PAGE * D + (row * (D / 32) + c / 32) * 4) = scale.scale;
+                if (group != nullptr) *reinterpret_cast<float*>(to + Bytes<D>::scale_place(at, c / 32)) = scale.scale;
+            }
+            const bool are_numbers = whole >> i & 1;
+            const u32 one = u8(whole_number(number(i, IS_ADJACENT ? 0 : second(i)), inverse, are_numbers));
+            if (IS_ADJACENT) {
+                const u16 two = u16(one | u32(u8(whole_number(number(i, 1), inverse, are_numbers))) << 8);
+                *reinterpret_cast<u16*>(page + row * D + c) = two;
+                if (group != nullptr) *reinterpret_cast<u16*>(to + Bytes<D>::place(at, c)) = two;
             } else {
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    put_byte(quantized(x[j][e]), lane + 32 * j + e * (D / 2), lane == 0, page, group, position);
+                page[row * D + c] = u8(one);
+                if (group != nullptr) to[Bytes<D>::place(at, c)] = u8(one);
             }
         }
     }
@@ -207,8 +248,10 @@ struct Heads {
             if (!are_numbers)
 #pragma unroll
                 for (int j = 0; j < held; j++) values[j][0] = values[j][1] = 0.f;
-            put_held(x, k_row, group, position);
-            put_held(values, v_row, group == nullptr ? nullptr : group + bytes, position);
+            if (turned_by.is_adjacent)
+                put_held<true>(x, values, k_row, v_row, group, position);
+            else
+                put_held<false>(x, values, k_row, v_row, group, position);
         } else {
 #pragma unroll
             for (int j = 0; j < 2 * held; j++) {

@@ -42,31 +42,23 @@ static __device__ void turn(const Turned& s, float* head, const float* cosines, 
     __syncwarp();
 }
 
-// A number of q8_0, and what it is multiplied by. Blocks with what is no number are none.
-struct Quantized {
-    signed char number;
-    float scale;
+// What 32 numbers of q8_0 are multiplied by, and divided by before. Blocks with what is no number are none.
+struct Scale {
+    float scale, inverse;
 
-    __device__ __forceinline__ Quantized() {}
-    __device__ __forceinline__ Quantized(float x, float most, bool are_numbers)
-        : number(are_numbers ? (signed char)(__float2int_rn(__fmul_rn(x, most > 0.f ? __fdiv_rn(127.f, most) : 0.f)))
-                             : (signed char)(1)),
-          scale(are_numbers ? __fdiv_rn(most, 127.f) : __int_as_float(0x7fc00000)) {}
+    __device__ __forceinline__ Scale(float most, bool are_numbers)
+        : scale(are_numbers ? __fdiv_rn(most, 127.f) : __int_as_float(0x7fc00000)),
+          inverse(most > 0.f ? __fdiv_rn(127.f, most) : 0.f) {}
+    __device__ __forceinline__ bool is_one() const { return scale == scale; }
 };
-
-// The warp's numbers, a block.
-static __device__ Quantized quantized(float x) {
+// ... of the warp's numbers.
+static __device__ Scale scale_of_block(float x) {
     float most = fabsf(x);
     for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    return Quantized(x, most, __all_sync(ALL_LANES, fabsf(x) <= 3e38f));
+    return Scale(most, __all_sync(ALL_LANES, fabsf(x) <= 3e38f));
 }
-// Two of each lane, a block of each half of the warp.
-static __device__ void quantize_pair(const float (&x)[2], Quantized (&out)[2]) {
-    float most = fmaxf(fabsf(x[0]), fabsf(x[1]));
-    const u32 numbers = __ballot_sync(ALL_LANES, fabsf(x[0]) <= 3e38f && fabsf(x[1]) <= 3e38f);
-    for (int i = 8; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
-    const u32 mine = 0xFFFFu << (threadIdx.x & 16);
-    out[0] = Quantized(x[0], most, (numbers & mine) == mine), out[1] = Quantized(x[1], most, (numbers & mine) == mine);
+__device__ __forceinline__ signed char whole_number(float x, float inverse, bool are_numbers) {
+    return are_numbers ? (signed char)(__float2int_rn(__fmul_rn(x, inverse))) : (signed char)(1);
 }
 
 // A head into its place in a page; columns that fill up the room are zeros.
@@ -80,9 +72,10 @@ __device__ void put(const float* head, int n, int room, u8* page, int slot, int 
                 to_halves_saturated(c < n ? head[c] : 0.f, c + 1 < n ? head[c + 1] : 0.f);
     } else {
         for (int c = lane; c < room; c += 32) {
-            const Quantized x = quantized(c < n ? head[c] : 0.f);
-            reinterpret_cast<signed char*>(page)[slot * room + c] = x.number;
-            if (lane == 0) reinterpret_cast<float*>(page + PAGE * room)[slot * (room / 32) + c / 32] = x.scale;
+            const float x = c < n ? head[c] : 0.f;
+            const Scale scale = scale_of_block(x);
+            reinterpret_cast<signed char*>(page)[slot * room + c] = whole_number(x, scale.inverse, scale.is_one());
+            if (lane == 0) reinterpret_cast<float*>(page + PAGE * room)[slot * (room / 32) + c / 32] = scale.scale;
         }
     }
 }

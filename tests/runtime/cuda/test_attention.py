@@ -157,11 +157,14 @@ def test_a_row_has_the_same_bits_in_every_batch(name, tmp_path, monkeypatch):
         ("f16-norms", 64, "adjacent"),
         ("f16-128", 128, "adjacent"),
         ("f16-128-halves", 128, "halves"),
+        ("q8_0-80", 80, "halves"),
+        ("q8_0-128", 128, "adjacent"),
+        ("q8_0-norms", 128, "halves"),
     ],
 )
 def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style, tmp_path):
-    options = {"norms": True} if name == "f16-norms" else {}
-    case = _attention(f"rows-{name}-apart", head_dim, 3, style, "f16", kv_heads=2, **options)
+    options = {"norms": True} if name.endswith("norms") else {}
+    case = _attention(f"rows-{name}-apart", head_dim, 3, style, name.partition("-")[0], kv_heads=2, **options)
     with case.open(tmp_path) as file:
         together, apart = Attention(case, file, 30), Attention(case, file, 30)
         n = len(apart.program.plan.steps)
@@ -172,11 +175,11 @@ def test_one_row_has_the_same_bits_if_its_steps_run_apart(name, head_dim, style,
             np.testing.assert_array_equal(together.run(batch), got)
 
 
-@pytest.mark.parametrize("name", ["f16-many", "f16-norms", "f16-window"])
+@pytest.mark.parametrize("name", ["f16-many", "f16-norms", "f16-window", "q8_0-many"])
 def test_rows_of_several_sequences_have_the_bits_of_rows_alone(name, tmp_path, monkeypatch):
     options = {"f16-norms": {"norms": True}, "f16-window": {"window": 70}}.get(name, {})
-    case = _attention(f"rows-{name}-several", 64, 3, "halves", "f16", kv_heads=2, **options)
-    firsts = (580 if name == "f16-many" else 70, 64, 100, 0, 72, 65, 30, 1)
+    case = _attention(f"rows-{name}-several", 64, 3, "halves", name.partition("-")[0], kv_heads=2, **options)
+    firsts = (580 if name.endswith("many") else 70, 64, 100, 0, 72, 65, 30, 1)
     pages = [list(range(20 * s, 20 * s + 20)) for s in range(len(firsts))]
     texts = [(np.roll(np.tile(TEXTS[0], 3), s), firsts[s], pages[s]) for s in range(len(firsts))]
     kernels = []
