@@ -131,8 +131,8 @@ def _attend(e: Emitter, step: Step) -> None:
     else:
         kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
     e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
-    # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit of
-    # K and V of f16 answers sooner, but reads slower.
+    # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit
+    # of K and V of f16 answers sooner, but reads slower.
     n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
     row = columns * 9 // 8 if e.kv_type == "q8_0" else 2 * columns + (0 if columns % 64 == 0 else 16)
     ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * row
