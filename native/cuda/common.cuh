@@ -2,6 +2,13 @@
 // A compiler of CUDA reads it without any header beside these; the emulated GPU reads it as C++ (emulated/device.h).
 #pragma once
 
+// Whether there is all that only Hopper has: pairs of blocks, wgmma, bulk copies.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || (defined(WOOLLY_EMULATED) && WOOLLY_EMULATED >= 90)
+#define WOOLLY_HOPPER 1
+#else
+#define WOOLLY_HOPPER 0
+#endif
+
 #ifdef WOOLLY_EMULATED
 #include "emulated/device.h"
 #else
@@ -10,6 +17,13 @@
 #define KERNEL_OF(n_threads, name) extern "C" __global__ void __launch_bounds__(n_threads, 1) name
 // ... of which that many are to run on a multiprocessor.
 #define KERNEL_MANY(n_threads, n_blocks, name) extern "C" __global__ void __launch_bounds__(n_threads, n_blocks) name
+// ... in pairs where the generation has them: neighbours that reach each other's shared memory.
+#if WOOLLY_HOPPER
+#define KERNEL_IN_PAIRS(n_threads, name) \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(n_threads, 1) name
+#else
+#define KERNEL_IN_PAIRS(n_threads, name) KERNEL_OF(n_threads, name)
+#endif
 #define NEVER_INLINE __noinline__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
@@ -54,6 +68,31 @@ struct Batch {
     // Rows of a value: kind 1 has the rows whose logits are wanted, kind 0 all of the batch.
     __device__ int rows(int kind) const { return kind ? n_output : n_rows; }
 };
+
+// A number that another block stores by store_for_blocks: what that block wrote before is there then.
+__device__ inline u32 load_of_blocks(const u32* from) {
+#ifdef WOOLLY_EMULATED
+    return *from;
+#else
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+#endif
+}
+__device__ inline void store_for_blocks(u32* to, u32 x) {
+#ifdef WOOLLY_EMULATED
+    *to = x;
+#else
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+#endif
+}
+// In a loop that ends when another block stores something. Only a block before this one may be waited for: those behind
+// it may have no multiprocessor until this one leaves.
+__device__ inline void wait_for_blocks() {
+#ifdef WOOLLY_EMULATED
+    emulated::fail("a block waits for what no block before it stored");
+#endif
+}
 
 // Waits for `n_threads` threads of the block, a multiple of 32, that name the same barrier (1 to 15).
 __device__ inline void named_barrier(int id, int n_threads) {

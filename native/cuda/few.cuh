@@ -4,58 +4,42 @@
 
 #include "ring.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define IN_PAIRS 1
-#define KERNEL_OF_TEAM(n_threads, name) \
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(n_threads, 1) name
-constexpr int PAIR = 2;
-#else
-#define IN_PAIRS 0
-#define KERNEL_OF_TEAM(n_threads, name) KERNEL_OF(n_threads, name)
-constexpr int PAIR = 1;
-#endif
+constexpr int PAIR = WOOLLY_HOPPER ? 2 : 1;
 
 // Waits for all blocks of a team. What they wrote to shared memory is there for all, until they pass another.
 template <int TEAM>
 __device__ __forceinline__ void team_barrier() {
-#if IN_PAIRS
     if constexpr (TEAM > 1) {
+#ifdef WOOLLY_EMULATED
+        emulated::group_barrier();
+#elif WOOLLY_HOPPER
         asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-        return;
-    }
 #endif
-    __syncthreads();
+    } else {
+        __syncthreads();
+    }
 }
-// A number in shared memory of a block of the team.
-template <int TEAM>
-__device__ __forceinline__ float load_of(const float* p, int rank) {
-#if IN_PAIRS
-    if constexpr (TEAM > 1) {
-        float x;
+// What lies at that place in the shared memory of a block of the team: a number, or four.
+template <int TEAM, class T>
+__device__ __forceinline__ T load_of(const T* p, int rank) {
+    if constexpr (TEAM == 1) {
+        return *p;
+    } else {
+#ifdef WOOLLY_EMULATED
+        return *reinterpret_cast<const T*>(emulated::dynamic_shared(rank) + shared_address(p));
+#else
         u32 there;
         asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
-        asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there));
-        return x;
-    }
+        T out;
+        if constexpr (sizeof(T) == 4)
+            asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(out) : "r"(there));
+        else
+            asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+                         : "r"(there));
+        return out;
 #endif
-    return *p;
-}
-
-// Four of them.
-template <int TEAM>
-__device__ __forceinline__ float4 load_four_of(const float4* p, int rank) {
-#if IN_PAIRS
-    if constexpr (TEAM > 1) {
-        float4 v;
-        u32 there;
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
-        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                     : "r"(there));
-        return v;
     }
-#endif
-    return *p;
 }
 
 struct Few {
@@ -67,42 +51,49 @@ struct Few {
     u32* arrivals;  // rows that are ready, and blocks that know it; zeros between kernels
 };
 
-// Norms and halves rows, one by one, and counts them. Each thread stands for EACH of ROW_THREADS.
-template <int HELD, bool IS_WHOLE, int EACH = 1>
-__device__ __forceinline__ void leave_rows(const Few& few, int n_rows, int n_tiles, float* reduced) {
-#ifdef WOOLLY_EMULATED
-    const int first = blockIdx.x == 0 ? 0 : n_rows, step = 1;  // its blocks run one after another
-#else
-    const int first = blockIdx.x, step = gridDim.x;
-#endif
-#pragma unroll 1
-    for (int row = first; row < n_rows; row += step) {
-        RowHalver<HELD, IS_WHOLE, (HELD * EACH <= 7), EACH> halver(few.norm, few.n_columns, n_tiles * 256);
-        const float* x = few.x + u64(row) * few.n_columns;
-        const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
-            u8* place = few.halves + half_at(k, row, few.n_group);
-            *reinterpret_cast<u32*>(place) = low;
-            *reinterpret_cast<u32*>(place + 16) = high;
-        });
-        if (threadIdx.x == 0) few.backs[row] = back;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(few.arrivals, 1u);
-        }
-    }
-}
-// Until all rows are ready. One thread asks.
-__device__ __forceinline__ void await_rows(const Few& few, int n_rows) {
+// How often a block asks for the rows of others before it prepares them itself: it takes them microseconds, and asking
+// so often a tenth of a millisecond.
+constexpr int MOST_ASKED = 128;
+
+// Whether n rows are ready, or become so while one thread asks. All threads get the answer, by a vote: so the compiler
+// knows that a warp stays together, and needs a fifth fewer registers after it.
+__device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
+    bool is_so = false;
     if (threadIdx.x == 0) {
-        u32 n;
-        do {
-#ifdef WOOLLY_EMULATED
-            n = *few.arrivals;
-#else
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(few.arrivals) : "memory");
-#endif
-        } while (n < u32(n_rows));
+#pragma unroll 1
+        for (int i = 0; i < MOST_ASKED && !is_so; i++) is_so = load_of_blocks(few.arrivals) >= u32(n_rows);
     }
-    __syncthreads();
+    return __any_sync(ALL_LANES, __syncthreads_or(is_so));
+}
+// Norms and halves rows: each block every so many, which it counts, until all are ready. Each thread stands for EACH of
+// ROW_THREADS.
+//
+// A block that has no multiprocessor yet cannot be waited for: where kernels of several programs run at once, each
+// could hold what the others need. So who has waited for long prepares all rows by itself: the same bits at the same
+// places.
+template <int HELD, bool IS_WHOLE, int EACH = 1>
+__device__ __forceinline__ void prepare_rows(const Few& few, int n_rows, int n_tiles, float* reduced) {
+    int first = blockIdx.x, step = gridDim.x;
+    bool is_alone = false;
+#pragma unroll 1
+    do {
+#pragma unroll 1
+        for (int row = first; row < n_rows; row += step) {
+            RowHalver<HELD, IS_WHOLE, (HELD * EACH <= 7), EACH> halver(few.norm, few.n_columns, n_tiles * 256);
+            const float* x = few.x + u64(row) * few.n_columns;
+            const float back = halver.halve(x, few.eps, reduced, [&](int k, u32 low, u32 high) {
+                u8* place = few.halves + half_at(k, row, few.n_group);
+                *reinterpret_cast<u32*>(place) = low;
+                *reinterpret_cast<u32*>(place + 16) = high;
+            });
+            if (threadIdx.x == 0) few.backs[row] = back;
+            __syncthreads();
+            if (threadIdx.x == 0 && !is_alone) {
+                __threadfence();
+                atomicAdd(few.arrivals, 1u);
+            }
+        }
+        if (is_alone) return;
+        first = 0, step = 1, is_alone = true;
+    } while (!are_ready(few, n_rows));
 }

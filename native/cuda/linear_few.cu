@@ -72,12 +72,11 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     } else {
         wait_for_kernel_before();
         if constexpr (IS_KEPT)
-            leave_rows<2, true>(few, n_rows, n_tiles, reduced);
+            prepare_rows<2, true>(few, n_rows, n_tiles, reduced);
         else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
-            leave_rows<7, true>(few, n_rows, n_tiles, reduced);
+            prepare_rows<7, true>(few, n_rows, n_tiles, reduced);
         else
-            leave_rows<7, false>(few, n_rows, n_tiles, reduced);
-        await_rows(few, n_rows);
+            prepare_rows<7, false>(few, n_rows, n_tiles, reduced);
     }
 
     const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
@@ -229,7 +228,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
 #define LINEAR_FEW_MIXED(name, Type, Other)                                           \
     LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_two), Type, Other, true, 1, 2)  \
     LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_kept), Type, Other, true, 1, 0) \
-    LINEAR_FEW_OF(KERNEL_OF_TEAM(512, linear_few__##name), Type, Other, false, PAIR, 0)
+    LINEAR_FEW_OF(KERNEL_IN_PAIRS(512, linear_few__##name), Type, Other, false, PAIR, 0)
 #define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
 TILE_TYPES(LINEAR_FEW)
 // Files of mixed types have q and k of one kind and v of the other.

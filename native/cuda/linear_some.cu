@@ -107,12 +107,11 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
     const int n_rows = min(batch->rows(kind), N_GROUP);
     wait_for_kernel_before();
     if constexpr (IS_KEPT)
-        leave_rows<2, true, TEAM>(few, n_rows, n_tiles, reduced);
+        prepare_rows<2, true, TEAM>(few, n_rows, n_tiles, reduced);
     else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
-        leave_rows<7, true, TEAM>(few, n_rows, n_tiles, reduced);
+        prepare_rows<7, true, TEAM>(few, n_rows, n_tiles, reduced);
     else
-        leave_rows<2, false, TEAM>(few, n_rows, n_tiles, reduced);
-    await_rows(few, n_rows);
+        prepare_rows<2, false, TEAM>(few, n_rows, n_tiles, reduced);
 
     Words4 rows[NB][8];
     int from[NB];  // of this lane; rows behind the last repeat it
@@ -205,7 +204,7 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
             float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int s = 0; s < N_SLICES; s++) {
-                const float4 v = load_four_of<TEAM>(from + s / TEAM * NB * 32, s % TEAM);
+                const float4 v = load_of<TEAM>(from + s / TEAM * NB * 32, s % TEAM);
                 sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
             }
             const bool a_biased = bias_a != nullptr, b_biased = bias_b != nullptr;
@@ -247,11 +246,11 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
         const Few few = {n_columns, n_stages, n_early, 8 * NB, x, norm, eps, halves, backs, arrivals};            \
         linear_some<Type, Other, NB, IS_KEPT, TEAM>(batch, kind, all, few, finish, n_held, n_places);             \
     }
-#define LINEAR_SOME_MIXED(name, Type, Other)                                                              \
-    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1)                \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)     \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR) \
-    LINEAR_SOME_OF(KERNEL_OF_TEAM(512 / PAIR, linear_some__##name##_32), Type, Other, 4, false, PAIR)
+#define LINEAR_SOME_MIXED(name, Type, Other)                                                               \
+    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1)                 \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)     \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR) \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32), Type, Other, 4, false, PAIR)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)
 #define LINEAR_SOME_NAMED(name, Type) LINEAR_SOME(name, Type)
 // Files of mixed types have q and k of one kind and v of the other.
@@ -259,7 +258,7 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
 #define SOME_NAMED(a, b) SOME_JOINED(a, b)
 #define SOME_IS_q4_k 1
 #define SOME_IS_q5_k 1
-#if IN_PAIRS || defined(WOOLLY_EMULATED)
+#if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
 #ifdef WOOLLY_TYPE
 LINEAR_SOME_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
 #define SOME_WITH_Q6_K(name, Type) LINEAR_SOME_MIXED(name##_q6_k, Type, Q6_K)

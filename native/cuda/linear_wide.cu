@@ -10,7 +10,7 @@
 #include "walk.cuh"
 #include "wgmma.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if WOOLLY_HOPPER
 
 namespace {
 
@@ -36,18 +36,14 @@ __device__ __forceinline__ void leave_sum(const float (&sum)[NT / 2], float* par
     for (int i = 0; i < NT / 2; i += 4) __stcg(to + i * 8, make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
     __threadfence();
     __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flags + blockIdx.x * 8 + warp) : "memory");
+    if ((threadIdx.x & 31) == 0) store_for_blocks(flags + blockIdx.x * 8 + warp, 1);
 }
 // Goes on from what the pair before left.
 template <int NT>
 __device__ __forceinline__ void take_sum(float (&sum)[NT / 2], float* parts, u32* flags, int warp) {
     u32* flag = flags + (blockIdx.x - 2) * 8 + warp;
     if ((threadIdx.x & 31) == 0) {
-        u32 is_there;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
-        } while (!is_there);
+        while (!load_of_blocks(flag)) wait_for_blocks();
         *flag = 0;
     }
     __syncwarp();
@@ -89,7 +85,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     Part part;
 
     if (warp >= 8) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        leave_registers<40>();
         const u64 keep = read_often(), once = read_once();
         int stage = 0, phase = 1;
         if (warp == 8) {
@@ -135,7 +131,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        take_registers<232>();
         wait_for_kernel_before();
         int row_stage = 0, row_phase = 0, tile_stage = 0, tile_phase = 0;
         // Inverses of the powers of an item's rows, of each warp by itself.

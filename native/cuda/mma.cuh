@@ -4,7 +4,7 @@
 #include "half.cuh"
 
 // Whether bulk copies, barriers in shared memory and kernels that begin before the one before ends are there.
-#if !defined(WOOLLY_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if WOOLLY_HOPPER || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
 #define WOOLLY_BULK 1
 #else
 #define WOOLLY_BULK 0
@@ -65,6 +65,9 @@ inline void copies_wait() {}
 inline void wait_for_stage(int) {}
 inline void wait_for_kernel_before() {}
 inline void let_next_kernel_begin() {}
+#if WOOLLY_HOPPER
+#include "emulated/hopper.h"
+#endif
 
 #else
 
@@ -131,7 +134,7 @@ __device__ __forceinline__ void let_next_kernel_begin() {
 
 #endif
 
-#if WOOLLY_BULK
+#if WOOLLY_BULK && !defined(WOOLLY_EMULATED)
 
 // Barriers in shared memory: a phase ends when `n` arrivals and all expected bytes are there.
 __device__ __forceinline__ void barrier_start(u32 barrier, int n) {

@@ -4,7 +4,48 @@
 
 #include "mma.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if WOOLLY_HOPPER
+
+// Rows of 128 bytes, K major, in the order of prepared_at: 1024 bytes for 8 rows.
+__device__ __forceinline__ u64 wgmma_operand(u32 address) {
+    return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+// d = a b, plus d if `is_added`. b may be turned: a column of it lies in a row of shared memory.
+template <int N, bool is_turned = false>
+struct Wgmma;
+
+#ifdef WOOLLY_EMULATED
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int n>
+inline void wgmma_wait() {}
+template <int n>
+inline void take_registers() {}
+template <int n>
+inline void leave_registers() {}
+
+// Each warp by itself: its rows of a and d are those of mma.
+template <int N>
+struct Wgmma<N, false> {
+    static void go(float (&d)[N / 2], const u32 (&a)[4], u64 b, int is_added) {
+        const u32 first = u32(b & 0x3FFF) << 4;
+        const int g = emulated::lane() >> 2, t = emulated::lane() & 3;
+        // Column n of b, and its rows k and k + 1.
+        auto two_of = [&](int n, int k) {
+            const u32 plain = first + (n >> 3) * 1024 + (n & 7) * 128 + k * 2;
+            return *reinterpret_cast<const u32*>(emulated::dynamic_shared() + (plain ^ (plain >> 3 & 0x70)));
+        };
+        for (int n = 0; n < N; n += 8) {
+            float (&c)[4] = reinterpret_cast<float (&)[4]>(d[n / 2]);
+            if (!is_added) c[0] = c[1] = c[2] = c[3] = 0;
+            mma(c, a, two_of(n + g, 2 * t), two_of(n + g, 2 * t + 8));
+        }
+    }
+};
+
+#else
 
 // Before registers of a sum or an operand change hands.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -14,14 +55,15 @@ template <int n>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
-// Rows of 128 bytes, K major, in the order of prepared_at: 1024 bytes for 8 rows.
-__device__ __forceinline__ u64 wgmma_operand(u32 address) {
-    return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+// Registers of each thread of four warps: fewer, or, of those that others left, more.
+template <int n>
+__device__ __forceinline__ void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
-
-// Blocks in pairs: neighbours that may copy to each other's shared memory.
-#define KERNEL_IN_PAIRS(n_threads, name) \
-    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(n_threads, 1) name
+template <int n>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
 
 // Waits for all threads of the pair. What they wrote, but the starts of barriers, may still be under way.
 __device__ __forceinline__ void pair_sync() {
@@ -45,9 +87,6 @@ __device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 
         : "memory");
 }
 
-// d = a b, plus d if `is_added`. b may be turned: a column of it lies in a row of shared memory.
-template <int N, bool is_turned = false>
-struct Wgmma;
 template <bool is_turned>
 struct Wgmma<16, is_turned> {
     static __device__ __forceinline__ void go(float (&d)[8], const u32 (&a)[4], u64 b, int is_added) {
@@ -137,4 +176,5 @@ struct Wgmma<160, is_turned> {
     }
 };
 
+#endif
 #endif

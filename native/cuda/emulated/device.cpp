@@ -19,21 +19,25 @@ emulated::Dim threadIdx, blockIdx, blockDim, gridDim;
 namespace emulated {
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMostThreads = 1024;         // of a block, and of blocks that run at once
+constexpr int kMostBlocks = 8;             // that run at once
 constexpr size_t kStackBytes = 1 << 18;    // granted page by page
 constexpr size_t kMostShared = 227 << 10;  // of sm_90
 constexpr uint64_t kCanary = 0x5A5A1234DEADC0DEull;
 
-enum class Wait : uint8_t { none, block, named, warp, done };
+enum class Wait : uint8_t { none, block, blocks, named, warp, phase, done };
 
 struct Thread {
     Dim index;
     void* stack;
     Wait wait;
-    int barrier;        // its number, if named
-    uint32_t mask;      // of a warp's exchange
-    void* mine;         // what it brought to it
-    Complete complete;  // what it takes part in
+    int barrier;           // its number, if named
+    uint32_t mask;         // of a warp's exchange
+    void* mine;            // what it brought to it
+    Complete complete;     // what it takes part in
+    bool vote;             // at the block's barrier, and then whether any was so
+    const uint8_t* phase;  // that has to change, and what it is not to be
+    uint8_t old_phase;
 };
 
 struct Kernel {
@@ -57,24 +61,30 @@ Warp warps[kMostThreads / 32];
 char* stacks = nullptr;
 void* scheduler = nullptr;  // its stack, while a fiber runs
 int current = 0;
-int n_threads = 0;
+int n_threads = 0;  // of a block
+int n_blocks = 1;   // that run at once: neighbours along x
+unsigned first_block = 0;
 const Kernel* kernel = nullptr;
 void** arguments = nullptr;
 std::string kernel_name, message;
 jmp_buf out_of_launch;
-alignas(128) unsigned char shared[kMostShared + 128];
+alignas(1024) unsigned char shared[kMostBlocks][kMostShared + 1024];
 
 std::string dims(const Dim& d) {
     return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
 }
 
+// The block of a thread, among those that run at once.
+int block_of(int thread) { return thread / n_threads; }
+
 Dim thread_of(int index) {
-    const auto i = static_cast<unsigned>(index);
+    const auto i = static_cast<unsigned>(index % n_threads);
     return {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
 }
 
 std::string place(int thread) {
-    return "kernel " + kernel_name + ", block " + dims(blockIdx) + ", thread " + dims(thread_of(thread));
+    const Dim block{first_block + static_cast<unsigned>(block_of(thread)), blockIdx.y, blockIdx.z};
+    return "kernel " + kernel_name + ", block " + dims(block) + ", thread " + dims(thread_of(thread));
 }
 
 [[noreturn]] void end_launch(const std::string& sentence) {
@@ -100,6 +110,7 @@ void wait_for(Wait wait) {
 void resume(int index) {
     current = index;
     threadIdx = threads[index].index;
+    blockIdx.x = first_block + static_cast<unsigned>(block_of(index));
     emulated_switch(&scheduler, threads[index].stack);
 }
 
@@ -107,6 +118,10 @@ const char* name_of(Wait wait) {
     switch (wait) {
         case Wait::block:
             return "waits at __syncthreads";
+        case Wait::blocks:
+            return "waits for the blocks of its group";
+        case Wait::phase:
+            return "waits at a barrier in shared memory";
         case Wait::named:
             return "waits at a named barrier";
         case Wait::warp:
@@ -122,45 +137,62 @@ const char* name_of(Wait wait) {
     int first = 0;
     while (threads[first].wait == Wait::done) first++;
     int other = 0;
-    while (other < n_threads && threads[other].wait == threads[first].wait) other++;
+    while (other < n_threads * n_blocks && threads[other].wait == threads[first].wait) other++;
     std::string sentence = "deadlock in " + place(first) + ", which " + name_of(threads[first].wait) + " for ever";
-    if (other < n_threads) sentence += "; thread " + dims(thread_of(other)) + " " + name_of(threads[other].wait);
+    if (other < n_threads * n_blocks)
+        sentence += "; thread " + dims(thread_of(other)) + " " + name_of(threads[other].wait);
     end_launch(sentence);
 }
 
-// Whether all threads are at the block's barrier: they go on then. A thread that has left never comes.
-bool release_block() {
-    for (int i = 0; i < n_threads; i++)
-        if (threads[i].wait != Wait::block) return false;
-    for (int i = 0; i < n_threads; i++) threads[i].wait = Wait::none;
+// Whether all threads of a range wait for each other: they go on then. A thread that has left never comes.
+bool release(int first, int last, Wait wait) {
+    bool any = false;
+    for (int i = first; i < last; i++) {
+        if (threads[i].wait != wait) return false;
+        any |= threads[i].vote;
+    }
+    for (int i = first; i < last; i++) {
+        threads[i].wait = Wait::none;
+        threads[i].vote = any;
+    }
     return true;
+}
+bool release_blocks() {
+    bool any = release(0, n_threads * n_blocks, Wait::blocks);
+    for (int i = 0; i < n_blocks; i++) any |= release(i * n_threads, (i + 1) * n_threads, Wait::block);
+    return any;
 }
 
 void release_named(int barrier, int n_expected) {
+    const int first = block_of(current) * n_threads, last = first + n_threads;
     int n = 0;
-    for (int i = 0; i < n_threads; i++) n += threads[i].wait == Wait::named && threads[i].barrier == barrier;
+    for (int i = first; i < last; i++) n += threads[i].wait == Wait::named && threads[i].barrier == barrier;
     if (n < n_expected) return;
-    for (int i = 0; i < n_threads; i++)
+    for (int i = first; i < last; i++)
         if (threads[i].wait == Wait::named && threads[i].barrier == barrier) threads[i].wait = Wait::none;
 }
 
-void run_block() {
-    for (int i = 0; i < n_threads; i++) {
+// Runs blocks that run at once.
+void run_blocks() {
+    const int n_all = n_threads * n_blocks;
+    for (int i = 0; i < n_all; i++) {
         char* const bottom = stacks + static_cast<size_t>(i) * kStackBytes;
         std::memcpy(bottom, &kCanary, sizeof(kCanary));
         // Stacks at one distance would all want the same few lines of the CPU's caches.
         char* const top = bottom + kStackBytes - (i % 32) * 1088;
-        threads[i] = {thread_of(i), new_stack(top, run_fiber), Wait::none, 0, 0, nullptr, nullptr};
+        threads[i] = {thread_of(i), new_stack(top, run_fiber), Wait::none, 0, 0, nullptr, nullptr, false, nullptr, 0};
     }
     std::memset(warps, 0, sizeof(warps));
     for (;;) {
         int n_ran = 0, n_done = 0;
-        for (int warp = 0; warp < n_threads; warp += 32) {
-            const int last = warp + 32 < n_threads ? warp + 32 : n_threads;
+        for (int warp = 0; warp < n_all; warp += 32) {
+            const int last = warp + 32 < n_all ? warp + 32 : n_all;
             for (bool again = true; again;) {  // a warp goes on by itself as long as it can
                 again = false;
                 for (int i = warp; i < last; i++) {
-                    if (threads[i].wait != Wait::none) continue;
+                    Thread& one = threads[i];
+                    if (one.wait == Wait::phase && *one.phase != one.old_phase) one.wait = Wait::none;
+                    if (one.wait != Wait::none) continue;
                     resume(i);
                     again = true;
                     n_ran++;
@@ -168,10 +200,10 @@ void run_block() {
             }
             for (int i = warp; i < last; i++) n_done += threads[i].wait == Wait::done;
         }
-        if (n_done == n_threads) break;
-        if (!release_block() && n_ran == 0) report_deadlock();
+        if (n_done == n_all) break;
+        if (!release_blocks() && n_ran == 0) report_deadlock();
     }
-    for (int i = 0; i < n_threads; i++) {
+    for (int i = 0; i < n_all; i++) {
         uint64_t canary;
         std::memcpy(&canary, stacks + static_cast<size_t>(i) * kStackBytes, sizeof(canary));
         if (canary != kCanary) end_launch(place(i) + " ran out of its stack");
@@ -215,13 +247,17 @@ class Faults {
 
 void run_grid(size_t shared_bytes) {
     if (setjmp(out_of_launch) != 0) return;
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-                std::memset(shared, 0xFF, shared_bytes + 128);
-                run_block();
-                for (size_t i = 0; i < 128; i++)
-                    if (shared[shared_bytes + i] != 0xFF) end_launch(place(0) + " wrote behind its shared memory");
+    for (unsigned z = 0; z < gridDim.z; z++)
+        for (unsigned y = 0; y < gridDim.y; y++)
+            for (unsigned x = 0; x < gridDim.x; x += static_cast<unsigned>(n_blocks)) {
+                blockIdx = {x, y, z};
+                first_block = x;
+                for (int i = 0; i < n_blocks; i++) std::memset(shared[i], 0xFF, shared_bytes + 128);
+                run_blocks();
+                for (int block = 0; block < n_blocks; block++)
+                    for (size_t i = 0; i < 128; i++)
+                        if (shared[block][shared_bytes + i] != 0xFF)
+                            end_launch(place(block * n_threads) + " wrote behind its shared memory");
             }
 }
 
@@ -229,13 +265,30 @@ void run_grid(size_t shared_bytes) {
 
 void enter(const char* name, const char* signature, Call call) { kernels()[name] = {signature, call}; }
 
-unsigned char* dynamic_shared() { return shared; }
+unsigned char* dynamic_shared() { return shared[block_of(current)]; }
+
+unsigned char* dynamic_shared(int rank) { return shared[rank]; }
 
 void fail(const char* sentence) { end_launch(place(current) + ": " + sentence); }
 
 int lane() { return current % 32; }
 
 void block_barrier() { wait_for(Wait::block); }
+
+bool block_any(bool vote) {
+    threads[current].vote = vote;
+    wait_for(Wait::block);
+    return std::exchange(threads[current].vote, false);
+}
+
+void group_barrier() { wait_for(Wait::blocks); }
+
+void await_phase(const uint8_t* phase, uint8_t old) {
+    if (*phase != old) return;
+    threads[current].phase = phase;
+    threads[current].old_phase = old;
+    wait_for(Wait::phase);
+}
 
 void named_barrier(int id, int n_expected) {
     threads[current].barrier = id;
@@ -249,7 +302,7 @@ void together(uint32_t mask, void* mine, Complete complete) {
     const uint32_t own = 1u << (current - first);
     Warp& warp = warps[current / 32];
     if ((mask & own) == 0) fail("a lane is not in the mask that it gives");
-    if (first + 32 > n_threads && mask >> (n_threads - first) != 0)
+    if (n_blocks == 1 && first + 32 > n_threads && mask >> (n_threads - first) != 0)
         fail("a mask names a lane that the block does not have");
     if ((mask & warp.done) != 0) fail("a lane of the mask has left");
     Thread& me = threads[current];
@@ -285,7 +338,7 @@ EXPORTED const char* emulated_signature(const char* name) {
 
 // Runs a kernel of that name; null, or the sentence that says what went wrong.
 EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, const unsigned* block,
-                                     unsigned shared_bytes, void** args) {
+                                     unsigned shared_bytes, void** args, unsigned group) {
     const std::lock_guard<std::mutex> lock(one_at_a_time);
     if (stacks == nullptr) {
         void* const memory = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
@@ -301,10 +354,14 @@ EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, con
     message.clear();
     const uint64_t n = uint64_t{block[0]} * block[1] * block[2];
     if (n == 0 || n > kMostThreads) return "a block has 1 to 1024 threads";
+    if (group == 0 || group > kMostBlocks || n * group > kMostThreads || grid[0] % group != 0)
+        return "a group has at most 8 blocks and 1024 threads, and a grid has whole groups";
+    if (group > 1 && n % 32 != 0) return "blocks of a group have whole warps";
     if (shared_bytes > kMostShared) return "a block has at most 227 KiB of shared memory";
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return "a grid has at least one block";
     if (grid[1] > 65535 || grid[2] > 65535) return "a grid has at most 65535 blocks along y and z";
     n_threads = static_cast<int>(n);
+    n_blocks = static_cast<int>(group);
     {
         const Faults faults;
         run_grid(shared_bytes);

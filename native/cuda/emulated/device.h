@@ -1,6 +1,8 @@
 // An emulated GPU: device code compiled by the host's C++ compiler, so that tests run the very kernels on any machine.
-// Blocks run one after another, the threads of a block as fibers of one thread. It proves results and barriers; of
-// memory order between threads and of speed it says nothing.
+// Blocks run one after another, or in groups that share their memory, the threads of each as fibers of one thread. It
+// proves results and barriers; of memory order between threads and of speed it says nothing.
+//
+// WOOLLY_EMULATED is 1 for what every generation has, 90 for what Hopper has besides.
 #pragma once
 
 #include <cmath>
@@ -17,6 +19,7 @@
     struct emulated_kernel__; \
     extern "C" void kernel_##name
 #define KERNEL_OF(n_threads, name) KERNEL(name)
+#define KERNEL_IN_PAIRS(n_threads, name) KERNEL(name)
 #define KERNEL_MANY(n_threads, n_blocks, name) KERNEL(name)
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::emulated::dynamic_shared()
 
@@ -68,6 +71,8 @@ struct Entered {
 };
 
 unsigned char* dynamic_shared();
+// That of a block of the group.
+unsigned char* dynamic_shared(int rank);
 
 }  // namespace emulated
 

@@ -12,6 +12,12 @@ using Complete = void (*)(void* const brought[32]);
 void together(uint32_t mask, void* mine, Complete complete);
 
 void block_barrier();
+// Whether any thread of the block says so.
+bool block_any(bool vote);
+// Waits for all blocks of the group.
+void group_barrier();
+// Waits until the number is not the old one any more.
+void await_phase(const uint8_t* phase, uint8_t old);
 void named_barrier(int id, int n_threads);
 int lane();
 
@@ -61,6 +67,7 @@ inline int run_of(int lane, int width) { return lane / width * width; }
 }  // namespace emulated
 
 inline void __syncthreads() { emulated::block_barrier(); }
+inline int __syncthreads_or(int any) { return emulated::block_any(any != 0); }
 inline void __syncwarp(uint32_t mask = 0xFFFFFFFFu) {
     emulated::together(mask, nullptr, [](void* const*) {});
 }

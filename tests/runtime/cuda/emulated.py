@@ -29,7 +29,7 @@ SOURCES = Path(__file__).parents[3] / "native" / "cuda"
 # No fused multiply-add that the source does not ask for: CUDA's compiler may fuse, and results must not hang on it.
 # Indices of arrays and alignment are checked as the GPU would.
 FLAGS = (
-    *("-std=c++20", "-w", "-fPIC", "-fvisibility=hidden", "-DWOOLLY_EMULATED", "-U_FORTIFY_SOURCE"),
+    *("-std=c++20", "-w", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE"),
     *("-fno-strict-aliasing", "-ffp-contract=off"),
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
 )
@@ -38,7 +38,7 @@ _TURN = threading.Lock()
 _MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
 
 
-def build(*sources: Path) -> Path:
+def build(*sources: Path, macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)) -> Path:
     """The shared library of these .cu files, made once for each content; without any those of native/cuda."""
     if sys.platform != "linux":
         pytest.skip("the emulated GPU runs on Linux")
@@ -49,19 +49,19 @@ def build(*sources: Path) -> Path:
     folder = Path(tempfile.gettempdir()) / f"woolly-emulated-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     everything = sorted({*sources, *SOURCES.rglob("*.cuh"), *SOURCES.glob("emulated/*")})
-    names = [str(path) for path in sources]
-    library = folder / f"{_checksum(compiler, *FLAGS, *names, *(p.read_bytes() for p in everything))}.so"
+    names, defined = [str(path) for path in sources], [f"-D{macro}" for macro in macros]
+    library = folder / f"{_checksum(compiler, *FLAGS, *defined, *names, *(p.read_bytes() for p in everything))}.so"
     if not library.exists():
         own = [SOURCES / "emulated" / name for name in ("device.cpp", "memory.cpp")]
         with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(lambda path: _compiled(compiler, path, folder), [*own, *sources]))
+            objects = list(pool.map(lambda path: _compiled(compiler, path, folder, defined), [*own, *sources]))
         _make(library, [*shlex.split(compiler), "-shared", *map(str, objects)])
     return library
 
 
-def _compiled(compiler: str, source: Path, folder: Path) -> Path:
+def _compiled(compiler: str, source: Path, folder: Path, defined: list[str]) -> Path:
     # Fibers change millions of times; kernels are many, and compile in a third of the time.
-    flags = [*FLAGS, "-O2" if source.suffix == ".cpp" else "-Og"]
+    flags = [*FLAGS, *defined, "-O2" if source.suffix == ".cpp" else "-Og"]
     command = [*shlex.split(compiler), "-x", "c++", *flags, f"-I{SOURCES}"]
     text = _run([*command, "-E", str(source)])
     # Macros make kernels, too: what counts is the text that they leave.
@@ -113,16 +113,20 @@ def load(library: Path) -> ctypes.CDLL:
 
 
 class EmulatedDevice:
-    """A Device whose work is done at once. Fresh memory is full of what is not a number."""
+    """A Device whose work is done at once. Fresh memory is full of what is not a number.
+
+    It has what every generation has. Macros of its sources may say otherwise, as for HopperDevice.
+    """
 
     name = "emulated"
-    architecture = kernels_for = 80  # what every generation has
+    architecture = kernels_for = 80
     n_processors = 4
     shared_bytes = 227 << 10
     bandwidth = 1e9
+    macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)
 
     def __init__(self, *sources: Path) -> None:
-        self._native = load(build(*sources))
+        self._native = load(build(*sources, macros=self.macros))
         self._sizes: dict[int, int] = {}
         self._graphs: dict[int, list[tuple]] = {}
         self._recorded: list[tuple] | None = None
@@ -167,7 +171,7 @@ class EmulatedDevice:
 
     def launch(self, kernel: str, grid, block: int, shared: int, args, early: bool = False, group: int = 1) -> None:
         if self._recorded is not None:
-            self._recorded.append((kernel, tuple(grid), block, shared, tuple(args)))
+            self._recorded.append((kernel, tuple(grid), block, shared, tuple(args), early, group))
             return
         signature = self._native.emulated_signature(kernel.encode())
         assert signature is not None, f"there is no kernel {kernel}"
@@ -180,7 +184,9 @@ class EmulatedDevice:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = [(ctypes.c_uint * 3)(*(*n, 1, 1)[:3]) for n in (tuple(grid), (block,))]
         with _TURN:
-            failed = self._native.emulated_launch(kernel.encode(), *sizes, ctypes.c_uint(shared), pointers)
+            failed = self._native.emulated_launch(
+                kernel.encode(), *sizes, ctypes.c_uint(shared), pointers, ctypes.c_uint(group)
+            )
         assert failed is None, failed.decode()
 
     def wait(self) -> None:
@@ -229,3 +235,15 @@ class EmulatedDevice:
     def _check(self, address: Address, n_bytes: int) -> None:
         inside = n_bytes == 0 or self._native.emulated_owns(int(address), n_bytes)
         assert inside, f"{n_bytes} bytes at {int(address):#x} are not of one allocation"
+
+
+class HopperDevice(EmulatedDevice):
+    """With pairs of blocks, bulk copies and wgmma, and the products of one kind of tiles alone, which compile soon."""
+
+    architecture = kernels_for = 90
+    n_processors = 64
+    macros = ("WOOLLY_EMULATED=90", "WOOLLY_NAME=q4_k", "WOOLLY_TYPE=Q4_K")
+    names = ("embed", "rows", "pack", "linear_one", "linear_few", "linear_some", "linear_wide", "linear_parts")
+
+    def __init__(self) -> None:
+        super().__init__(*(SOURCES / f"{name}.cu" for name in self.names))

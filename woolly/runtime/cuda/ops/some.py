@@ -16,9 +16,6 @@ __all__ = ["most_some", "some_rows"]
 # Generations that have these kernels: their registers and shared memory hold enough, and blocks work in pairs.
 _GENERATIONS = (90,)
 _WIDTHS = (16, 32)
-# Multiprocessors for each row. The first blocks prepare a row each, and all wait for them: where another program runs
-# beside this one on fewer, each could hold those that the other waits for.
-_PER_ROW = 2
 # By rows and whether a slice is one tile: whether blocks work in pairs, strips of a block in a round, places of their
 # sums, tiles that a warp has under way, and those that it asks for before the rows.
 _CHOSEN = {
@@ -49,14 +46,12 @@ class _Form:
 
 
 def _forms(e: Emitter, rows: Input, tiles: Tiles) -> list[_Form]:
-    """Kernels for these rows: none if there are fewer tiles than slices, or too little of the GPU."""
+    """Kernels for these rows: none if there are fewer tiles than slices."""
     if rows.n_tiles < 16 or e.device.kernels_for not in _GENERATIONS:
         return []
     is_kept = rows.n_tiles == 16 and rows.n_columns % 4 == 0
     out = []
     for width in _WIDTHS:
-        if e.device.n_processors < _PER_ROW * width:
-            break
         is_pair, most_held, n_places, most_stages, n_early = _CHOSEN[width, is_kept]
         team = 2 if is_pair and e.device.kernels_for == 90 else 1
         forms = (

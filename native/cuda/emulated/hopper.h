@@ -1,0 +1,75 @@
+// What Hopper has besides, for the emulated GPU: addresses in shared memory as numbers, barriers there that count
+// bytes, copies that are there at once, and groups of blocks that read each other's.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace emulated {
+
+// A barrier in shared memory. A phase ends when all have arrived and all expected bytes are there.
+struct Barrier {
+    uint8_t phase, n_expected, n_missing, pad;
+    int32_t n_bytes;
+
+    void end() {
+        if (n_missing != 0 || n_bytes != 0) return;
+        phase ^= 1;
+        n_missing = n_expected;
+    }
+    void arrive() {
+        if (n_missing == 0) fail("more arrive at a barrier than it was started for");
+        n_missing--;
+        end();
+    }
+};
+static_assert(sizeof(Barrier) == 8);
+
+inline Barrier& barrier_at(uint32_t address, int rank) {
+    if (address % 8 != 0) fail("a barrier is not aligned");
+    return *reinterpret_cast<Barrier*>(dynamic_shared(rank) + address);
+}
+inline Barrier& barrier_at(uint32_t address) { return *reinterpret_cast<Barrier*>(dynamic_shared() + address); }
+
+inline void copy_bytes(unsigned char* shared, uint32_t to, const void* from, uint32_t n_bytes, Barrier& barrier) {
+    if (to % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 || n_bytes % 16 != 0)
+        fail("a bulk copy is not of aligned sixteens");
+    std::memcpy(shared + to, from, n_bytes);
+    barrier.n_bytes -= static_cast<int32_t>(n_bytes);
+    barrier.end();
+}
+
+}  // namespace emulated
+
+inline uint32_t shared_address(const void* p) {
+    return static_cast<uint32_t>(static_cast<const unsigned char*>(p) - emulated::dynamic_shared());
+}
+inline void barrier_start(uint32_t barrier, int n) {
+    emulated::barrier_at(barrier) = {0, static_cast<uint8_t>(n), static_cast<uint8_t>(n), 0, 0};
+}
+inline void barriers_started() {}
+inline void written_for_copies() {}
+inline void barrier_expect(uint32_t barrier, uint32_t n_bytes) {
+    emulated::barrier_at(barrier).n_bytes += static_cast<int32_t>(n_bytes);
+    emulated::barrier_at(barrier).arrive();
+}
+inline void barrier_arrive(uint32_t barrier) { emulated::barrier_at(barrier).arrive(); }
+inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+    emulated::await_phase(&emulated::barrier_at(barrier).phase, static_cast<uint8_t>(parity));
+}
+inline void bulk_copy(uint32_t to, const void* from, uint32_t n_bytes, uint32_t barrier, unsigned long long) {
+    emulated::copy_bytes(emulated::dynamic_shared(), to, from, n_bytes, emulated::barrier_at(barrier));
+}
+inline void bulk_prefetch(const void*, uint32_t) {}
+inline unsigned long long read_once() { return 0; }
+inline unsigned long long read_often() { return 0; }
+
+// What pairs of blocks do.
+inline void pair_sync() { emulated::group_barrier(); }
+inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    emulated::barrier_at(barrier, static_cast<int>(rank)).arrive();
+}
+inline void bulk_copy_to_pair(uint32_t to, const void* from, uint32_t n_bytes, uint32_t barrier, unsigned long long) {
+    for (int rank = 0; rank < 2; rank++)
+        emulated::copy_bytes(emulated::dynamic_shared(rank), to, from, n_bytes, emulated::barrier_at(barrier, rank));
+}

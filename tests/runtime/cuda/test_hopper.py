@@ -1,0 +1,90 @@
+"""Products of Hopper alone on the emulated GPU: pairs of blocks, bulk copies and wgmma give the bits of the others."""
+
+import numpy as np
+import pytest
+
+from tests.cases.ops import N_PAGES, N_TOKENS, Case
+from tests.cases.weights import random_vector, random_weight
+from tests.runtime.cuda.emulated import EmulatedDevice, HopperDevice
+from tests.runtime.cuda.harness import CaseProgram
+from woolly.plan.passes import fuse
+from woolly.quant import GGMLType
+from woolly.runtime import Batch
+from woolly.runtime.cuda.ops import linears
+
+
+def case(n_columns: int, n_rows: int, is_glu: bool = False) -> Case:
+    names = ("gate", "up") if is_glu else ("gate",)
+
+    def make(rng):
+        tables = {"x": n_columns} if is_glu else {"x": n_columns, "r": n_rows}
+        made = {f"{name}.weight": random_weight(rng, GGMLType.F32, N_TOKENS, n) for name, n in tables.items()}
+        for name in names:
+            made[f"{name}.weight"] = random_weight(rng, GGMLType.Q4_K, n_rows, n_columns)
+            made[f"{name}.bias"] = random_vector(rng, n_rows)
+        return made
+
+    def build(p):
+        x = p.embed("x")
+        values = [p.linear(x, name) for name in names]
+        return p.glu(*values) if is_glu else p.embed("r") + values[0] * 0.5
+
+    return Case("hopper", "linears", make, build, "linears")
+
+
+def run(device, made: Case, counts, folder) -> tuple[list[np.ndarray], set[str]]:
+    """Values of each count of rows, and the names of the kernels that made them."""
+    launched: set[str] = set()
+    launch = device.launch
+
+    def watched(kernel, *rest):
+        launched.add(kernel)
+        launch(kernel, *rest)
+
+    device.launch = watched
+    with made.open(folder) as file:
+        program = CaseProgram(device, fuse(made.plan(file)), file.tensors, max_rows=max(256, *counts))
+        state = program.new_state(N_PAGES, N_PAGES)
+        batches = [Batch.of([(np.arange(n) % N_TOKENS, 0, range(24))], range(n)) for n in counts]
+        values = [program.run(batch, state).copy() for batch in batches]
+    device.close()
+    return values, {name for name in launched if name.startswith("linear_")}
+
+
+@pytest.mark.parametrize(
+    ("n_columns", "kernels"),
+    [
+        (4096, {"linear_few__q4_k_kept", "linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept"}),
+        (4352, {"linear_few__q4_k", "linear_some__q4_k_16", "linear_some__q4_k_32"}),
+    ],
+)
+@pytest.mark.parametrize("is_glu", [False, True])
+def test_kernels_of_few_rows_give_the_bits_of_those_of_many(n_columns, kernels, is_glu, tmp_path):
+    made, counts = case(n_columns, 72, is_glu), (3, 16, 21)
+    ours, launched = run(HopperDevice(), made, counts, tmp_path)
+    assert launched == kernels
+    (want,), _ = run(EmulatedDevice(), made, (33,), tmp_path)
+    for values in ours:
+        np.testing.assert_array_equal(values, want[: len(values)])
+
+
+@pytest.mark.parametrize(
+    ("n_columns", "n_processors", "counts", "kernels"),
+    [
+        # Slices of one item are dealt to several pairs, and linear_sum adds them up.
+        (4352, 64, (33,), {"linear_wide__q4_k_64", "linear_sum"}),
+        # Pairs begin items that others end.
+        (768, 6, (65, 200), {"linear_wide__q4_k_128", "linear_wide__q4_k_160"}),
+    ],
+)
+def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
+    n_columns, n_processors, counts, kernels, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(linears, "_WIDEST_FROM", 161)
+    made, device = case(n_columns, 300 if n_processors < 64 else 140), HopperDevice()
+    device.n_processors = n_processors
+    ours, launched = run(device, made, counts, tmp_path)
+    assert {name for name in launched if "prepare" not in name} == kernels
+    (want,), _ = run(EmulatedDevice(), made, (N_TOKENS,), tmp_path)
+    for values in ours:
+        np.testing.assert_array_equal(values, want[np.arange(len(values)) % N_TOKENS])
