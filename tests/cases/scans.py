@@ -55,8 +55,7 @@ def _convs() -> Iterator[Case]:
         )
 
 
-def _delta_nets() -> Iterator[Case]:
-    shapes = ((1, 1, 3, 5), (2, 4, 16, 16), (1, 3, 17, 33), (2, 2, 9, 80), (1, 2, 128, 128))
+def delta_nets(*shapes: tuple[int, int, int, int]) -> Iterator[Case]:
     for i, (n_k, n_v, head, head_v) in enumerate(shapes):
         for order in ("mod", "div"):
             for wide in (n_v, n_v * head):
@@ -71,14 +70,17 @@ def _delta_nets() -> Iterator[Case]:
                 yield Case(name, "delta_net", tables, build, "scan", RUNS[i % 3])
 
 
-def _mambas() -> Iterator[Case]:
-    for i, (n, state) in enumerate(((5, 3), (64, 16), (100, 16))):
+def mambas(*shapes: tuple[int, int]) -> Iterator[Case]:
+    for i, (n, state) in enumerate(shapes):
         make = _both(_tables(x=n, dt=n, b=state, c=state), _rates("a", n, state), _numbers("d", n))
         build = lambda p: p.scan_mamba(  # noqa: E731
             p.embed("x"), _positive(p, "dt"), p.embed("b"), p.embed("c"), a="a", d="d"
         )
         yield Case(f"scan_mamba-{n}x{state}", "scan_mamba", make, build, "scan", RUNS[i % 3])
-    for i, (heads, groups, state, head) in enumerate(((2, 1, 3, 5), (4, 2, 16, 16), (3, 3, 17, 33), (2, 1, 128, 64))):
+
+
+def mambas2(*shapes: tuple[int, int, int, int]) -> Iterator[Case]:
+    for i, (heads, groups, state, head) in enumerate(shapes):
         wide = groups * state
         make = _both(_tables(x=heads * head, dt=heads, b=wide, c=wide), _rates("a", heads, 1), _numbers("d", heads))
         build = lambda p, g=groups: p.scan_mamba2(  # noqa: E731
@@ -87,8 +89,8 @@ def _mambas() -> Iterator[Case]:
         yield Case(f"scan_mamba2-{heads}-{state}x{head}", "scan_mamba2", make, build, "scan", RUNS[i % 3])
 
 
-def _others() -> Iterator[Case]:
-    for i, (n, head) in enumerate(((6, 3), (32, 16), (34, 17), (128, 64))):
+def wkvs_and_lightnings(*shapes: tuple[int, int]) -> Iterator[Case]:
+    for i, (n, head) in enumerate(shapes):
         six = _tables(r=n, w=n, k=n, v=n, a=n, b=n)
 
         def wkv(p: CaseTracer, head=head) -> Handle:
@@ -101,5 +103,12 @@ def _others() -> Iterator[Case]:
         yield Case(f"lightning-{n}x{head}", "lightning", _tables(q=n, k=n, v=n), light, "scan", RUNS[i % 3])
 
 
-SCANS = {case.name: case for cases in (_convs, _delta_nets, _mambas, _others) for case in cases()}
+_ALL = (
+    _convs(),
+    delta_nets((1, 1, 3, 5), (2, 4, 16, 16), (1, 3, 17, 33), (2, 2, 9, 80), (1, 2, 128, 128)),
+    mambas((5, 3), (64, 16), (100, 16)),
+    mambas2((2, 1, 3, 5), (4, 2, 16, 16), (3, 3, 17, 33), (2, 1, 128, 64)),
+    wkvs_and_lightnings((6, 3), (32, 16), (34, 17), (128, 64)),
+)
+SCANS = {case.name: case for cases in _ALL for case in cases}
 ALL = CASES | ATTENTIONS | ELEMENTS | SCANS

@@ -5,9 +5,10 @@ Every value has memory of its own that ends where its rows end, so that what a k
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.plan.passes.place import Placement
 from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
@@ -17,6 +18,9 @@ from woolly.runtime.cuda.emit import Array, Emitter, Fill
 from woolly.runtime.cuda.ops.attention import is_far
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
+
+if TYPE_CHECKING:
+    from tests.runtime.cuda.emulated import EmulatedDevice
 
 # struct Batch of native/cuda/common.cuh.
 BATCH = np.dtype(

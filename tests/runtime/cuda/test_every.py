@@ -1,0 +1,31 @@
+"""The cases that go through all kernels."""
+
+from tests.cases.scans import ALL
+from tests.runtime.cuda.emulated import EmulatedDevice
+from tests.runtime.cuda.every import DryDevice, all_cases, fewest, kernels_of, run_case
+from woolly.runtime.cuda.program import CudaBackend
+
+
+def test_a_dry_run_names_the_kernels_that_are_launched(monkeypatch):
+    device, launched = EmulatedDevice(), set()
+    launch = device.launch
+    monkeypatch.setattr(device, "launch", lambda kernel, *rest: launched.add(kernel) or launch(kernel, *rest))
+    run_case(CudaBackend(lambda: device), "linears-Q4_K-40x768")
+    like = DryDevice(device.kernels_for, device.n_processors, device.shared_bytes)
+    assert kernels_of(ALL["linears-Q4_K-40x768"], like) == launched
+
+
+def test_the_fewest_cases_launch_all_that_can_be():
+    kernels = {"a": frozenset("xy"), "b": frozenset("yz"), "c": frozenset("xyz"), "d": frozenset("w")}
+    assert fewest(kernels, "xyzwv") == ["c", "d"]
+    assert fewest(kernels, "y") == ["a"]
+    assert fewest(kernels, "v") == fewest({}, "x") == []
+
+
+def test_kernels_of_hopper_are_launched():
+    """Those that have been left out before, on a GPU with as many multiprocessors as an H100 or H200."""
+    cases, device = all_cases(), DryDevice()
+    launched = set().union(*(kernels_of(cases[name], device) for name in ("every-Q4_K-512", "every-Q4_K-4096")))
+    assert {"linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept", "linear_wide__q4_k_160"} <= launched
+    launched = kernels_of(cases["attend-every-128-f16"], device)
+    assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
