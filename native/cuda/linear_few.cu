@@ -136,25 +136,10 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
         const int row = of & (n_group - 1), round = of / n_group;
         const int number = Place::strip_at((first + round) * TEAM + Place::rank());
         int which;
-        const int strip = stream.strip_of(number, which), out = strip * n_each + e;
-        const Matrix m = chosen(all, which);
-        const bool is_mine = round < n_held && number < stream.n_strips && out < m.n_rows && row < n_rows;
-        const u64 to = u64(row) * m.n_rows + out;
-        const float* biases[2] = {m.bias, all[1].bias};
-        float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0, back = 0;
-        if (is_mine) {
-            const float* factors =
-                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * stream.bytes_of(which)) +
-                strip * 16 + e;
-            factor[0] = factors[0];
-            back = OWN > 0 ? backs[row] : __ldcg(few.backs + row);
-            if (biases[0] != nullptr) bias[0] = biases[0][out];
-            if (is_glu) {
-                factor[1] = factors[8];
-                if (biases[1] != nullptr) bias[1] = biases[1][out];
-            }
-            if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
-        }
+        const int strip = stream.strip_of(number, which);
+        const Element element(all, which, strip, e, row, n_tiles, stream.bytes_of(which),
+                              round < n_held && number < stream.n_strips && row < n_rows, finish);
+        const float back = !element.is_mine ? 0 : OWN > 0 ? backs[row] : __ldcg(few.backs + row);
 
 #pragma unroll 1
         for (int i = 0; i < n_held && Place::strip_at((first + i) * TEAM) < stream.n_strips; i++) {
@@ -188,20 +173,14 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
             if (2 * t + 1 < n_group) sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];
         }
         team_barrier<TEAM>();  // another place of the sums is free: who comes here has read it
-        auto summed = [&](int element) {
-            const float* from = held + (round * TEAM + Place::rank()) * N * apart + row * SUMS_APART + element;
+        auto summed = [&](int e) {
+            const float* from = held + (round * TEAM + Place::rank()) * N * apart + row * SUMS_APART + e;
             float sum = 0;
 #pragma unroll
             for (int s = 0; s < N_SLICES; s++) sum += load_of<TEAM>(from + s / TEAM * apart, s % TEAM);
             return sum;
         };
-        if (is_mine) {
-            float y = finished(summed(e), factor[0], back, biases[0] != nullptr, bias[0], finish.scale);
-            if (is_glu)
-                y = gated_sum(finish.gate, finish.limit, y,
-                              finished(summed(e + 8), factor[1], back, biases[1] != nullptr, bias[1], finish.scale));
-            m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
-        }
+        if (element.is_mine) element.store(summed, e, back, finish);
         if (N_PLACES == 1) team_barrier<TEAM>();
     }
     if (TEAM > 1 && N_PLACES > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more

@@ -70,23 +70,9 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
         const int round = int(threadIdx.x) >> (is_glu ? 3 : 4), e = int(threadIdx.x) & (n_each - 1);
         const int number = int(blockIdx.x) + (first + round) * n_grid;
         int which;
-        const int strip = stream.strip_of(number, which), out = strip * n_each + e;
-        const Matrix m = chosen(all, which);
-        const bool is_mine = round < HELD_STRIPS && number < stream.n_strips && out < m.n_rows;
-        const float* biases[2] = {m.bias, all[1].bias};
-        float factor[2] = {1, 1}, bias[2] = {0, 0}, residual = 0;
-        if (is_mine) {
-            const float* factors =
-                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * stream.bytes_of(which)) +
-                strip * 16 + e;
-            factor[0] = factors[0];
-            if (biases[0] != nullptr) bias[0] = biases[0][out];
-            if (is_glu) {
-                factor[1] = factors[8];
-                if (biases[1] != nullptr) bias[1] = biases[1][out];
-            }
-            if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + out);
-        }
+        const int strip = stream.strip_of(number, which);
+        const Element element(all, which, strip, e, 0, n_tiles, stream.bytes_of(which),
+                              round < HELD_STRIPS && number < stream.n_strips, finish);
 
 #pragma unroll 1
         for (int i = 0; i < HELD_STRIPS && int(blockIdx.x) + (first + i) * n_grid < stream.n_strips; i++) {
@@ -113,19 +99,15 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
             if (t == 0) sum[0] = acc[0], sum[8] = acc[2];
         }
         __syncthreads();  // the other half of the sums is free: who comes here has read it
-        if (!is_mine) continue;
-        auto summed = [&](int element) {
-            const float* from = held + round * N_SLICES * 16 + element;
+        if (!element.is_mine) continue;
+        auto summed = [&](int e) {
+            const float* from = held + round * N_SLICES * 16 + e;
             float sum = 0;
 #pragma unroll
             for (int s = 0; s < N_SLICES; s++) sum += from[s * 16];
             return sum;
         };
-        float y = finished(summed(e), factor[0], back, biases[0] != nullptr, bias[0], finish.scale);
-        if (is_glu)
-            y = gated_sum(finish.gate, finish.limit, y,
-                          finished(summed(e + 8), factor[1], back, biases[1] != nullptr, bias[1], finish.scale));
-        m.y[out] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+        element.store(summed, e, back, finish);
     }
 }
 

@@ -171,3 +171,41 @@ struct Stream {
 __device__ __forceinline__ int half_at(int k, int row, int n_rows) {
     return ((k >> 5) * n_rows + row) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
 }
+
+// An element of a value that a thread finishes, with what it needs beside the sum, which comes while tiles do.
+struct Element {
+    Matrix m;
+    u64 to;
+    const float* other_bias;
+    float factor[2], bias[2], residual;
+    bool is_mine;
+
+    // Row `e` of a strip of the matrix, of a row of activations. If it is not this thread's, nothing is read.
+    __device__ __forceinline__ Element(const Matrix (&all)[3], int which, int strip, int e, int row, int n_tiles,
+                                       int tile_bytes, bool is_mine_if_there, const Finish& finish)
+        : m(chosen(all, which)), other_bias(all[1].bias), factor{1, 1}, bias{0, 0}, residual(0) {
+        const bool is_glu = finish.epilogue == GLU;
+        const int out = strip * (is_glu ? 8 : 16) + e;
+        to = u64(row) * m.n_rows + out;
+        is_mine = is_mine_if_there && out < m.n_rows;
+        if (!is_mine) return;
+        const float* factors =
+            reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * tile_bytes) + strip * 16 + e;
+        factor[0] = factors[0];
+        if (m.bias != nullptr) bias[0] = m.bias[out];
+        if (is_glu) {
+            factor[1] = factors[8];
+            if (other_bias != nullptr) bias[1] = other_bias[out];
+        }
+        if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
+    }
+    // summed(e) gives the sum of all slices of a row of the strip.
+    template <class Summed>
+    __device__ __forceinline__ void store(Summed&& summed, int e, float back, const Finish& finish) const {
+        float y = finished(summed(e), factor[0], back, m.bias != nullptr, bias[0], finish.scale);
+        if (finish.epilogue == GLU)
+            y = gated_sum(finish.gate, finish.limit, y,
+                          finished(summed(e + 8), factor[1], back, other_bias != nullptr, bias[1], finish.scale));
+        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+    }
+};

@@ -197,7 +197,7 @@ class Stage:
             connection.send(Message("welcome", {"memory": self._memory()}))
             session.run()
         except (LostConnection, DeviceError) as error:
-            self.tell(f"lost {host}: {error}")
+            self.tell(f"disconnected from {host}: {error}")
         finally:
             connection.close()
             with self._lock:

@@ -23,7 +23,7 @@ from woolly.serving.app import create_app
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
 from woolly.serving.loading.manager import NO_MODEL
-from woolly.serving.logs import log, set_up_logs
+from woolly.serving.logs import log
 from woolly.serving.settings import Settings
 
 __all__ = ["run"]
@@ -42,9 +42,8 @@ def run(
 
     `end` ends the process at once with an exit code, as `os._exit` does. The server calls it at the second signal, and
     if a thread does not end, because a thread cannot be cancelled. Without `end`, the interpreter waits for the thread.
-    `prepare` gets the app before it serves.
+    `prepare` gets the app before it serves. The caller has set up the logs.
     """
-    set_up_logs(*settings.log_options)
     _outlive_clients()
     end_left_children()
     n_connections = _fit_connections(settings.max_connections)

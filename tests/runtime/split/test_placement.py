@@ -50,7 +50,8 @@ def test_as_many_layers_as_fit_are_on_the_gpu_with_the_cache_that_is_asked_for(m
     assert [share.device for share in program.about.shares] == ["cuda:0", "cpu"]
     program.new_state(8)  # there is room for it
     assert re.search(
-        r"2 of 4 layers are on cuda:0 \(0\.\d of 0\.\d GB free\); 2 layers and the output are on", caplog.text
+        r"2 of 4 layers are on cuda:0 \(which takes 0\.\d of 0\.\d GB that are free\); 2 layers and the output are on",
+        caplog.text,
     )
     assert "the CPU, which reads 0.0 GB for each token" in caplog.text
     one.sizes = [one.room_for(lambda atom: True)]

@@ -225,9 +225,10 @@ def _print(facts: dict[str, Any]) -> None:
         )
         gpu, speed = facts["gpu"], facts["speed"]
         verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"
-        if gpu.get("fits"):
-            verdict = "fits the GPU"
-        console.print(f"here  {verdict}; {size(memory['available'])} are available")
+        available = f"{size(memory['available'])} are available"
+        console.print(
+            f"here  fits the GPU; beside it {available}" if gpu.get("fits") else f"here  {verdict}; {available}"
+        )
         console.print(f"gpu  {told_of_card(gpu)}")
         given = f"memory gave {speed['bandwidth_gbs']:.1f} GB/s to {counted(speed['threads'], 'thread')} just now"
         if gpu.get("bandwidth_gbs") and gpu["weights"]:

@@ -57,7 +57,7 @@ class Placement:
             return f"none of {self.n_layers} layers are on a GPU, bounded by {self.bound}; the CPU runs the model"
         where = " and ".join(dict.fromkeys(share.device for share in gpus))
         taken = " and ".join(f"{(s.weights + s.cache + s.values) / 1e9:,.1f} of {_gb(s.free or 0)}" for s in gpus)
-        text = f"{whole} of {self.n_layers} layers are on {where} ({taken} free)"
+        text = f"{whole} of {self.n_layers} layers are on {where} (which takes {taken} that are free)"
         text += f", {partly} more without their experts" * bool(partly)
         if self.is_whole:
             return text
