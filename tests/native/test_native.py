@@ -108,7 +108,7 @@ def run_compiled(tmp_path, flags, *sources):
     program = tmp_path / "program"
     command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", f"-I{NATIVE}", *flags]
     subprocess.run([*command, *(str(NATIVE / source) for source in sources), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout
     assert "DIFFERENT" not in done.stdout
     return done.stdout

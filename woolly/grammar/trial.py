@@ -19,7 +19,7 @@ __all__ = ["is_plain", "try_grammar"]
 
 MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
 SECONDS = 5  # of processor time
-PATIENCE = 20.0  # seconds on the clock of a loaded machine
+PATIENCE = 60.0  # seconds on the clock of a loaded machine
 PLAIN_SIZE = 64 << 10
 
 # What makes automata whose size is not bounded by the length of the schema.
