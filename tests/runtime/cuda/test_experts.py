@@ -26,7 +26,8 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def device():
-    device = EmulatedDevice(*(SOURCES / name for name in ("pack.cu", "embed.cu", "moe.cu", "moe_products.cu")))
+    names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_products")
+    device = EmulatedDevice(*(SOURCES / f"{name}.cu" for name in names))
     yield device
     device.close()
 
