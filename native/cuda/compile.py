@@ -38,7 +38,7 @@ KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80"
 ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
-BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_few", "moe_one", "moe_products")
+BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_few", "moe_many", "moe_one", "moe_wide")
 
 
 def own_targets() -> tuple[str, ...]:

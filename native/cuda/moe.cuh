@@ -45,7 +45,7 @@ struct Between {
                          given(up, share, expert, up_scale, up_bias, place));
     }
 };
-#define BETWEEN                                                                                                 \
-    const float *gate_bias, const float *gate_scale, const float *up_bias, const float *up_scale,               \
-        const float *shares, int act, float limit
+#define BETWEEN                                                                                                        \
+    const float *gate_bias, const float *gate_scale, const float *up_bias, const float *up_scale, const float *shares, \
+        int act, float limit
 #define BETWEEN_OF {gate_bias, gate_scale, up_bias, up_scale, shares, act, limit}

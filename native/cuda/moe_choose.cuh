@@ -26,6 +26,66 @@ __device__ inline void halve(At&& at, float largest, int n, int n_padded, u8* ha
     if (threadIdx.x == 0) *back = power.back;
 }
 
+// Norms rows, over 256 threads. Each holds up to HELD fours of the norm's weights, which may come before the row.
+struct RowNorm {
+    static constexpr int THREADS = 256, HELD = 4;
+    const float* norm;  // null: rows stay as they are
+    float eps;
+    int n;
+    bool is_held;
+    float4 w[HELD];
+
+    __device__ __forceinline__ static int column(int i) { return 4 * (int(threadIdx.x) + i * THREADS); }
+    __device__ __forceinline__ RowNorm(const float* norm, float eps, int n)
+        : norm(norm), eps(eps), n(n), is_held((n & 3) == 0 && n <= 4 * HELD * THREADS) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            w[i] = make_float4(1, 1, 1, 1);
+            if (is_held && norm != nullptr && column(i) < n) w[i] = *reinterpret_cast<const float4*>(norm + column(i));
+        }
+    }
+    // The row x to `here`, in shared memory, which holds it after a barrier. Gives the largest of this thread.
+    __device__ __forceinline__ float apply(const float* x, float* here) const {
+        float largest = 0.0f;
+        if (is_held) {
+            float4 v[HELD];
+            float s[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                v[i] = make_float4(0, 0, 0, 0);
+                if (column(i) < n) v[i] = __ldcg(reinterpret_cast<const float4*>(x + column(i)));
+            }
+            float scale = 1.0f;
+            if (norm != nullptr) {
+#pragma unroll
+                for (int i = 0; i < HELD; i++) {
+                    s[0] = fmaf(v[i].x, v[i].x, s[0]), s[1] = fmaf(v[i].y, v[i].y, s[1]);
+                    s[2] = fmaf(v[i].z, v[i].z, s[2]), s[3] = fmaf(v[i].w, v[i].w, s[3]);
+                }
+                scale = 1.0f / sqrtf(block_sum((s[0] + s[1]) + (s[2] + s[3])) / n + eps);
+            }
+#pragma unroll
+            for (int i = 0; i < HELD; i++) {
+                v[i].x = v[i].x * scale * w[i].x, v[i].y = v[i].y * scale * w[i].y;
+                v[i].z = v[i].z * scale * w[i].z, v[i].w = v[i].w * scale * w[i].w;
+                largest =
+                    fmaxf(fmaxf(largest, fmaxf(fabsf(v[i].x), fabsf(v[i].y))), fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
+                if (column(i) < n) *reinterpret_cast<float4*>(here + column(i)) = v[i];
+            }
+            return largest;
+        }
+        for (int k = threadIdx.x; k < n; k += THREADS) here[k] = __ldcg(x + k);
+        __syncthreads();
+        const float scale = norm == nullptr ? 1.0f : 1.0f / sqrtf(sum_of_squares(here, n) / n + eps);
+        __syncthreads();
+        for (int k = threadIdx.x; k < n; k += THREADS) {
+            if (norm != nullptr) here[k] = here[k] * scale * norm[k];
+            largest = fmaxf(largest, fabsf(here[k]));
+        }
+        return largest;
+    }
+};
+
 // Columns k to k + 3 of a row of n, zeros behind it.
 __device__ __forceinline__ float4 four_of(const float* row, int k, int n) {
     if ((n & 3) == 0) return *reinterpret_cast<const float4*>(row + k);
@@ -73,14 +133,45 @@ struct Choice {
     float weights_scale;
     int n_groups, groups_used, group_top;
 };
-#define CHOICE                                                                                                   \
+#define CHOICE                                                                                                     \
     const float *select, int n_experts, int n_used, int scoring, int normalize, float weights_scale, int n_groups, \
         int groups_used, int group_top
-#define CHOICE_OF \
-    {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top}
+#define CHOICE_OF {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top}
 
-// Up to so many experts all pairs are compared at once; the best of more are looked for one by one.
-constexpr int MOST_COMPARED = 256;
+// Over the lanes of a warp.
+__device__ __forceinline__ u32 warp_largest(u32 x) {
+#ifdef WOOLLY_EMULATED
+    for (int i = 16; i; i /= 2) x = max(x, __shfl_xor_sync(ALL_LANES, x, i));
+    return x;
+#else
+    return __reduce_max_sync(ALL_LANES, x);
+#endif
+}
+// Marks the experts of the highest keys as taken: of 32 N at most, of equal ones those of the lowest index.
+template <int N>
+__device__ __forceinline__ void take_best(const u32* keys, int* taken, int n_experts, int n_used) {
+    const int lane = threadIdx.x % 32;
+    u32 mine[N], is_left = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        mine[i] = lane + 32 * i < n_experts ? keys[lane + 32 * i] : 0;
+        is_left |= u32(lane + 32 * i < n_experts) << i;
+    }
+    for (int n = 0; n < n_used; n++) {
+        u32 best = 0, before = 0;  // before: more for a lower index, 0 for none
+#pragma unroll
+        for (int i = 0; i < N; i++) best = max(best, is_left >> i & 1 ? mine[i] : 0);
+        best = warp_largest(best);
+#pragma unroll
+        for (int i = N - 1; i >= 0; i--)
+            if (is_left >> i & 1 && mine[i] == best) before = 32 * N - (lane + 32 * i);
+        const int index = 32 * N - int(warp_largest(before));
+        if (index % 32 == lane) is_left &= ~(1u << (index / 32));
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (lane + 32 * i < n_experts) taken[lane + 32 * i] = !(is_left >> i & 1);
+}
 
 // The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
 // expert.
@@ -91,9 +182,15 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
     int* taken = reinterpret_cast<int*>(ranks + n_experts);
     u32* keys = reinterpret_cast<u32*>(ranks);
     float most = -infinity(), sum = 0.0f;
-    for (int e = lane; e < n_experts; e += 32) {
-        ranks[e] = __ldcg(logits + e);
-        most = fmaxf(most, ranks[e]);
+    for (int first = lane; first < n_experts; first += 128) {
+        float v[4];  // no load waits for another
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = first + 32 * i < n_experts ? __ldcg(logits + first + 32 * i) : -infinity();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (first + 32 * i < n_experts) ranks[first + 32 * i] = v[i];
+            most = fmaxf(most, v[i]);
+        }
     }
     for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
     for (int e = lane; e < n_experts; e += 32) {
@@ -133,14 +230,13 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
         taken[e] = 0;
     }
     __syncwarp();
-    if (c.scoring != SPARSEMIXER && n_experts <= MOST_COMPARED) {
-        for (int e = lane; e < n_experts; e += 32) {
-            const u32 mine = keys[e];
-            int before = 0;
-#pragma unroll 8
-            for (int i = 0; i < n_experts; i++) before += keys[i] > mine || (keys[i] == mine && i < e);
-            taken[e] = before < c.n_used;
-        }
+    if (c.scoring != SPARSEMIXER && n_experts <= 512) {
+        if (n_experts <= 128)
+            take_best<4>(keys, taken, n_experts, c.n_used);
+        else if (n_experts <= 256)
+            take_best<8>(keys, taken, n_experts, c.n_used);
+        else
+            take_best<16>(keys, taken, n_experts, c.n_used);
         __syncwarp();
     } else {
         for (int i = 0; i < c.n_used; i++) {
@@ -181,14 +277,28 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
 
 // Entries in the order of their experts, and the items that kernels of several rows take, of at most n_bundle rows. By
 // a block. Which of an expert's rows comes first does not matter: no row sees another. `shared`: two numbers for each
-// expert. Rows of an item begin at a multiple of n_apart.
+// expert. Rows of an item begin at a multiple of n_apart. `places` has where entries are; it may be null.
 __device__ inline void group_entries(const int* experts, int n, int n_experts, int n_bundle, int n_apart, int* shared,
-                                     int* members, Bundle* items) {
+                                     int* members, int* places, Bundle* items) {
     int *counts = shared, *next = counts + n_experts;
     const int lane = threadIdx.x % 32;
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) counts[e] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) atomicAdd(counts + __ldcg(experts + i), 1);
+    // Calls f(entry, expert) for all, four at a time: no load waits for another.
+    auto for_all = [&](auto&& f) {
+        for (int first = threadIdx.x; first < n; first += 4 * blockDim.x) {
+            int mine[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int entry = first + i * int(blockDim.x);
+                mine[i] = entry < n ? __ldcg(experts + entry) : -1;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (mine[i] >= 0) f(first + i * int(blockDim.x), mine[i]);
+        }
+    };
+    for_all([&](int, int expert) { atomicAdd(counts + expert, 1); });
     __syncthreads();
     if (threadIdx.x < 32) {
         int first_row = 0, first_item = 1;
@@ -210,5 +320,9 @@ __device__ inline void group_entries(const int* experts, int n, int n_experts, i
         if (lane == 0) items[0] = {first_item - 1, first_row, 0, 0};
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) members[atomicAdd(next + __ldcg(experts + i), 1)] = i;
+    for_all([&](int entry, int expert) {
+        const int place = atomicAdd(next + expert, 1);
+        members[place] = entry;
+        if (places != nullptr) places[entry] = place;
+    });
 }

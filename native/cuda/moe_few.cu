@@ -10,28 +10,46 @@ namespace {
 
 // How far rows of sums are apart in shared memory: so that lanes that store sums do not meet in a bank.
 constexpr int APART = 20;
-// Elements that a thread finishes in a round, at most.
-constexpr int FINISHED = 4;
-
+// Blocks of a multiprocessor: while one waits for its sums, the other computes.
+#ifndef FEW_BLOCKS
+#define FEW_BLOCKS 2
+#endif
 struct Work {
     const Bundle* items;
     const int* members;
-    int n_known;                             // items, if that is known; else they are counted
-    int n_group, n_held, n_stages, n_early;  // n_group: most rows of an item; n_held: strips of a round
+    int n_used, group, n_held, n_stages, n_early;  // an item has up to 2^group rows; n_held: strips of a round
 };
-#define WORK const Bundle *items, const int *members, int n_known, int n_group, int n_held, int n_stages, int n_early
-#define WORK_OF {items, members, n_known, n_group, n_held, n_stages, n_early}
+#define WORK const Bundle *items, const int *members, int n_used, int group, int n_held, int n_stages, int n_early
+#define WORK_OF {items, members, n_used, group, n_held, n_stages, n_early}
+
+// A warp's way over slices of the strips of its block: `n_active` slices on each time, so that a warp has the same
+// slice of all strips if a strip's slices divide that number.
+struct Place {
+    int strip, slice, item, in_item;  // strip: counted over all items, in_item: in its own
+
+    __device__ __forceinline__ void start(int begin, int unit, int n_slices, int n_strips) {
+        strip = begin + unit / n_slices, slice = unit % n_slices;
+        item = strip / n_strips, in_item = strip - item * n_strips;
+    }
+    __device__ __forceinline__ void go(int n_active, int n_slices, int n_strips) {
+        int n = 0;
+        for (slice += n_active; slice >= n_slices; slice -= n_slices) n++;
+        strip += n, in_item += n;
+        for (; in_item >= n_strips; in_item -= n_strips) item++;
+    }
+};
 
 // Tiles of a warp from the strips of its block, as they come through a ring.
 template <class T>
 struct Strips {
     const Stack& stack;
     const Bundle* items;
-    const int n_slices, n_active;  // n_active: warps that share slices
-    int begin, end, lane;          // strips of the block, counted over all items
+    const int n_slices, n_active, lane;  // n_active: warps that share slices
+    int begin, end;                      // strips of the block, counted over all items
     Ring ring;
-    const u8* base;
-    int unit, tile, last, item, stage, phase;
+    Place ahead;
+    const u8 *base, *next;
+    int left, held, stage, phase;  // left: tiles of the slice; held: the item of `base`
 
     __device__ __forceinline__ Strips(const Stack& stack, const Bundle* items, int n_warps, int lane)
         : stack(stack),
@@ -39,28 +57,29 @@ struct Strips {
           n_slices(min(stack.n_tiles, N_SLICES)),
           n_active(n_warps < n_slices ? n_warps : n_warps / n_slices * n_slices),
           lane(lane),
-          item(-1),
+          held(-1),
           stage(0),
           phase(0) {}
     __device__ __forceinline__ void start(int warp, int n_items) {
         const u32 total = u32(n_items) * stack.n_strips;
         begin = int(u64(total) * blockIdx.x / gridDim.x), end = int(u64(total) * (blockIdx.x + 1) / gridDim.x);
-        unit = warp < n_active ? warp : (end - begin) * n_slices;
+        ahead.start(begin, warp, n_slices, stack.n_strips);
+        if (warp >= n_active) ahead.strip = end;
         seek();
     }
     __device__ __forceinline__ void seek() {
-        tile = slice_start(unit % n_slices, stack.n_tiles), last = slice_start(unit % n_slices + 1, stack.n_tiles);
-        const int strip = begin + unit / n_slices;
-        if (strip >= end || strip / stack.n_strips == item) return;
-        item = strip / stack.n_strips;
-        base = stack.of(__ldcg(&items[1 + item].expert));
+        next = nullptr;
+        if (ahead.strip >= end) return;
+        if (ahead.item != held) held = ahead.item, base = stack.of(__ldcg(&items[1 + held].expert));
+        const int tile = slice_start(ahead.slice, stack.n_tiles);
+        left = slice_start(ahead.slice + 1, stack.n_tiles) - tile;
+        next = base + (u32(ahead.in_item) * stack.n_tiles + tile) * u64(Tile<T>::bytes);
     }
     __device__ __forceinline__ void fetch(int to) {
-        const int strip = begin + unit / n_slices;
-        const bool is_left = strip < end;
-        const u8* from = base + (u64(strip - item * stack.n_strips) * stack.n_tiles + tile) * Tile<T>::bytes;
-        ring.fetch(to, is_left ? from : nullptr, Tile<T>::bytes, lane);
-        if (is_left && ++tile == last) unit += n_active, seek();
+        ring.fetch(to, next, Tile<T>::bytes, lane);
+        if (next == nullptr) return;
+        next += Tile<T>::bytes;
+        if (--left == 0) ahead.go(n_active, n_slices, stack.n_strips), seek();
     }
     __device__ __forceinline__ void multiply(float (&acc)[4], const Words4 (&columns)[8]) {
         const u8* opened = ring.memory + stage * Tile<T>::bytes;
@@ -130,7 +149,7 @@ struct Packed {
     float* y;
     int stride;
     static constexpr int EACH = 16;
-    __device__ __forceinline__ void finish(float low, float, const Bundle&, int entry, int strip, int e, bool is_mine,
+    __device__ __forceinline__ void finish(float low, float, int, int entry, int strip, int e, bool is_mine,
                                            int) const {
         if (is_mine) y[u64(entry) * stride + strip * 16 + e] = low;
     }
@@ -142,13 +161,13 @@ struct Paired {
     float* hidden;
     u32* largests;
     static constexpr int EACH = 8;
-    __device__ __forceinline__ void finish(float gate, float up, const Bundle& item, int entry, int strip, int e,
-                                           bool is_mine, int lane) const {
+    __device__ __forceinline__ void finish(float gate, float up, int expert, int entry, int strip, int e, bool is_mine,
+                                           int lane) const {
         const int column = strip * 8 + e;
         float v = 0.0f;
         is_mine = is_mine && column < n;
         if (is_mine) {
-            v = between.of(gate, up, entry, item.expert, n, column);
+            v = between.of(gate, up, entry, expert, n, column);
             hidden[u64(entry) * n + column] = v;
         }
         float largest = fmaxf(0.0f, fabsf(v));
@@ -165,12 +184,19 @@ struct Later {
     int step, n_bytes;  // of a matrix
 };
 
-template <class T, class Rows, class Out>
+// Of an element that a thread finishes: its item, its entry or -1, its factors and the inverse of its row's power.
+struct Element {
+    int expert, entry, in_item;
+    float low, high, back;
+};
+
+// IS_ONE: there is one row, and the items are its entries.
+template <bool IS_ONE, class T, class Rows, class Out>
 __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, const Rows& rows, const Out& out,
                                         const Later& later) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int n_threads = blockDim.x, g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = work.n_group;
+    const int n_threads = blockDim.x, g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = 1 << work.group;
     Strips<T> strips(stack, work.items, n_threads >> 5, lane);
     const int n_slices = strips.n_slices, apart = n_group * APART, n_place = work.n_held * n_slices * apart;
     // Shared: barriers in the second KB, sums [place][strip][slice][row][APART], rings.
@@ -179,18 +205,18 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     const int n_early = Rows::IS_EARLY ? work.n_early : 0;
     if (!Rows::IS_EARLY) wait_for_kernel_before();
     let_next_kernel_begin();
-    strips.start(warp, work.n_known ? work.n_known : __ldcg(&work.items[0].expert));
+    strips.start(warp, IS_ONE ? work.n_used : __ldcg(&work.items[0].expert));
 #pragma unroll 1
     for (int i = 0; i < n_early; i++) strips.fetch(i);
     if (Rows::IS_EARLY) wait_for_kernel_before();
 #pragma unroll 1
     for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
 #if WOOLLY_BULK
-    if (later.tiles != nullptr && threadIdx.x == 0) {
+    if (IS_ONE && later.tiles != nullptr && threadIdx.x == 0) {
         // This block's part of each matrix, in whole pieces of 128 bytes.
         const u32 n_pieces = u32(later.n_bytes) / 128, first = n_pieces * blockIdx.x / gridDim.x,
                   n = n_pieces * (blockIdx.x + 1) / gridDim.x - first;
-        for (int i = 0; n && i < work.n_known; i++)
+        for (int i = 0; n && i < work.n_used; i++)
             bulk_prefetch(later.tiles + u64(__ldcg(&work.items[1 + i].expert)) * u32(later.step) * 16 + first * 128,
                           n * 128);
     }
@@ -198,71 +224,75 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
 
     Words4 columns[8];
     int held_item = -1, held_tile = -1, place = 0;
-    int unit = warp < strips.n_active ? warp : (strips.end - strips.begin) * n_slices;
+    auto element_of = [&](int at, int first, int n_elements) {
+        Element one = {0, -1, 0, 0, 0, 0};
+        if (at >= n_elements) return one;
+        const int strip = first + ((at / Out::EACH) >> work.group), row = (at / Out::EACH) & (n_group - 1);
+        const int number = strip / stack.n_strips;
+        one.in_item = strip - number * stack.n_strips;
+        if (IS_ONE) {
+            one.expert = __ldcg(&work.items[1 + number].expert), one.entry = number;
+        } else {
+            const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
+            one.expert = v.x;
+            if (row >= v.z) return one;
+            one.entry = __ldcg(work.members + v.y + row);
+        }
+        const float* factors =
+            reinterpret_cast<const float*>(stack.of(one.expert) + u64(stack.n_strips) * n_tiles * Tile<T>::bytes) +
+            one.in_item * 16 + at % Out::EACH;
+        one.low = factors[0];
+        if (Out::EACH == 8) one.high = factors[8];
+        one.back = rows.back(one.entry);
+        return one;
+    };
+    Place mine;
+    mine.start(strips.begin, warp, n_slices, stack.n_strips);
+    if (warp >= strips.n_active) mine.strip = strips.end;
 #pragma unroll 1
     for (int first = strips.begin; first < strips.end; first += work.n_held, place ^= 1) {
         float* held = sums + place * n_place;
-        const int n_now = min(work.n_held, strips.end - first);
-
-        // Elements that this thread finishes after the round; what they need comes while tiles do.
-        const int n_elements = n_now * Out::EACH * n_group;
-        Bundle item[FINISHED];
-        int entry[FINISHED];
-        float low[FINISHED], high[FINISHED], back[FINISHED];
-#pragma unroll
-        for (int i = 0; i < FINISHED; i++) {
-            const int at = int(threadIdx.x) + i * n_threads, row = at / Out::EACH % n_group;
-            entry[i] = -1, low[i] = high[i] = back[i] = 0;
-            item[i] = {0, 0, 0, 0};
-            if (at >= n_elements) continue;
-            const int strip = first + at / (Out::EACH * n_group), number = strip / stack.n_strips;
-            const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
-            item[i] = {v.x, v.y, v.z, v.w};
-            if (row >= item[i].n_rows) continue;
-            entry[i] = __ldcg(work.members + item[i].first + row);
-            const float* factors = reinterpret_cast<const float*>(stack.of(item[i].expert) +
-                                                                  u64(stack.n_strips) * n_tiles * Tile<T>::bytes) +
-                                   (strip - number * stack.n_strips) * 16 + at % Out::EACH;
-            low[i] = factors[0];
-            if (Out::EACH == 8) high[i] = factors[8];
-            back[i] = rows.back(entry[i]);
-        }
-
+        const int end = min(first + work.n_held, strips.end), n_elements = ((end - first) * Out::EACH) << work.group;
+        // A single row waits for nothing but tiles.
+        Element one = {0, -1, 0, 0, 0, 0};
+        if (IS_ONE) one = element_of(threadIdx.x, first, n_elements);
 #pragma unroll 1
-        for (; unit < (first - strips.begin + n_now) * n_slices; unit += strips.n_active) {
-            const int strip = strips.begin + unit / n_slices, slice = unit % n_slices;
-            const int number = strip / stack.n_strips;
+        for (; mine.strip < end; mine.go(strips.n_active, n_slices, stack.n_strips)) {
             float acc[4] = {0, 0, 0, 0};
 #pragma unroll 1
-            for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
-                if (number != held_item || tile != held_tile) {
-                    held_item = number, held_tile = tile;
-                    const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
-                    // Rows behind the last repeat it.
-                    rows.load(columns, __ldcg(work.members + v.y + min(g, v.z - 1)), tile, n_tiles, t);
+            for (int tile = slice_start(mine.slice, n_tiles); tile < slice_start(mine.slice + 1, n_tiles); tile++) {
+                if ((!IS_ONE || Rows::IS_EARLY) && mine.item != held_item) held_item = mine.item, held_tile = -1;
+                if (tile != held_tile) {
+                    held_tile = tile;
+                    int entry = mine.item;
+                    if (!IS_ONE) {
+                        const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + mine.item));
+                        entry = __ldcg(work.members + v.y + min(g, v.z - 1));  // rows behind the last repeat it
+                    }
+                    rows.load(columns, entry, tile, n_tiles, t);
                 }
                 strips.multiply(acc, columns);
             }
-            float* sum = held + ((strip - first) * n_slices + slice) * apart + 2 * t * APART + g;
+            float* sum = held + ((mine.strip - first) * n_slices + mine.slice) * apart + 2 * t * APART + g;
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[APART] = acc[1], sum[APART + 8] = acc[3];
         }
         __syncthreads();  // another place of the sums is free: who comes here has read it
-#pragma unroll
-        for (int i = 0; i < FINISHED; i++) {
-            const int at = int(threadIdx.x) + i * n_threads;
-            if (at - int(threadIdx.x) >= n_elements) break;
-            const int e = at % Out::EACH, row = at / Out::EACH % n_group, strip = first + at / (Out::EACH * n_group);
+#pragma unroll 1
+        for (int base = 0; base < n_elements; base += n_threads) {
+            const int at = base + int(threadIdx.x), row = (at / Out::EACH) & (n_group - 1);
+            if (!IS_ONE || base) one = element_of(at, first, n_elements);
             auto summed = [&](int element, float factor) {
-                const float* from = held + (strip - first) * n_slices * apart + row * APART + element;
+                const float* from = held + ((at / Out::EACH) >> work.group) * n_slices * apart + row * APART + element;
                 float sum = 0;
+#pragma unroll 4
                 for (int s = 0; s < n_slices; s++) sum += from[s * apart];
-                return __fmul_rn(__fmul_rn(sum, factor), back[i]);
+                return __fmul_rn(__fmul_rn(sum, factor), one.back);
             };
-            const bool is_mine = entry[i] >= 0;
-            const float a = is_mine ? summed(e, low[i]) : 0.0f;
-            const float b = Out::EACH == 8 && is_mine ? summed(e + 8, high[i]) : 0.0f;
-            out.finish(a, b, item[i], entry[i], strip % stack.n_strips, e, is_mine, lane);
+            const bool is_mine = one.entry >= 0;
+            const float a = is_mine ? summed(at % Out::EACH, one.low) : 0.0f;
+            const float b = Out::EACH == 8 && is_mine ? summed(at % Out::EACH + 8, one.high) : 0.0f;
+            out.finish(a, b, one.expert, one.entry, one.in_item, at % Out::EACH, is_mine, lane);
         }
     }
 }
@@ -271,20 +301,22 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
 
 // Products of halved rows, in packed rows or with what stands between; and of what stands between. grid: blocks that
 // share the strips of all items.
-#define MOE_FEW(name, Type)                                                                                           \
-    KERNEL_OF(512, moe_few_pairs__##name)                                                                             \
-    (const Batch*, WORK, STACK, const u8* halves, const float* backs, int n_used, BETWEEN, int n, float* hidden,      \
-     u32* largests, const u8* later, int later_step, int later_bytes) {                                               \
-        moe_few<Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Paired{BETWEEN_OF, n, hidden, largests},      \
-                      {later, later_step, later_bytes});                                                              \
-    }                                                                                                                 \
-    KERNEL_OF(512, moe_few_rows__##name)                                                                              \
-    (const Batch*, WORK, STACK, const u8* halves, const float* backs, int n_used, float* y) {                         \
-        moe_few<Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Packed{y, n_strips * 16}, {nullptr, 0, 0});   \
-    }                                                                                                                 \
-    KERNEL_OF(512, moe_few_hidden__##name)                                                                            \
-    (const Batch*, WORK, STACK, const float* x, const u32* largests, int n, float* y) {                               \
-        moe_few<Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}, {nullptr, 0, 0});          \
+#define MOE_PAIRS(declared, Type, IS_ONE)                                                                    \
+    declared(const Batch*, WORK, STACK, const u8* halves, const float* backs, BETWEEN, int n, float* hidden, \
+             u32* largests, const u8* later, int later_step, int later_bytes) {                              \
+        moe_few<IS_ONE, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used},                              \
+                              Paired{BETWEEN_OF, n, hidden, largests}, {later, later_step, later_bytes});    \
+    }
+#define MOE_FEW(name, Type)                                                                                        \
+    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                                   \
+    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                                    \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                                             \
+    (const Batch*, WORK, STACK, const u8* halves, const float* backs, float* y) {                                  \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Packed{y, n_strips * 16}, Later{}); \
+    }                                                                                                              \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                                           \
+    (const Batch*, WORK, STACK, const float* x, const u32* largests, int n, float* y) {                            \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}, Later{});        \
     }
 #define MOE_FEW_OF(name, Type) MOE_FEW(name, Type)
 #ifdef WOOLLY_TYPE

@@ -17,8 +17,8 @@ struct Summed {
     float* y;
 };
 
-// Shared: barriers in the second KB and the third, sums [entry][slice][16], numbers [entry][16], halves [entry][n_tiles][512 bytes],
-// rings. `x` has a row of n_columns for each entry.
+// Shared: barriers in the second KB and the third, sums [entry][slice][16], numbers [entry][16], halves
+// [entry][n_tiles][512 bytes], rings. `x` has a row of n_columns for each entry.
 template <class T>
 __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* largests, int n_columns,
                                         const Stack& stack, const Summed& to, int n_stages) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* l
     const int element = threadIdx.x & 15;
     auto factor_of = [&](int entry) {
         const u8* tiles = stack.of(__ldcg(to.experts + entry));
-        return reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * n_tiles * Tile<T>::bytes)[strip * 16 +
-                                                                                                      element];
+        return reinterpret_cast<const float*>(tiles +
+                                              u64(stack.n_strips) * n_tiles * Tile<T>::bytes)[strip * 16 + element];
     };
     const float first_factor = int(threadIdx.x) < n_used * 16 ? factor_of(threadIdx.x >> 4) : 0.0f;
     let_next_kernel_begin();
@@ -105,8 +105,7 @@ __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* l
         float sum = 0;
         for (int slice = 0; slice < n_slices; slice++) sum += sums[(entry * n_slices + slice) * 16 + element];
         const float factor = i < n_threads ? first_factor : factor_of(entry);
-        const float y = __fmul_rn(__fmul_rn(sum, factor),
-                                  power_for(__uint_as_float(__ldcg(largests + entry))).back);
+        const float y = __fmul_rn(__fmul_rn(sum, factor), power_for(__uint_as_float(__ldcg(largests + entry))).back);
         if (column >= to.n) continue;
         const float v = given(y, 1.0f, expert, to.scale, to.bias, u64(expert) * to.n + column);
         numbers[i] = to.shares == nullptr ? v : __ldcg(to.shares + entry) * v;
@@ -122,13 +121,13 @@ __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* l
 }  // namespace
 
 // grid: strips.
-#define MOE_ONE(name, Type)                                                                                            \
-    KERNEL_OF(1024, moe_one__##name)                                                                                   \
-    (const Batch*, int n_used, const int* experts, STACK, int n_stages, const float* x, const u32* largests,           \
-     int n_columns, const float* shares, const float* bias, const float* scale, int n, float factor,                   \
-     const float* residual, float* y) {                                                                                \
-        moe_one<Type>(n_used, x, largests, n_columns, STACK_OF, {experts, shares, bias, scale, n, factor, residual, y}, \
-                      n_stages);                                                                                       \
+#define MOE_ONE(name, Type)                                                                                  \
+    KERNEL_OF(1024, moe_one__##name)                                                                         \
+    (const Batch*, int n_used, const int* experts, STACK, int n_stages, const float* x, const u32* largests, \
+     int n_columns, const float* shares, const float* bias, const float* scale, int n, float factor,         \
+     const float* residual, float* y) {                                                                      \
+        moe_one<Type>(n_used, x, largests, n_columns, STACK_OF,                                              \
+                      {experts, shares, bias, scale, n, factor, residual, y}, n_stages);                     \
     }
 #define MOE_ONE_OF(name, Type) MOE_ONE(name, Type)
 #ifdef WOOLLY_TYPE

@@ -9,30 +9,6 @@ namespace {
 
 constexpr int WARPS = 8, KEPT = 16;  // KEPT: fours of a lane that come before the rows
 
-// Where rows go: as f32, which may be null, and halved.
-struct Left {
-    float* normed;
-    u8* halves;
-    float* backs;
-};
-// A row to shared memory, normed if there is a norm, and to where it is left, if it is.
-__device__ inline void ready_row(const float* x, const float* norm, float eps, int n, int n_padded, float* here,
-                                 bool is_left, const Left& to) {
-    for (int k = threadIdx.x; k < n; k += blockDim.x) here[k] = __ldcg(x + k);
-    __syncthreads();
-    const float scale = norm == nullptr ? 1.0f : 1.0f / sqrtf(sum_of_squares(here, n) / n + eps);
-    __syncthreads();
-    float largest = 0.0f;
-    for (int k = threadIdx.x; k < n; k += blockDim.x) {
-        const float v = norm == nullptr ? here[k] : here[k] * scale * norm[k];
-        here[k] = v;
-        largest = fmaxf(largest, fabsf(v));
-        if (is_left && to.normed != nullptr) to.normed[k] = v;
-    }
-    __syncthreads();
-    if (is_left) halve([&](int k) { return here[k]; }, largest, n, n_padded, to.halves, to.backs);
-}
-
 // Whether this block is the last of n that come here; then it sees what they wrote, past the first-level cache.
 __device__ inline bool is_last(u32* arrivals, u32 n) {
     __shared__ int last;
@@ -50,7 +26,7 @@ __device__ inline bool is_last(u32* arrivals, u32 n) {
 }  // namespace
 
 // grid: experts by 8, rows by n_each. Shared: a row, and three numbers for each expert and row of the block.
-KERNEL_OF(256, moe_route)
+KERNEL_MANY(256, 2, moe_route)
 (const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
  u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
  int* experts, float* shares, u32* largests, int n_bundle, int* members, Bundle* items, u32* arrivals) {
@@ -63,14 +39,22 @@ KERNEL_OF(256, moe_route)
 #pragma unroll
     for (int i = 0; i < KEPT; i++)
         if (4 * lane + 128 * i < width) weights[i] = four_of(mine, 4 * lane + 128 * i, width);
+    const RowNorm normer(norm, eps, n);
     let_next_kernel_begin();
     wait_for_kernel_before();
     const int end = min(first + n_each, b->rows(kind));
     for (int row = first; row < end; row++) {
-        if (routed == nullptr || blockIdx.x == 0) 
-            ready_row(x + u64(row) * n, norm, eps, n, n_padded, here, blockIdx.x == 0,
-                      {normed == nullptr ? nullptr : normed + u64(row) * n, halves + u64(row) * n_padded * 2, backs + row});
-        __syncthreads();
+        if (routed == nullptr || blockIdx.x == 0) {
+            const float largest = normer.apply(x + u64(row) * n, here);
+            __syncthreads();
+            if (blockIdx.x == 0) {
+                halve([&](int k) { return here[k]; }, largest, n, n_padded, halves + u64(row) * n_padded * 2,
+                      backs + row);
+                if (normed != nullptr)
+                    for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
+            }
+        }
+        if (routed != nullptr) __syncthreads();
         if (routed != nullptr) {
             for (int k = threadIdx.x; k < width; k += blockDim.x) here[k] = __ldcg(routed + u64(row) * width + k);
             __syncthreads();
@@ -94,14 +78,17 @@ KERNEL_OF(256, moe_route)
                        experts + row * n_used, shares + row * n_used);
         for (int i = lane; i < n_used; i += 32) largests[row * n_used + i] = 0;
     }
-    if (!is_last(arrivals, gridDim.y)) return;
     const int n_rows = b->rows(kind);
-    if (n_rows != 1)
-        return group_entries(experts, n_rows * n_used, n_experts, n_bundle, 1, reinterpret_cast<int*>(here + pitch),
-                             members, items);
-    for (int i = threadIdx.x; i < n_used; i += blockDim.x) {
-        members[i] = i;
-        items[1 + i] = {__ldcg(experts + i), i, 1, 0};
+    if (n_rows == 1) {
+        __syncwarp();
+        if (warp != 0) return;
+        for (int i = lane; i < n_used; i += 32) {
+            members[i] = i;
+            items[1 + i] = {__ldcg(experts + i), i, 1, 0};
+        }
+        if (lane == 0) items[0] = {n_used, n_used, 0, 0};
+    } else if (is_last(arrivals, gridDim.y)) {
+        group_entries(experts, n_rows * n_used, n_experts, n_bundle, 1, reinterpret_cast<int*>(here + pitch), members,
+                      nullptr, items);
     }
-    if (threadIdx.x == 0) items[0] = {n_used, n_used, 0, 0};
 }

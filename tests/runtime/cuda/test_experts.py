@@ -6,7 +6,7 @@ import pytest
 from tests.cases.moe import MOES, Experts
 from tests.cases.ops import N_TOKENS
 from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
-from tests.runtime.cuda.harness import CaseProgram
+from tests.runtime.cuda.harness import BATCH, CaseProgram
 from tests.runtime.test_mixtures import CASES, open_case
 from tests.runtime.test_moe import plan_of, write
 from woolly.plan.passes import fuse
@@ -26,7 +26,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def device():
-    names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_products")
+    names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_many")
     device = EmulatedDevice(*(SOURCES / f"{name}.cu" for name in names))
     yield device
     device.close()
@@ -73,3 +73,57 @@ def test_an_expert_with_more_rows_than_are_taken_at_once(device, tmp_path):
     file, plan = mixture(tmp_path, experts)
     with file:
         check(device, plan, file, 2e-3, np.resize(TOKENS, 70))
+
+
+@pytest.mark.parametrize(("width", "ffn"), [(2304, 32), (4352, 32), (32, 544)], ids=["slices", "tiles", "hidden"])
+def test_columns_of_several_tiles(width, ffn, device, tmp_path):
+    experts = Experts(3, 2, (T.Q8_0,) * 3, width=width, ffn=ffn, norm=True, residual=True)
+    file, plan = mixture(tmp_path, experts)
+    with file:
+        check(device, plan, file, 2e-3)
+
+
+def test_rows_lie_in_the_order_of_their_experts(device):
+    """What Hopper's kernels of many rows read: rows of an expert from a multiple of 8 on, halved."""
+    random = np.random.RandomState(7)
+    n_rows, n_used, n_experts, n, n_padded, n_stride = 5, 3, 6, 268, 512, 128
+    experts = np.sort([random.permutation(n_experts)[:n_used] for _ in range(n_rows)], axis=1).astype(np.int32)
+    x = random.randn(n_rows, n).astype(np.float32)
+    hidden = random.randn(n_rows * n_used, n).astype(np.float32)
+    batch = np.zeros(1, BATCH)
+    batch["n_rows"] = n_rows
+    sizes = {"members": 4 * n_stride, "places": 4 * experts.size, "items": 16 * 20, "prepared": 2 * n_stride * n_padded}
+    sizes |= {"powers": 4 * n_stride, "backs": 4 * n_rows}
+    at = {name: device.allocate(n_bytes) for name, n_bytes in sizes.items()}
+    given = {"batch": batch, "experts": experts, "x": x, "hidden": hidden, "backs": np.full(n_rows, 0.25, np.float32)}
+    for name, array in given.items():
+        at[name] = at.get(name) or device.allocate(array.nbytes)
+        device.upload(at[name], array)
+    args = (at["batch"], 0, at["experts"], n_experts, n_used, 2, 8, at["members"], at["places"], at["items"])
+    device.launch("moe_group", (1,), 1024, 8 * n_experts, args)
+    places = np.empty(experts.size, np.int32)
+    device.download(at["places"], places)
+    for expert in range(n_experts):
+        mine = np.sort(places[experts.reshape(-1) == expert])
+        assert not len(mine) or (mine[0] % 8 == 0 and (np.diff(mine) == 1).all())
+    items = np.empty((20, 4), np.int32)
+    device.download(at["items"], items)
+    assert items[1 : 1 + items[0, 0], 2].sum() == experts.size
+    assert (items[1 : 1 + items[0, 0], 2] <= 2).all()
+
+    def lying(kernel, grid, *args):
+        device.launch(kernel, grid, 256, 0, (at["batch"], 0, n_used, at["places"], *args, at["prepared"], at["powers"]))
+        prepared, powers = np.empty((n_padded // 64, n_stride, 8, 8), np.float16), np.empty(n_stride, np.float32)
+        device.download(at["prepared"], prepared)
+        device.download(at["powers"], powers)
+        pieces = np.arange(8)[:, None] ^ (places % 8)  # swapped by the number of the place
+        rows = prepared[:, places, pieces].transpose(2, 0, 1, 3).reshape(-1, n_padded).astype(np.float32)
+        assert not rows[:, n:].any()
+        return rows[:, :n] * powers[places][:, None]
+
+    rows = lying("moe_spread", (n_rows,), at["x"], at["backs"], n, n_padded, n_stride)
+    np.testing.assert_allclose(rows, np.repeat(x, n_used, axis=0), rtol=1e-3, atol=1e-6)
+    rows = lying("moe_ready", (n_rows,), at["hidden"], n, n_padded, n_stride)
+    np.testing.assert_allclose(rows, hidden, rtol=1e-3, atol=1e-6)
+    for address in at.values():
+        device.free(address)

@@ -1,8 +1,10 @@
-// Products of experts for many rows, by mma. The arithmetic is that of linears.cuh: 16 slices of the columns, a chain of m16n8k16 in each,
-// and the slices in order. So a row's result is the same, alone or with others.
+// Products of experts for many rows where there is no wgmma. The arithmetic is that of linears.cuh: 16 slices of the
+// columns, a chain of m16n8k16 in each, and the slices in order. So a row's result is the same, alone or with others.
 //
 // What a product gives is not yet times the expert's scale and without bias: [entries][16 n_strips] packed rows.
 #include "moe.cuh"
+
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
 
@@ -73,15 +75,17 @@ __device__ __forceinline__ void moe_many(const int* members, const Bundle* items
 }  // namespace
 
 // Rows of an entry are entry / per. grid: items, strips by 4.
-#define MOE(name, Type)                                                                                             \
-    KERNEL(moe_many__##name)                                                                                        \
-    (const Batch*, const int* members, const Bundle* items, const u8* halves, const float* backs, int per, STACK,   \
-     float* y) {                                                                                                    \
-        moe_many<Type>(members, items, halves, backs, per, STACK_OF, y);                                            \
+#define MOE(name, Type)                                                                                           \
+    KERNEL(moe_many__##name)                                                                                      \
+    (const Batch*, const int* members, const Bundle* items, const u8* halves, const float* backs, int per, STACK, \
+     float* y) {                                                                                                  \
+        moe_many<Type>(members, items, halves, backs, per, STACK_OF, y);                                          \
     }
 #define MOE_OF(name, Type) MOE(name, Type)
 #ifdef WOOLLY_TYPE
 MOE_OF(WOOLLY_NAME, WOOLLY_TYPE)
 #else
 TILE_TYPES(MOE)
+#endif
+
 #endif

@@ -1,0 +1,262 @@
+"""Products of experts: which kernels compute them, for few rows and for many. All give an entry the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from woolly.plan import Step, Weight
+from woolly.quant import GGMLType
+from woolly.runtime.cuda.device import Argument
+from woolly.runtime.cuda.emit import Address, Emitter, Rows
+from woolly.runtime.cuda.ops.products import NULL, tile_bytes
+from woolly.runtime.cuda.tiles import TILE_COLUMNS, TILE_ROWS, Tiles, tiles_of
+
+__all__ = [
+    *("FEW_ITEM_ROWS", "ITEM_ROWS", "MOST_FEW", "PLACES_APART", "Mixed", "Mixture"),
+    *("few_hidden", "few_pairs", "few_rows", "many_rows", "n_items", "one_summed", "padded", "prepared", "vector"),
+    *("wide_pairs", "wide_rows"),
+]
+
+# Few rows: those of each launch at most, and how many a block takes that routes them.
+_FEW = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 2), (64, 4))
+MOST_FEW = 64
+FEW_ITEM_ROWS = 8
+_APART = 20  # of sums in shared memory
+# Warps of a block of few rows, the most first, and tiles that a warp has under way, with those that it asks for before
+# the rows. Blocks of a single row are alone on a multiprocessor, others two by two.
+_WARPS, _STAGES, _EARLY, _BLOCKS = (16, 12, 8, 6, 4, 2, 1), (3, 2), 2, 2
+_ONE_WARPS, _ONE_STAGES = 24, 4
+# Many rows, without wgmma: most rows of each launch, whose grid has blocks for as many items as there may be.
+_MANY = (512, 1 << 30)
+_MANY_STRIPS = 4  # of a block
+ITEM_ROWS = 64
+# Hopper's kernels of many rows: rows of an item at most, and up to how many rows of an expert, on average, they serve.
+_WIDE = ((64, 48), (128, 1 << 30))
+PLACES_APART = 8  # where rows of items begin
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What all launches of a step share."""
+
+    step: Step
+    weights: dict[str, Weight]
+    kind: int
+    n_experts: int
+    n_used: int
+    max_rows: int
+    experts: Address  # of each entry
+    shares: Address  # its weight
+    members: Address  # entries in the order of their experts
+    items: Address
+    largests: Address  # magnitudes of what stands between the products
+    is_wide: bool  # whether there are Hopper's kernels of many rows
+    places: Address  # for them: where entries are in the order of experts,
+    place_backs: Address  # and the inverses of the powers of two there
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of all rows together."""
+        return self.max_rows * self.n_used
+
+    @property
+    def n_places(self) -> int:
+        """Places of entries: those of each expert begin at a multiple, and some are read behind the last."""
+        return -(-(self.n_entries + self.n_experts * PLACES_APART) // 128) * 128 + 128
+
+    @property
+    def weighs_input(self) -> bool:
+        """Whether rows are weighed before the products, not after them."""
+        return self.step.text("weigh") == "input"
+
+    def entries(self) -> Rows:
+        """Entries of a run, as a dimension of a grid."""
+        return Rows(self.kind, 1, self.n_used)
+
+    def few(self) -> Iterator[tuple[int, int, int]]:
+        """Least and most rows of each launch for few, and rows of a block that routes."""
+        least = 0
+        for most, n_each in _FEW:
+            if least <= self.max_rows:
+                yield least, most, n_each
+            least = most + 1
+
+    def wide(self) -> Iterator[tuple[int, int, int]]:
+        """Least and most rows of each launch of Hopper's kernels of many rows, and rows of an item."""
+        least = MOST_FEW + 1
+        for width, n_average in _WIDE:
+            most = min(n_average * self.n_experts // self.n_used, 1 << 30)
+            if least <= min(most, self.max_rows):
+                yield least, most, width
+                least = most + 1
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Rows that matrices meet, as numbers and halved; the row of an entry is the entry divided by `per`."""
+
+    numbers: Address
+    halves: Address
+    backs: Address
+    width: int
+    per: int
+
+
+def few_pairs(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, between: tuple[Argument, ...], out: Mixed) -> None:
+    """Gate and up of few rows, and what stands between."""
+    args = (x.halves, x.backs, *between, out.width, out.numbers, m.largests)
+    down = m.weights["down"]
+    later: tuple[Argument, ...] = (NULL, 0, 0)
+    if down.type != GGMLType.F32:
+        # The experts of a single row are in the second-level cache when the next kernel reads them.
+        there = tiles_of(e, down)
+        later = (there.address, there.stride // 16, there.stride)
+    for least, most, _ in m.few():
+        name, last = ("moe_one_pairs", later) if most == 1 else ("moe_few_pairs", (NULL, 0, 0))
+        _few(e, m, name, tiles, (*args, *last), TILE_ROWS // 2, least, most)
+
+
+def few_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
+    """A matrix of few rows."""
+    for least, most, _ in m.few():
+        _few(e, m, "moe_few_rows", tiles, (x.halves, x.backs, y), TILE_ROWS, least, most)
+
+
+def few_hidden(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address, first: int) -> None:
+    """The last matrix of few rows, `first` or more."""
+    for least, most, _ in m.few():
+        if most >= first:
+            args = (x.numbers, m.largests, x.width, y)
+            _few(e, m, "moe_few_hidden", tiles, args, TILE_ROWS, max(least, first), most)
+
+
+def _few(
+    e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...], n_each: int, least: int, most: int
+) -> None:
+    n_slices, n_bytes, group = min(tiles.n_tiles, 16), tile_bytes(tiles), min(most, FEW_ITEM_ROWS).bit_length() - 1
+    n_blocks = 1 if most == 1 else _BLOCKS
+    while True:
+        room = (e.device.shared_bytes + 1024) // n_blocks - 1024
+        found = _form(n_slices, n_bytes, group, room)
+        if found is not None:
+            break
+        n_blocks -= 1
+    n_warps, n_held, n_stages, shared = found
+    e.launch(
+        f"{name}__{tiles.kind}",
+        min(n_blocks * e.device.n_processors, min(most, m.max_rows) * m.n_used * tiles.n_strips),
+        32 * n_warps,
+        *(m.items, m.members, m.n_used, group, n_held, n_stages, min(n_stages, _EARLY)),
+        *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, *args),
+        shared=shared,
+        least=least,
+        most=most,
+        kind=m.kind,
+        early=True,
+    )
+
+
+def _form(n_slices: int, n_bytes: int, group: int, room: int) -> tuple[int, int, int, int] | None:
+    """Warps of a block, strips of a round, tiles that a warp has under way, and the shared memory for them."""
+    for n_warps in _WARPS:
+        at_once = max(1, n_warps // n_slices)
+        for n_stages in _STAGES:
+            for n_held in (4 * at_once, 2 * at_once, at_once):
+                shared = 2048 + 2 * n_held * (n_slices << group) * _APART * 4 + n_warps * n_stages * n_bytes
+                if shared <= room:
+                    return n_warps, n_held, n_stages, shared
+    return None
+
+
+def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> int:
+    """The last product of one row with the sum over its experts, if there is room for it; the most rows: 1 or 0."""
+    weight = m.weights["down"]
+    if weight.type == GGMLType.F32:
+        return 0
+    tiles = tiles_of(e, weight)
+    n_bytes, n_units = tile_bytes(tiles), m.n_used * min(tiles.n_tiles, 16)
+    n_warps = -(-n_units // -(-n_units // _ONE_WARPS))
+    fixed = 3072 + 64 * (n_units + m.n_used) + m.n_used * tiles.n_tiles * 512
+    room = (e.device.shared_bytes - fixed) // (n_warps * n_bytes)
+    n_stages = min(_ONE_STAGES, -(-m.n_used * tiles.n_tiles // n_warps), room)
+    if n_stages < 1:
+        return 0
+    e.launch(
+        *(f"moe_one__{tiles.kind}", tiles.n_strips, 32 * n_warps, m.n_used, m.experts),
+        *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
+        *(NULL if m.weighs_input else m.shares, vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
+        shared=fixed + n_warps * n_stages * n_bytes,
+        most=1,
+        kind=m.kind,
+        early=True,
+    )
+    return 1
+
+
+def many_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
+    """A matrix of many rows, without Hopper's kernels."""
+    last = (x.halves, x.backs, x.per, tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, y)
+    least = MOST_FEW + 1
+    for most in _MANY:
+        if least > m.max_rows:
+            break
+        count = n_items(min(most, m.max_rows) * m.n_used, m.n_experts, ITEM_ROWS)
+        e.launch(
+            *(f"moe_many__{tiles.kind}", (count, -(-tiles.n_strips // _MANY_STRIPS)), 128),
+            *(m.members, m.items, *last),
+            least=least,
+            most=most,
+            kind=m.kind,
+            early=True,
+        )
+        least = most + 1
+
+
+def wide_pairs(e: Emitter, m: Mixture, tiles: Tiles, between: tuple[Argument, ...], out: Mixed) -> None:
+    """Gate and up of many rows, and what stands between, by Hopper's kernels."""
+    _wide(e, m, "moe_wide_pairs", tiles, (*between, out.width, out.numbers))
+
+
+def wide_rows(e: Emitter, m: Mixture, tiles: Tiles, y: Address) -> None:
+    """A matrix of many rows, by Hopper's kernels."""
+    _wide(e, m, "moe_wide_rows", tiles, (y,))
+
+
+def _wide(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...]) -> None:
+    n_bytes, n_pairs = tile_bytes(tiles), e.device.n_processors // 2
+    for least, most, width in m.wide():
+        row_stages = 8 if width < 128 else 6 if n_bytes < 4608 else 4
+        fixed = 1024 + 512 + 64 * width + row_stages * width * 128  # alignment, barriers, powers and entries, rows
+        tile_stages = min(4, (e.device.shared_bytes - fixed) // (8 * n_bytes))
+        e.launch(
+            *(f"{name}__{tiles.kind}_{width}", 2 * n_pairs, 384, m.items, m.members),
+            *(prepared(e, m, tiles.n_tiles * TILE_COLUMNS), m.place_backs, m.n_places, tile_stages, row_stages),
+            *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, *args),
+            shared=fixed + tile_stages * 8 * n_bytes,
+            least=least,
+            most=most,
+            kind=m.kind,
+            early=True,
+            group=2,
+        )
+
+
+def prepared(e: Emitter, m: Mixture, n_columns: int) -> Address:
+    """Memory of rows in the order of experts, as Hopper's kernels of many rows read them."""
+    return e.scratch("moe prepared", 2 * m.n_places * n_columns)
+
+
+def n_items(n_entries: int, n_experts: int, n_rows: int) -> int:
+    """The most items that entries may make: each expert may have one that is not full."""
+    return min(n_entries, n_experts + n_entries // n_rows)
+
+
+def padded(n_columns: int) -> int:
+    """Columns of whole tiles."""
+    return -(-n_columns // TILE_COLUMNS) * TILE_COLUMNS
+
+
+def vector(e: Emitter, m: Mixture, role: str) -> Address:
+    """A weight of the step that it may lack, as f32 numbers."""
+    return e.vector(m.weights[role]) if role in m.weights else NULL
