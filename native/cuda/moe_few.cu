@@ -178,12 +178,6 @@ struct Paired {
     }
 };
 
-// Memory that a later kernel reads, of all items: what is asked for here is nearer then.
-struct Later {
-    const u8* tiles;
-    int step, n_bytes;  // of a matrix
-};
-
 // Of an element that a thread finishes: its item, its entry or -1, its factors and the inverse of its row's power.
 struct Element {
     int expert, entry, in_item;
@@ -192,8 +186,7 @@ struct Element {
 
 // IS_ONE: there is one row, and the items are its entries.
 template <bool IS_ONE, class T, class Rows, class Out>
-__device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, const Rows& rows, const Out& out,
-                                        const Later& later) {
+__device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, const Rows& rows, const Out& out) {
     DYNAMIC_SHARED(shared);
     const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
     const int n_threads = blockDim.x, g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles, n_group = 1 << work.group;
@@ -211,17 +204,6 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     if (Rows::IS_EARLY) wait_for_kernel_before();
 #pragma unroll 1
     for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
-#if WOOLLY_BULK
-    if (IS_ONE && later.tiles != nullptr && threadIdx.x == 0) {
-        // This block's part of each matrix, in whole pieces of 128 bytes.
-        const u32 n_pieces = u32(later.n_bytes) / 128, first = n_pieces * blockIdx.x / gridDim.x,
-                  n = n_pieces * (blockIdx.x + 1) / gridDim.x - first;
-        for (int i = 0; n && i < work.n_used; i++)
-            bulk_prefetch(later.tiles + u64(__ldcg(&work.items[1 + i].expert)) * u32(later.step) * 16 + first * 128,
-                          n * 128);
-    }
-#endif
-
     Words4 columns[8];
     int held_item = -1, held_tile = -1, place = 0;
     auto element_of = [&](int at, int first, int n_elements) {
@@ -303,20 +285,20 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
 // share the strips of all items.
 #define MOE_PAIRS(declared, Type, IS_ONE)                                                                    \
     declared(const Batch*, WORK, STACK, const u8* halves, const float* backs, BETWEEN, int n, float* hidden, \
-             u32* largests, const u8* later, int later_step, int later_bytes) {                              \
+             u32* largests) {                                                                                \
         moe_few<IS_ONE, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used},                              \
-                              Paired{BETWEEN_OF, n, hidden, largests}, {later, later_step, later_bytes});    \
+                              Paired{BETWEEN_OF, n, hidden, largests});                                      \
     }
-#define MOE_FEW(name, Type)                                                                                        \
-    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                                   \
-    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                                    \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                                             \
-    (const Batch*, WORK, STACK, const u8* halves, const float* backs, float* y) {                                  \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Packed{y, n_strips * 16}, Later{}); \
-    }                                                                                                              \
-    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                                           \
-    (const Batch*, WORK, STACK, const float* x, const u32* largests, int n, float* y) {                            \
-        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16}, Later{});        \
+#define MOE_FEW(name, Type)                                                                               \
+    MOE_PAIRS(KERNEL_OF(512, moe_one_pairs__##name), Type, true)                                          \
+    MOE_PAIRS(KERNEL_MANY(512, FEW_BLOCKS, moe_few_pairs__##name), Type, false)                           \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_rows__##name)                                                    \
+    (const Batch*, WORK, STACK, const u8* halves, const float* backs, float* y) {                         \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Halved{halves, backs, n_used}, Packed{y, n_strips * 16}); \
+    }                                                                                                     \
+    KERNEL_MANY(512, FEW_BLOCKS, moe_few_hidden__##name)                                                  \
+    (const Batch*, WORK, STACK, const float* x, const u32* largests, int n, float* y) {                   \
+        moe_few<false, Type>(WORK_OF, STACK_OF, Hidden{x, largests, n}, Packed{y, n_strips * 16});        \
     }
 #define MOE_FEW_OF(name, Type) MOE_FEW(name, Type)
 #ifdef WOOLLY_TYPE

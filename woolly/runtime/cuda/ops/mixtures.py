@@ -10,7 +10,7 @@ from woolly.quant import GGMLType
 from woolly.runtime.cuda.device import Argument
 from woolly.runtime.cuda.emit import Address, Emitter, Rows
 from woolly.runtime.cuda.ops.products import NULL, tile_bytes
-from woolly.runtime.cuda.tiles import TILE_COLUMNS, TILE_ROWS, Tiles, tiles_of
+from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
 
 __all__ = [
     *("FEW_ITEM_ROWS", "ITEM_ROWS", "MOST_FEW", "PLACES_APART", "Mixed", "Mixture"),
@@ -106,21 +106,14 @@ class Mixed:
 def few_pairs(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, between: tuple[Argument, ...], out: Mixed) -> None:
     """Gate and up of few rows, and what stands between."""
     args = (x.halves, x.backs, *between, out.width, out.numbers, m.largests)
-    down = m.weights["down"]
-    later: tuple[Argument, ...] = (NULL, 0, 0)
-    if down.type != GGMLType.F32:
-        # The experts of a single row are in the second-level cache when the next kernel reads them.
-        there = tiles_of(e, down)
-        later = (there.address, there.stride // 16, there.stride)
     for least, most, _ in m.few():
-        name, last = ("moe_one_pairs", later) if most == 1 else ("moe_few_pairs", (NULL, 0, 0))
-        _few(e, m, name, tiles, (*args, *last), TILE_ROWS // 2, least, most)
+        _few(e, m, "moe_one_pairs" if most == 1 else "moe_few_pairs", tiles, args, least, most)
 
 
 def few_rows(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address) -> None:
     """A matrix of few rows."""
     for least, most, _ in m.few():
-        _few(e, m, "moe_few_rows", tiles, (x.halves, x.backs, y), TILE_ROWS, least, most)
+        _few(e, m, "moe_few_rows", tiles, (x.halves, x.backs, y), least, most)
 
 
 def few_hidden(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address, first: int) -> None:
@@ -128,12 +121,10 @@ def few_hidden(e: Emitter, m: Mixture, x: Mixed, tiles: Tiles, y: Address, first
     for least, most, _ in m.few():
         if most >= first:
             args = (x.numbers, m.largests, x.width, y)
-            _few(e, m, "moe_few_hidden", tiles, args, TILE_ROWS, max(least, first), most)
+            _few(e, m, "moe_few_hidden", tiles, args, max(least, first), most)
 
 
-def _few(
-    e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...], n_each: int, least: int, most: int
-) -> None:
+def _few(e: Emitter, m: Mixture, name: str, tiles: Tiles, args: tuple[Argument, ...], least: int, most: int) -> None:
     n_slices, n_bytes, group = min(tiles.n_tiles, 16), tile_bytes(tiles), min(most, FEW_ITEM_ROWS).bit_length() - 1
     n_blocks = 1 if most == 1 else _BLOCKS
     while True:
