@@ -29,7 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent.parent / "woolly" / "runtime" / "cuda" / "kernels.bin"
-MARK = b"woollyk1"
+MARK = b"woollyk2"
 
 # Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
 # generation alone, with all its instructions.
@@ -39,6 +39,11 @@ ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
 BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_few", "moe_many", "moe_one", "moe_wide")
+
+
+# Images of one source for so many kinds of tiles are packed together: their code is alike. More would take longer to
+# open, and a model has two or three kinds.
+TOGETHER = 4
 
 
 def own_targets() -> tuple[str, ...]:
@@ -155,12 +160,27 @@ def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
     data = b""
     for target, made in images.items():
         index[target] = []
-        for image, kernels in made:
-            packed = lzma.compress(image, preset=6)
-            index[target].append({"at": len(data), "bytes": len(packed), "kernels": kernels})
+        for pack in packs(made):
+            packed = lzma.compress(b"".join(image for image, _ in pack), preset=6)
+            held = [[len(image), kernels] for image, kernels in pack]
+            index[target].append({"at": len(data), "bytes": len(packed), "images": held})
             data += packed
     head = json.dumps(index, separators=(",", ":")).encode()
     return MARK + len(head).to_bytes(4, "little") + head + data
+
+
+def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[str]]]]:
+    """Images that are packed together: neighbours whose kernels differ in the kind of tiles alone."""
+    out: list[list[tuple[bytes, list[str]]]] = []
+    before = ""
+    for one in made:
+        family, is_of_kind, _ = one[1][0].partition("__")
+        if is_of_kind and family == before and len(out[-1]) < TOGETHER:
+            out[-1].append(one)
+        else:
+            out.append([one])
+        before = family
+    return out
 
 
 def main() -> int:

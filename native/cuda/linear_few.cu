@@ -209,7 +209,11 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_kept), Type, Other, true, 1, 0) \
     LINEAR_FEW_OF(KERNEL_IN_PAIRS(512, linear_few__##name), Type, Other, false, PAIR, 0)
 #define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
+#ifdef WOOLLY_TYPE
+LINEAR_FEW(WOOLLY_NAME, WOOLLY_TYPE)
+#else
 TILE_TYPES(LINEAR_FEW)
 // Files of mixed types have q and k of one kind and v of the other.
 LINEAR_FEW_MIXED(q4_k_q6_k, Q4_K, Q6_K)
 LINEAR_FEW_MIXED(q5_k_q6_k, Q5_K, Q6_K)
+#endif

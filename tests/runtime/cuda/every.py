@@ -24,7 +24,7 @@ from woolly.plan import Handle
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, pages_for
-from woolly.runtime.cuda import program as programs
+from woolly.runtime.cuda import core
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import CudaDevice
 from woolly.runtime.cuda.program import CudaBackend
@@ -182,7 +182,7 @@ class Launched:
             self.names.add(kernel)
             launch(device, kernel, *rest, **options)
 
-        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(programs, "_MOST_GRAPHED", 0))
+        self._patches = (patch.object(CudaDevice, "launch", noted), patch.object(core, "_MOST_GRAPHED", 0))
         for one in self._patches:
             one.start()
         return self.names

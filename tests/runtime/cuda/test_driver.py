@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from native.cuda.compile import archive
+from native.cuda.compile import archive, packs
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda import driver as module
@@ -274,7 +274,19 @@ def test_the_best_image_for_a_generation_is_taken(tmp_path):
         Archive(path).target(89)
 
 
-@pytest.mark.parametrize("data", [b"", b"woollyk1", b"woollyk1\xff\xff\0\0{}", b"something else"])
+def test_images_of_one_source_are_packed_together(tmp_path):
+    kinds = [(f"some {i}".encode() * (i + 1), [f"some__{i}", f"some__{i}_kept"]) for i in range(6)]
+    made = [*kinds, (b"many", ["many__0"]), (b"", ["add"]), (b"rows", ["scale"])]
+    assert [len(pack) for pack in packs(made)] == [4, 2, 1, 1, 1]
+    (tmp_path / "kernels.bin").write_bytes(archive({"sm_80": made, "sm_90a": made[4:]}))
+    found = Archive(tmp_path / "kernels.bin")
+    assert [(image.data(), image.kernels) for image in found.images("sm_80")] == made
+    assert [(image.data(), image.kernels) for image in found.images("sm_90a")] == made[4:]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"woollyk2", b"woollyk2\xff\xff\0\0{}", b"woollyk1\2\0\0\0{}", b"something else"]
+)
 def test_a_damaged_archive_is_named(data, tmp_path):
     (tmp_path / "kernels.bin").write_bytes(data)
     with pytest.raises(DeviceError, match="is damaged"):

@@ -2,7 +2,9 @@
 
 from tests.cases.scans import ALL
 from tests.runtime.cuda.emulated import EmulatedDevice
-from tests.runtime.cuda.every import DryDevice, all_cases, fewest, kernels_of, run_case
+from tests.runtime.cuda.every import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
+from woolly.runtime.cuda import core
+from woolly.runtime.cuda.driver import CudaDevice
 from woolly.runtime.cuda.program import CudaBackend
 
 
@@ -29,3 +31,10 @@ def test_kernels_of_hopper_are_launched():
     assert {"linear_some__q4_k_16_kept", "linear_some__q4_k_32_kept", "linear_wide__q4_k_160"} <= launched
     launched = kernels_of(cases["attend-every-128-f16"], device)
     assert {f"attend_{kind}_f16_128" for kind in ("wide", "long", "row", "rows")} <= launched
+
+
+def test_launches_are_noted_for_a_while():
+    launch = CudaDevice.launch
+    with Launched() as launched:
+        assert CudaDevice.launch is not launch and core._MOST_GRAPHED == 0
+    assert CudaDevice.launch is launch and core._MOST_GRAPHED > 0 and launched == set()
