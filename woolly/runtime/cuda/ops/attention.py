@@ -27,6 +27,10 @@ FAR = 2048
 _MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
 _STREAMED = 8  # rows from which on few rows of each sequence stream through rings
 
+# What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
+# of a processor as all large kernels do.
+_LEAST_SHARED = (48 << 10) + 16
+
 _FARTHEST = 128  # from this distance on positions share a bucket of a table of distances
 _ALL_ROWS = 1 << 30
 _NONE = Address(0)
@@ -135,7 +139,7 @@ def _attend(e: Emitter, step: Step) -> None:
     # of K and V of f16 answers sooner, but reads slower.
     n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
     row = columns * 9 // 8 if e.kv_type == "q8_0" else 2 * columns + (0 if columns % 64 == 0 else 16)
-    ring = 16 * (2 * columns + 16) + 3 * 2 * 64 * row
+    ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _LEAST_SHARED)
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     if e.kv_type == "f16":
         few, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
