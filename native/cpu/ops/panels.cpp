@@ -67,16 +67,18 @@ Panels::Panels(const Arguments& a, const std::vector<Matrix*>& matrices, size_t 
     a.program->need_own(own_bytes());
 }
 
-void Panels::prepare_row(Activation kind, const float* x, uint8_t* memory, float* normed, ActivationRow* to) const {
+void Panels::prepare_row(Activation kind, const float* x, uint8_t* memory, float* normed, ActivationRow* to,
+                         bool planes) const {
     if (norm_ != nullptr) {
         float* y = kind == Activation::f32 ? reinterpret_cast<float*>(memory) : normed;
         kernels_.rms_norm(x, norm_->data, eps_, columns_, y);
         x = y;
     }
-    quantize_row(kind, x, columns_, memory, to);
+    quantize_row(kind, x, columns_, memory, to, planes);
 }
 
-void Panels::quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to) const {
+void Panels::quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to,
+                          bool planes) const {
     const size_t n = size_t(columns);
     *to = {x, nullptr, nullptr, nullptr, nullptr, nullptr, false};
     if (kind == Activation::f32) {
@@ -95,9 +97,10 @@ void Panels::quantize_row(Activation kind, const float* x, int64_t columns, uint
         to->lows = lows;
         return;
     }
-    int8_t* planes = reinterpret_cast<int8_t*>(sums) + aligned(n / 16 * 4);
-    kernels_.planes(sums, columns, planes);
-    to->planes = planes;
+    if (!planes) return;
+    int8_t* at = reinterpret_cast<int8_t*>(sums) + aligned(n / 16 * 4);
+    kernels_.planes(sums, columns, at);
+    to->planes = at;
 }
 
 const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n_rows, bool own) const {
@@ -106,20 +109,20 @@ const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n
     for (int k = 0; k < int(kind); ++k) at += activation_row_bytes(Activation(k), columns_);
     if (own) {
         static thread_local ActivationRow row[3];
-        prepare_row(kind, x_.data, w.own() + at, normed, &row[int(kind)]);
+        prepare_row(kind, x_.data, w.own() + at, normed, &row[int(kind)], true);
         return &row[int(kind)];
     }
     ActivationRow* rows = activations_.rows[int(kind)].data();
     w.take(n_rows * parts_, [&](int64_t i) {
         const float* x = x_.data + i % n_rows * x_.width + i / n_rows * columns_;
-        prepare_row(kind, x, activations_.memory.data() + size_t(i) * row_bytes_ + at, normed, rows + i);
+        prepare_row(kind, x, activations_.memory.data() + size_t(i) * row_bytes_ + at, normed, rows + i, true);
     });
     return rows;
 }
 
 ActivationRow Panels::prepare_own(const Worker& w, Activation kind, int64_t row) const {
     ActivationRow to;
-    prepare_row(kind, x_.data + row * x_.width, w.own(), reinterpret_cast<float*>(w.own() + normed_at_), &to);
+    prepare_row(kind, x_.data + row * x_.width, w.own(), reinterpret_cast<float*>(w.own() + normed_at_), &to, false);
     return to;
 }
 

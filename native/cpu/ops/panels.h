@@ -33,10 +33,11 @@ class Panels {
     // columns is cut into parts of that width: first those of the first part, for all rows. `own`: one row of one part,
     // by this worker alone, in its own memory.
     const ActivationRow* prepare(const Worker& w, Activation kind, int64_t n_rows, bool own) const;
-    // One row of the input in one of the forms, in this worker's own memory: until the next call.
+    // One row of the input in one of the forms, without planes, in this worker's own memory: until the next call.
     ActivationRow prepare_own(const Worker& w, Activation kind, int64_t row) const;
-    // x in one of the three forms, in `memory`; as f32 it stays where it is.
-    void quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to) const;
+    // x in one of the three forms, in `memory`; as f32 it stays where it is. Tiles need no planes.
+    void quantize_row(Activation kind, const float* x, int64_t columns, uint8_t* memory, ActivationRow* to,
+                      bool planes = true) const;
     // The panel in packed form: as it is kept, or packed into this worker's own memory. `slot` 0 or 1.
     const uint8_t* packed(const Worker& w, Matrix& matrix, int64_t panel, int slot) const;
     // to[i * kPanel + row] = dot(panel row, activation i), for i < n, at most a block of rows.
@@ -67,7 +68,8 @@ class Panels {
     float* tile(const Worker& w) const { return reinterpret_cast<float*>(w.own() + tile_at_); }
 
   private:
-    void prepare_row(Activation kind, const float* x, uint8_t* memory, float* normed, ActivationRow* to) const;
+    void prepare_row(Activation kind, const float* x, uint8_t* memory, float* normed, ActivationRow* to,
+                     bool planes) const;
 
     Program& program_;
     const KernelTable& kernels_;

@@ -64,57 +64,77 @@ struct GridSums256 {
         }
     }
 
+    // The operands of a unit's first dots with two row tiles.
+    [[gnu::always_inline]] static void load_first(const Unit& unit) {
+        tile_load<4>(unit.tiles, 64), tile_load<6>(unit.planes, 64);
+        tile_load<7>(unit.planes + 4096, 64), tile_load<5>(unit.tiles + kTileBytes, 64);
+    }
+
     // The tile dots of a unit with one or two row tiles, and between them the finish of the unit before, and
-    // more<i>() for i = 0 to 7, or to 15 with two tiles.
-    template <bool two, bool before, class More>
-    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& last, int32_t* sums, const More& more) {
+    // more<i>() for i = 0 to 7, or to 15 with two tiles. With two, a tile is loaded anew right after the last dot that
+    // reads it, not right before the next, which takes a tenth less time (a twentieth beside another busy thread of the
+    // core). The operands of the first dots are loaded then, and if `ahead`, those of the next unit at the end.
+    template <bool two, bool before, bool ahead, class More>
+    [[gnu::always_inline]] static void step(const Unit& unit, const Unit& next, const Unit& last, int32_t* sums,
+                                            const More& more) {
         const uint8_t *p = unit.planes, *a = unit.tiles;
         tile_zero<0>(), tile_zero<1>();
         if constexpr (two) tile_zero<2>(), tile_zero<3>();
         each<4>([&]<int k>() __attribute__((always_inline)) {
             constexpr int row = (two ? 8 : 4) * k, slot = row / 2;
-            tile_load<6>(p + 1024 * k, 64);
-            tile_load<4>(a + 1024 * k, 64);
+            constexpr bool load = two && (k < 3 || ahead);
+            const uint8_t* after = k < 3 ? a + 1024 * (k + 1) : next.tiles;
+            const uint8_t* planes_after = k < 3 ? p + 1024 * (k + 1) : next.planes;
+            if constexpr (!two) tile_load<6>(p + 1024 * k, 64), tile_load<4>(a + 1024 * k, 64);
             tile_product<0, 4, 6>();
             if constexpr (before) finish<row>(last, sums);
             more.template operator()<slot>();
-            tile_load<7>(p + 4096 + 1024 * k, 64);
+            if constexpr (!two) tile_load<7>(p + 4096 + 1024 * k, 64);
             tile_product<1, 4, 7>();
+            if constexpr (load) tile_load<4>(after, 64);
             if constexpr (before) finish<row + 2>(last, sums);
             more.template operator()<slot + 1>();
             if constexpr (two) {
-                tile_load<5>(a + kTileBytes + 1024 * k, 64);
                 tile_product<2, 5, 6>();
+                if constexpr (load) tile_load<6>(planes_after, 64);
                 if constexpr (before) finish<row + 4>(last, sums);
                 more.template operator()<slot + 2>();
+                if constexpr (k == 3) tile_store<0>(sums, 64);  // rows that were ended at the first two steps
                 tile_product<3, 5, 7>();
+                if constexpr (load) tile_load<7>(planes_after + 4096, 64), tile_load<5>(after + kTileBytes, 64);
                 if constexpr (before) finish<row + 6>(last, sums);
                 more.template operator()<slot + 3>();
             }
         });
-        tile_store<0>(sums, 64), tile_store<1>(sums + 256, 64);
+        if constexpr (!two) tile_store<0>(sums, 64);
+        tile_store<1>(sums + 256, 64);
         if constexpr (two) tile_store<2>(sums + 512, 64), tile_store<3>(sums + 768, 64);
     }
 
     // Units of pairs of row tiles, or of single ones.
     template <bool two>
     static void units(const GridBlocks& of, int first, int n_units, int32_t* sums) {
-        Unit last{};
-        for (int i = 0; i < n_units; ++i)
-            for (int p = 0; p < of.n_panels; ++p)
-                for (int b = 0; b < of.n_blocks; ++b) {
-                    const int64_t tile = first + (two ? 2 : 1) * i;
-                    const uint8_t* open = of.open + int64_t(p * of.n_blocks + b) * bytes;
-                    const Unit unit{open, open + planes, of.tiles + b * of.tiles_step + tile * kTileBytes,
-                                    of.acc + p * of.acc_step + tile * 256};
-                    const auto nothing = []<int>() __attribute__((always_inline)) {};
-                    if (last.acc == nullptr) {
-                        step<two, false>(unit, last, sums, nothing);
-                    } else {
-                        step<two, true>(unit, last, sums, nothing);
-                    }
-                    last = unit;
-                }
+        int64_t tile = first;
+        int p = 0, b = 0;
+        const auto here = [&] {
+            const uint8_t* open = of.open + int64_t(p * of.n_blocks + b) * bytes;
+            return Unit{open, open + planes, of.tiles + b * of.tiles_step + tile * kTileBytes,
+                        of.acc + p * of.acc_step + tile * 256};
+        };
+        const auto nothing = []<int>() __attribute__((always_inline)) {};
+        Unit unit = here(), last{};
+        if constexpr (two) load_first(unit);
+        for (int left = n_units * of.n_panels * of.n_blocks; left > 0; --left) {
+            if (++b == of.n_blocks) b = 0, ++p;
+            if (p == of.n_panels) p = 0, tile += two ? 2 : 1;
+            const Unit next = left > 1 ? here() : unit;
+            if (last.acc == nullptr) {
+                step<two, false, true>(unit, next, last, sums, nothing);
+            } else {
+                step<two, true, true>(unit, next, last, sums, nothing);
+            }
+            last = unit, unit = next;
+        }
         each<two ? 16 : 8>([&]<int i>() __attribute__((always_inline)) { finish<2 * i>(last, sums); });
     }
 
@@ -209,10 +229,11 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
             };
             in_order();
             Unit unit{front(i), opened(i), tiles, acc};
+            if constexpr (two) Sums::load_first(unit);
             if (last.acc == nullptr) {
-                Sums::template step<two, false>(unit, last, sums, open_next);
+                Sums::template step<two, false, false>(unit, unit, last, sums, open_next);
             } else {
-                Sums::template step<two, true>(unit, last, sums, open_next);
+                Sums::template step<two, true, false>(unit, unit, last, sums, open_next);
             }
             last = unit;
         }

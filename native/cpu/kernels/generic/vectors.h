@@ -85,9 +85,10 @@ inline void gelu_erf(const float* x, const float* up, int64_t n, float* y) {
     store_some(y + i, up == nullptr ? a : mul(a, load_some(up + i, n - i)), n - i);
 }
 
-// One scale per `Block` columns, chosen so that the largest magnitude becomes 127; sums of every `Sum` columns.
-template <int Block, int Sum>
-inline void quantize(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums) {
+// One scale per `Block` columns, chosen so that the largest magnitude becomes 127; sums of every `Sum` columns. Byte is
+// int8_t: a name that depends on it may be one that the level does not have.
+template <int Block, int Sum, class Byte>
+inline void quantize(const float* x, int64_t columns, Byte* q, float* scale, int32_t* sums) {
     for (int64_t b = 0; b < columns / Block; ++b, x += Block, q += Block) {
         F32 largest = zero(), broken = zero();  // broken: NaN if x is infinite or NaN, else 0
         for (int i = 0; i < Block; i += 16) {
@@ -105,14 +106,20 @@ inline void quantize(const float* x, int64_t columns, int8_t* q, float* scale, i
             continue;
         }
         const F32 inverse = set1(127.0f / magnitude);
+        if constexpr (Block == 256 && Sum == 16 && requires { sums_of_16(q, sums); }) {
+            for (int i = 0; i < Block; i += 16) store_s8(q + i, round_to_int(mul(load(x + i), inverse)));
+            sums_of_16(q, sums);
+            sums += Block / Sum;
+            continue;
+        }
         for (int s = 0; s < Block; s += Sum) {
-            int32_t sum = 0;
+            I32 sum = izero();
             for (int i = s; i < s + Sum; i += 16) {
                 const I32 rounded = round_to_int(mul(load(x + i), inverse));
                 store_s8(q + i, rounded);
-                sum += isum_lanes(rounded);
+                sum = iadd(sum, rounded);
             }
-            *sums++ = sum;
+            *sums++ = isum_lanes(sum);
         }
     }
 }

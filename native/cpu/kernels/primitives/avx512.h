@@ -70,6 +70,21 @@ inline I32 round_to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline I32 load_ints(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 inline void store_s8(int8_t* p, I32 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+// Sums of each 16 of 256 bytes. Bytes are added as unsigned ones, each 128 larger.
+inline void sums_of_16(const int8_t* q, int32_t* sums) {
+    const __m512i even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0), odd = _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1);
+    const auto eights = [&](int i) {
+        const __m512i larger = _mm512_xor_si512(_mm512_loadu_si512(q + 64 * i), _mm512_set1_epi8(-128));
+        return _mm512_sad_epu8(larger, _mm512_setzero_si512());
+    };
+    for (int i = 0; i < 4; i += 2) {
+        const __m512i a = eights(i), b = eights(i + 1);
+        const __m512i both =
+            _mm512_add_epi64(_mm512_permutex2var_epi64(a, even, b), _mm512_permutex2var_epi64(a, odd, b));
+        const __m256i less = _mm256_sub_epi32(_mm512_cvtepi64_epi32(both), _mm256_set1_epi32(16 * 128));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i), less);
+    }
+}
 inline F32 power_of_two(I32 a) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(127)), 23))};
 }
