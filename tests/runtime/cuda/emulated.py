@@ -61,9 +61,9 @@ def build(*sources: Path, macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)) -> P
 
 def _compiled(compiler: str, source: Path, folder: Path, defined: list[str]) -> Path:
     # Fibers change millions of times; kernels are many, and compile in a third of the time.
-    flags = [*FLAGS, *defined, "-O2" if source.suffix == ".cpp" else "-Og"]
+    flags = [*FLAGS, "-O2" if source.suffix == ".cpp" else "-Og"]
     command = [*shlex.split(compiler), "-x", "c++", *flags, f"-I{SOURCES}"]
-    text = _run([*command, "-E", str(source)])
+    text = _run([*command, *defined, "-E", str(source)])
     # Macros make kernels, too: what counts is the text that they leave.
     text += "\n".join(("", *map(_entry, _MARK.findall(text)), ""))
     out = folder / f"{_checksum(*command, text)}.o"

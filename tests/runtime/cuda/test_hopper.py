@@ -88,3 +88,78 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
     (want,), _ = run(EmulatedDevice(), made, (N_TOKENS,), tmp_path)
     for values in ours:
         np.testing.assert_array_equal(values, want[np.arange(len(values)) % N_TOKENS])
+
+
+PAIRS = """
+#include "wgmma.cuh"
+
+// Each block of a pair writes what the other brings by a copy, and whether any of its threads is the one.
+KERNEL_IN_PAIRS(32, swap)(const int* x, int* y, int one) {
+    DYNAMIC_SHARED(shared);
+    const u32 barrier = shared_address(shared + 128);
+    if (threadIdx.x == 0) barrier_start(barrier, 1), barriers_started();
+    pair_sync();
+    if (threadIdx.x == 0) barrier_expect(barrier, 32);
+    if (threadIdx.x == 0)
+        bulk_copy_to_pair(shared_address(shared + 16 * (blockIdx.x & 1)), x + 4 * blockIdx.x, 16, barrier, 0);
+    barrier_wait(barrier, 0);
+    const int other = (int(blockIdx.x) & 1) ^ 1, any = __syncthreads_or(32 * blockIdx.x + threadIdx.x == one);
+    if (threadIdx.x < 4) y[4 * blockIdx.x + threadIdx.x] = reinterpret_cast<int*>(shared)[4 * other + threadIdx.x];
+    if (threadIdx.x == 4) y[16 + blockIdx.x] = any;
+    pair_sync();
+}
+KERNEL(arrives_twice)(int*) {
+    DYNAMIC_SHARED(shared);
+    if (threadIdx.x == 0) barrier_start(shared_address(shared), 2), barrier_arrive(shared_address(shared));
+    if (threadIdx.x == 0) barrier_expect(shared_address(shared), 16), barrier_arrive(shared_address(shared));
+}
+KERNEL(waits_for_ever)(int*) {
+    DYNAMIC_SHARED(shared);
+    if (threadIdx.x == 0) barrier_start(shared_address(shared), 1);
+    __syncthreads();
+    barrier_wait(shared_address(shared), 0);
+}
+KERNEL(waits_for_a_later_block)(u32* flag) {
+    if (blockIdx.x == 1) store_for_blocks(flag, 1);
+    while (!load_of_blocks(flag)) wait_for_blocks();
+}
+"""
+
+
+class PairDevice(EmulatedDevice):
+    macros = ("WOOLLY_EMULATED=90",)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    source = tmp_path_factory.mktemp("pairs") / "pairs.cu"
+    source.write_text(PAIRS)
+    device = PairDevice(source)
+    yield device
+    device.close()
+
+
+def test_blocks_of_a_pair_copy_to_each_other(pairs):
+    x, out = np.arange(16, dtype=np.int32), np.zeros(20, np.int32)
+    there, y = pairs.allocate(64), pairs.allocate(80)
+    pairs.upload(there, x)
+    pairs.launch("swap", (4,), 32, 256, (there, y, 70), group=2)
+    pairs.download(y, out)
+    assert out.tolist() == [*range(4, 8), *range(4), *range(12, 16), *range(8, 12), 0, 0, 1, 0]
+    with pytest.raises(AssertionError, match="a grid has whole groups"):
+        pairs.launch("swap", (3,), 32, 256, (there, y, 70), group=2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sentence"),
+    [
+        ("arrives_twice", r"arrives_twice, block \(0, 0, 0\), thread \(0, 0, 0\): more arrive at a barrier"),
+        ("waits_for_ever", r"deadlock in kernel waits_for_ever.* waits at a barrier in shared memory for ever"),
+        ("waits_for_a_later_block", r"a block waits for what no block before it stored"),
+    ],
+)
+def test_what_waits_for_nothing_is_named(pairs, kernel, sentence):
+    y = pairs.allocate(16)
+    pairs.zero(y, 16)
+    with pytest.raises(AssertionError, match=sentence):
+        pairs.launch(kernel, (2,), 32, 64, (y,))
