@@ -86,75 +86,108 @@ void test_pages_given_back_are_read_again() {
     std::fclose(file);
 }
 
-struct Meeting {
-    Pool& pool;
-    std::vector<int> rounds;
-    std::atomic<bool> met{true};
-};
-
-void meet(void* context, int worker) {
-    Meeting& m = *static_cast<Meeting*>(context);
-    for (int round = 1; round <= 50; ++round) {
-        m.rounds[size_t(worker)] = round;
-        m.pool.barrier();
-        if (std::any_of(m.rounds.begin(), m.rounds.end(), [&](int r) { return r != round; })) m.met = false;
-        // Longer than threads spin and offer their cores: some of them sleep in the barrier.
-        if (round % 25 == 0 && worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        m.pool.barrier();
-    }
-}
-
-void test_threads_meet() {
-    Pool pool(4);
-    Meeting m{pool, std::vector<int>(4)};
-    for (int run = 0; run < 5; ++run) {
-        pool.run(meet, &m);
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the workers sleep, and are woken by the next run
-    }
-    check(m.met, "a barrier let a thread through too early");
-    check(process_id() != 0 && process_id() == process_id(), "the process has no number");
-    check(read_bandwidth(2, size_t{1} << 20) > 0, "no bandwidth was measured");
-}
-
-struct Counting {
-    Pool& pool;
-    Tasks tasks;
-    int64_t rounds = 0;  // of earlier runs
-    std::vector<std::vector<std::atomic<int>>> counts;
-    std::atomic<bool> fit{true};
-};
-
 constexpr int64_t kMostOfPiece = 4;
 
-void count(void* context, int worker) {
-    Counting& c = *static_cast<Counting*>(context);
-    int64_t round = c.rounds;
-    c.pool.barrier();
-    for (auto& tasks : c.counts) {
-        const auto run = [&](int64_t first, int64_t last) {
-            if (first >= last || last - first > kMostOfPiece) c.fit = false;
-            for (int64_t task = first; task < last; ++task) tasks[size_t(task)].fetch_add(1);
-            // A worker that lost its core: the others do its tasks, and go on to rounds that it has not seen.
-            if (worker == 1 && first == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        };
-        c.tasks.take(++round, worker, int64_t(tasks.size()), kMostOfPiece, run);
-        if (round % 3 == 0) c.pool.barrier();
+// A job of stages, each of which has its tasks, and counts how often each was done.
+struct Counting {
+    Pool pool;
+    Tasks tasks;
+    std::vector<std::vector<std::atomic<int>>> counts;
+    int runs = 0;
+    int64_t round = 0;  // of the stage where workers join
+    int together = 1;   // stages from one barrier to the next
+    bool yields = false;
+    std::atomic<bool> fit{true}, met{true};
+    std::atomic<int> inside{0}, joined{0};
+
+    Counting(int n_threads, std::vector<size_t> n_tasks) : pool(n_threads), tasks(n_threads) {
+        for (const size_t n : n_tasks) counts.emplace_back(n);
     }
-    if (worker == 0) c.rounds = round;
-}
+    bool are_done(size_t from, size_t to) const {
+        return std::all_of(counts.begin() + ptrdiff_t(from), counts.begin() + ptrdiff_t(to), [&](const auto& stage) {
+            return std::all_of(stage.begin(), stage.end(), [&](const auto& n) { return n == runs; });
+        });
+    }
+    void run() {
+        ++runs;
+        round = 0;
+        tasks.begin();
+        pool.run([](void* self, int worker, int stage) { static_cast<Counting*>(self)->work(worker, stage); }, this);
+        if (inside != 0) met = false;  // a worker is in a job that is over
+    }
+    void work(int worker, int from) {
+        ++inside;
+        if (from > 0) ++joined;
+        int64_t own_round = round;
+        for (size_t stage = size_t(from); stage < counts.size(); ++stage) {
+            if (stage > size_t(from) && stage % size_t(together) == 0) {
+                --inside;
+                const auto end = [&] {
+                    if (!are_done(stage - size_t(together), stage)) met = false;
+                    round = own_round;
+                };
+                if (!pool.barrier(worker, int(stage), end)) return;
+                ++inside;
+                if (!are_done(stage - size_t(together), stage)) met = false;
+            }
+            const auto run = [&](int64_t first, int64_t last) {
+                if (first >= last || last - first > kMostOfPiece) fit = false;
+                for (int64_t task = first; task < last; ++task) counts[stage][size_t(task)].fetch_add(1);
+                if (yields) std::this_thread::yield();
+                // A worker that lost its core: the others do its tasks, and sleep in the barrier.
+                if (worker == 1 && first == 3) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+            };
+            tasks.take(++own_round, worker, int64_t(counts[stage].size()), kMostOfPiece, run);
+        }
+        --inside;
+    }
+};
 
 void test_each_task_is_done_once() {
-    Pool pool(4);
-    Counting c{pool, Tasks(4), 0, {}, true};
-    for (const size_t n : {0, 1, 2, 3, 4, 5, 7, 16, 33, 100, 1000, 3, 0, 64}) c.counts.emplace_back(n);
-    constexpr int runs = 20;
-    for (int run = 0; run < runs; ++run) {
-        c.tasks.begin(c.rounds);
-        pool.run(count, &c);
+    for (const int together : {1, 3}) {
+        Counting c(4, {0, 1, 2, 3, 4, 5, 7, 16, 33, 100, 1000, 3, 0, 64});
+        c.together = together;
+        for (int run = 0; run < 20; ++run) {
+            c.run();
+            check(c.are_done(0, c.counts.size()), "a task was not done, or done twice");
+            // The workers sleep, and are woken by the next run.
+            if (run % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        check(c.met, "a barrier let a thread through too early");
+        check(c.fit, "a piece has no tasks, or too many");
     }
-    for (const auto& tasks : c.counts)
-        for (const auto& n : tasks) check(n == runs, "a task was not done, or done twice");
-    check(c.fit, "a piece has no tasks, or too many");
+}
+
+// More threads than cores: some are put aside at each barrier, are left behind, and join later.
+void test_late_threads_join() {
+    Counting c(int(std::thread::hardware_concurrency()) + 6, std::vector<size_t>(60, 9));
+    c.yields = true;
+    for (int run = 0; run < 5; ++run) c.run();
+    check(c.are_done(0, c.counts.size()), "a task of a short stage was not done, or done twice");
+    check(c.met, "a late thread met the others too early");
+    std::printf("%d late threads\n", c.joined.load());
+}
+
+// Threads that start are behind, and join the stage that is under way: it waits for them.
+void test_all_threads_come() {
+    struct Waiting {
+        Pool pool{5};
+        std::atomic<int> n_came{0};
+        std::atomic<bool> in_time{true};
+    } w;
+    w.pool.run(
+        [](void* context, int worker, int stage) {
+            auto& [pool, n_came, in_time] = *static_cast<Waiting*>(context);
+            if (stage == 0 && !pool.barrier(worker, 7, [] {})) return;
+            ++n_came;
+            const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+            while (n_came < 5 && in_time) {
+                std::this_thread::yield();
+                if (std::chrono::steady_clock::now() > end) in_time = false;
+            }
+        },
+        &w);
+    check(w.in_time, "a thread does not join a job that is under way");
 }
 
 // More tasks than a word counts one by one.
@@ -165,7 +198,7 @@ void test_millions_of_tasks_are_done_once() {
     } m;
     Pool pool(2);
     pool.run(
-        [](void* context, int worker) {
+        [](void* context, int worker, int) {
             auto& [tasks, marks] = *static_cast<Marking*>(context);
             tasks.take(1, worker, int64_t(marks.size()), 1000, [&](int64_t first, int64_t last) {
                 for (int64_t task = first; task < last; ++task) ++marks[size_t(task)];
@@ -174,6 +207,11 @@ void test_millions_of_tasks_are_done_once() {
         &m);
     for (const uint8_t n : m.marks)
         if (n != 1) return check(false, "of millions of tasks one was not done, or done twice");
+}
+
+void test_process() {
+    check(process_id() != 0 && process_id() == process_id(), "the process has no number");
+    check(read_bandwidth(2, size_t{1} << 20) > 0, "no bandwidth was measured");
 }
 
 void test_levels() {
@@ -189,8 +227,10 @@ void test_levels() {
 int main() {
     test_memory();
     test_pages_given_back_are_read_again();
-    test_threads_meet();
+    test_process();
     test_each_task_is_done_once();
+    test_late_threads_join();
+    test_all_threads_come();
     test_millions_of_tasks_are_done_once();
     test_levels();
     return any_failed ? 1 : 0;

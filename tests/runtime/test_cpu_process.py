@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
@@ -22,6 +24,7 @@ from woolly.runtime.cpu import CpuBackend
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = np.random.RandomState(2).randint(0, 264, 300).tolist()
 PROMPT = Batch.of([(TOKENS, 0, range(10))])
+MANY = 4 * (os.cpu_count() or 1)  # the most threads that Options take
 LINUX = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc of Linux")
 # A sanitizer keeps freed memory to find its use, and has a thread of its own.
 PLAIN = pytest.mark.skipif("WOOLLY_SANITIZER" in os.environ, reason="a sanitizer's own memory and threads would count")
@@ -162,6 +165,58 @@ def test_logits_outlive_the_program(tmp_path):
     np.testing.assert_array_equal(logits, copy)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3moe"])
+def test_threads_that_have_no_core_give_the_same_bits(name, tmp_path):
+    with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
+        one, many = (CpuBackend().compile(trace(file), file.tensors, Options(threads=n)) for n in (1, MANY))
+        prompt, row = Batch.of([(TOKENS[:40], 0, [0, 1])]), Batch.of([(TOKENS[40:41], 40, [0, 1])])
+        state = one.new_state(2)
+        want = [one.run(batch, state).copy() for batch in (prompt, row)]
+        state = many.new_state(2)
+        for _ in range(20):
+            for batch, logits in zip((prompt, row), want, strict=True):
+                np.testing.assert_array_equal(many.run(batch, state), logits)
+
+
+REFUSED = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from tests.runtime.test_cpu_process import MANY, PROMPT, compiled
+from woolly.errors import RequestError
+
+program = compiled(Path(sys.argv[1]), threads=MANY)
+state = program.new_state(10)
+want = compiled(Path(sys.argv[1]), threads=1).run(PROMPT, state).copy()
+before = resource.getrlimit(resource.RLIMIT_AS)
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (12 << 20), before[1]))  # a thread's stack takes 2 to 8 MB
+for _ in range(2):
+    try:
+        program.run(PROMPT, state)
+    except RequestError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_AS, before)
+assert np.array_equal(program.run(PROMPT, state), want)
+"""
+
+
+def run_script(script, folder, *arguments):
+    command = [sys.executable, "-W", "ignore", "-c", script, str(folder), *arguments]
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, timeout=60, check=False, capture_output=True, text=True)
+
+
+@LINUX
+@PLAIN
+def test_a_thread_that_the_system_refuses_is_one_sentence_and_the_next_run_works(tmp_path):
+    done = run_script(REFUSED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    sentence = rf"the system refuses to start thread \d+ of {MANY}; use fewer threads\n"
+    assert re.fullmatch(sentence * 2, done.stdout)
+
+
 FORK = """
 import os, sys, threading, time
 import numpy as np
@@ -197,10 +252,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.skipif(os.environ.get("WOOLLY_SANITIZER") == "thread", reason="TSan cannot start threads after a fork")
 @pytest.mark.parametrize("way", ["keep", "drop"])
 def test_a_forked_child_computes_with_threads_of_its_own(way, tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path), way]
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, timeout=60, check=False)
-    assert done.returncode == 0
+    done = run_script(FORK, tmp_path, way)
+    assert done.returncode == 0, done.stderr
 
 
 @LINUX

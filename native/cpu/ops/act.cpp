@@ -14,8 +14,9 @@ struct Activate final : Step {
     explicit Activate(const Arguments& a) : x(a.input(0)), y(a.output(0)), kind(act_named(a, a.text("kind"))) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        activate(w.program.kernels(), kind, x.data + range.first, range.last - range.first, y.data + range.first);
+        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
+            activate(w.program.kernels(), kind, x.data + begin, end - begin, y.data + begin);
+        });
     }
 };
 

@@ -22,22 +22,23 @@ struct Adapt final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch));
-        for (int64_t row = range.first; row < range.last; ++row) {
-            const int64_t in_batch = y.output_rows ? w.batch.output_rows[row] : row;
-            const float scale = w.batch.adapters == nullptr
-                                    ? 1.0f
-                                    : w.batch.adapters[w.sequence_of(in_batch) * w.batch.n_adapters + adapter];
-            const float *left = x.data + row * x.width, *right = added.data + row * x.width;
-            float* to = y.data + row * y.width;
-            // Rows without the adapter stay as they are, to the bit.
-            if (scale == 0.0f) {
-                std::memcpy(to, left, size_t(y.width) * sizeof(float));
-                continue;
+        w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                const int64_t in_batch = y.output_rows ? w.batch.output_rows[row] : row;
+                const float scale = w.batch.adapters == nullptr
+                                        ? 1.0f
+                                        : w.batch.adapters[w.sequence_of(in_batch) * w.batch.n_adapters + adapter];
+                const float *left = x.data + row * x.width, *right = added.data + row * x.width;
+                float* to = y.data + row * y.width;
+                // Rows without the adapter stay as they are, to the bit.
+                if (scale == 0.0f) {
+                    std::memcpy(to, left, size_t(y.width) * sizeof(float));
+                    continue;
+                }
+                const float times = scale * factor;
+                for (int64_t i = 0; i < y.width; ++i) to[i] = left[i] + times * right[i];
             }
-            const float times = scale * factor;
-            for (int64_t i = 0; i < y.width; ++i) to[i] = left[i] + times * right[i];
-        }
+        });
     }
 };
 

@@ -12,10 +12,11 @@ struct Add final : Step {
     explicit Add(const Arguments& from) : a(from.input(0)), b(from.input(1)), y(from.output(0)) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        const float *left = a.data, *right = b.data;
-        float* to = y.data;
-        for (int64_t i = range.first; i < range.last; ++i) to[i] = left[i] + right[i];
+        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
+            const float *left = a.data, *right = b.data;
+            float* to = y.data;
+            for (int64_t i = begin; i < end; ++i) to[i] = left[i] + right[i];
+        });
     }
 };
 

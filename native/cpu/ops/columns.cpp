@@ -22,9 +22,10 @@ struct Columns final : Step {
 
     void run(Worker& w) const override {
         const int64_t from = x.width / groups, to = y.width / groups;
-        const Worker::Range range = w.share(y.rows(w.batch) * groups);
-        for (int64_t r = range.first; r < range.last; ++r)
-            std::memcpy(y.data + r * to, x.data + r * from + first, size_t(to) * 4);
+        w.share(y.rows(w.batch) * groups, [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r)
+                std::memcpy(y.data + r * to, x.data + r * from + first, size_t(to) * 4);
+        });
     }
 };
 

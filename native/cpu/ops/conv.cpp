@@ -56,31 +56,33 @@ struct Conv final : Step {
         const BatchView& batch = w.batch;
         // One row is cut into columns, so that all threads have a part.
         const int64_t parts = batch.n_rows >= w.program.n_threads() ? 1 : w.program.n_threads();
-        const Worker::Range range = w.share(batch.n_rows * parts);
-        std::array<const float*, kMaxKernel> rows;
-        for (int64_t task = range.first; task < range.last; ++task) {
-            const int64_t row = task / parts, part = task % parts;
-            const int64_t first = x.width * part / parts, last = x.width * (part + 1) / parts;
-            for (int k = 0; k < kernel; ++k)
-                rows[size_t(k)] = row_before(w, w.sequence_of(row), row, kernel - 1 - k) + first;
-            kernels.conv({.rows = rows.data(),
-                          .weights = weights.data() + first,
-                          .bias = bias == nullptr ? nullptr : bias->data + first,
-                          .y = y.data + row * y.width + first,
-                          .n = last - first,
-                          .stride = x.width,
-                          .kernel = kernel,
-                          .silu = silu});
-        }
-        const Worker::Range left = w.share(batch.n_sequences + batch.n_keeps);
-        for (int64_t i = left.first; i < left.last; ++i) {
-            if (i < batch.n_sequences) {
-                leave(w, i, batch.offsets[i + 1] - 1, batch.slots_out[i]);
-            } else {
-                const int32_t* keep = batch.keeps + 2 * (i - batch.n_sequences);
-                leave(w, w.sequence_of(keep[0]), keep[0], keep[1]);
+        w.share(batch.n_rows * parts, [&](int64_t begin, int64_t end) {
+            std::array<const float*, kMaxKernel> rows;
+            for (int64_t task = begin; task < end; ++task) {
+                const int64_t row = task / parts, part = task % parts;
+                const int64_t first = x.width * part / parts, last = x.width * (part + 1) / parts;
+                for (int k = 0; k < kernel; ++k)
+                    rows[size_t(k)] = row_before(w, w.sequence_of(row), row, kernel - 1 - k) + first;
+                kernels.conv({.rows = rows.data(),
+                              .weights = weights.data() + first,
+                              .bias = bias == nullptr ? nullptr : bias->data + first,
+                              .y = y.data + row * y.width + first,
+                              .n = last - first,
+                              .stride = x.width,
+                              .kernel = kernel,
+                              .silu = silu});
             }
-        }
+        });
+        w.share(batch.n_sequences + batch.n_keeps, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                if (i < batch.n_sequences) {
+                    leave(w, i, batch.offsets[i + 1] - 1, batch.slots_out[i]);
+                } else {
+                    const int32_t* keep = batch.keeps + 2 * (i - batch.n_sequences);
+                    leave(w, w.sequence_of(keep[0]), keep[0], keep[1]);
+                }
+            }
+        });
     }
 };
 

@@ -16,12 +16,13 @@ struct Dots final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        for (int64_t g = range.first; g < range.last; ++g) {
-            float sum = 0.0f;
-            for (int64_t i = g * group; i < (g + 1) * group; ++i) sum += a.data[i] * b.data[i];
-            y.data[g] = sum;
-        }
+        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
+            for (int64_t g = begin; g < end; ++g) {
+                float sum = 0.0f;
+                for (int64_t i = g * group; i < (g + 1) * group; ++i) sum += a.data[i] * b.data[i];
+                y.data[g] = sum;
+            }
+        });
     }
 };
 

@@ -23,10 +23,11 @@ struct Embed final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(w.batch.n_rows);
-        for (int64_t r = range.first; r < range.last; ++r)
-            dequantize_row(table.type, table.source + size_t(w.batch.tokens[r]) * table.stride(), table.columns,
-                           y.data + r * table.columns);
+        w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r)
+                dequantize_row(table.type, table.source + size_t(w.batch.tokens[r]) * table.stride(), table.columns,
+                               y.data + r * table.columns);
+        });
     }
 };
 

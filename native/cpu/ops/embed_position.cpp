@@ -25,12 +25,13 @@ struct EmbedPosition final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch));
-        float* row = reinterpret_cast<float*>(w.own());
-        for (int64_t r = range.first; r < range.last; ++r) {
-            dequantize_row(table.type, table.source + size_t(w.batch.positions[r]) * table.stride(), y.width, row);
-            for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + row[i];
-        }
+        w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
+            float* row = reinterpret_cast<float*>(w.own());
+            for (int64_t r = begin; r < end; ++r) {
+                dequantize_row(table.type, table.source + size_t(w.batch.positions[r]) * table.stride(), y.width, row);
+                for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + row[i];
+            }
+        });
     }
 };
 

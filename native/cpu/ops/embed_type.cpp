@@ -23,12 +23,13 @@ struct EmbedType final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch));
-        for (int64_t r = range.first; r < range.last; ++r) {
-            const bool second = separator != 0 && is_second(w.batch, r, w.sequence_of(r));
-            const float* add = table->data + (second ? y.width : 0);
-            for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + add[i];
-        }
+        w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+                const bool second = separator != 0 && is_second(w.batch, r, w.sequence_of(r));
+                const float* add = table->data + (second ? y.width : 0);
+                for (int64_t i = 0; i < y.width; ++i) y.data[r * y.width + i] = x.data[r * y.width + i] + add[i];
+            }
+        });
     }
 };
 

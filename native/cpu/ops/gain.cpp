@@ -21,15 +21,16 @@ struct Gain final : Step {
 
     void run(Worker& w) const override {
         const int64_t n = weight->n;
-        const Worker::Range range = w.share(y.rows(w.batch) * (y.width / (n * each)));
-        for (int64_t g = range.first; g < range.last; ++g)
-            if (each == 1) {
-                for (int64_t i = 0; i < n; ++i) y.data[g * n + i] = x.data[g * n + i] * weight->data[i];
-            } else {
-                for (int64_t i = 0; i < n; ++i)
-                    for (int64_t c = (g * n + i) * each; c < (g * n + i + 1) * each; ++c)
-                        y.data[c] = x.data[c] * weight->data[i];
-            }
+        w.share(y.rows(w.batch) * (y.width / (n * each)), [&](int64_t begin, int64_t end) {
+            for (int64_t g = begin; g < end; ++g)
+                if (each == 1) {
+                    for (int64_t i = 0; i < n; ++i) y.data[g * n + i] = x.data[g * n + i] * weight->data[i];
+                } else {
+                    for (int64_t i = 0; i < n; ++i)
+                        for (int64_t c = (g * n + i) * each; c < (g * n + i + 1) * each; ++c)
+                            y.data[c] = x.data[c] * weight->data[i];
+                }
+        });
     }
 };
 

@@ -17,10 +17,11 @@ struct Glu final : Step {
     void run(Worker& w) const override {
         // Whole groups of 16 for all workers but the last: a kernel's tail must not depend on the share.
         const int64_t n = y.rows(w.batch) * y.width;
-        const Worker::Range groups = w.share((n + 15) / 16);
-        const int64_t first = groups.first * 16, last = std::min(groups.last * 16, n);
-        if (first < last)
-            gate_with(w.program.kernels(), how, gate.data + first, up.data + first, last - first, y.data + first);
+        w.share((n + 15) / 16, [&](int64_t begin, int64_t end) {
+            const int64_t first = begin * 16, last = std::min(end * 16, n);
+            if (first < last)
+                gate_with(w.program.kernels(), how, gate.data + first, up.data + first, last - first, y.data + first);
+        });
     }
 };
 

@@ -24,15 +24,16 @@ struct Hidden final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(w.batch.n_rows);
-        for (int64_t r = range.first; r < range.last; ++r) {
-            const float* from = w.batch.hidden + r * y.width;
-            float* to = y.data + r * y.width;
-            if (w.batch.is_hidden_normed)
-                std::memcpy(to, from, size_t(y.width) * sizeof(float));
-            else
-                w.program.kernels().rms_norm(from, norm->data, eps, y.width, to);
-        }
+        w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r) {
+                const float* from = w.batch.hidden + r * y.width;
+                float* to = y.data + r * y.width;
+                if (w.batch.is_hidden_normed)
+                    std::memcpy(to, from, size_t(y.width) * sizeof(float));
+                else
+                    w.program.kernels().rms_norm(from, norm->data, eps, y.width, to);
+            }
+        });
     }
 };
 

@@ -26,13 +26,14 @@ struct Join final : Step {
 
     void run(Worker& w) const override {
         const int64_t left = a.width / heads, right = shared ? b.width : b.width / heads, next = shared ? 0 : right;
-        const Worker::Range range = w.share(y.rows(w.batch));
-        for (int64_t r = range.first; r < range.last; ++r)
-            for (int64_t h = 0; h < heads; ++h) {
-                float* to = y.data + r * y.width + h * (left + right);
-                std::memcpy(to, a.data + r * a.width + h * left, size_t(left) * 4);
-                std::memcpy(to + left, b.data + r * b.width + h * next, size_t(right) * 4);
-            }
+        w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r)
+                for (int64_t h = 0; h < heads; ++h) {
+                    float* to = y.data + r * y.width + h * (left + right);
+                    std::memcpy(to, a.data + r * a.width + h * left, size_t(left) * 4);
+                    std::memcpy(to + left, b.data + r * b.width + h * next, size_t(right) * 4);
+                }
+        });
     }
 };
 

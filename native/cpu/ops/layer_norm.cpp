@@ -28,10 +28,11 @@ struct LayerNorm final : Step {
 
     void run(Worker& w) const override {
         const int64_t n_groups = y.width / group;
-        const Worker::Range range = w.share(y.rows(w.batch) * n_groups);
-        int64_t g = range.first;
-        for (; g + kTogether <= range.last; g += kTogether) norm<kTogether>(g, n_groups);
-        for (; g < range.last; ++g) norm<1>(g, n_groups);
+        w.share(y.rows(w.batch) * n_groups, [&](int64_t begin, int64_t end) {
+            int64_t g = begin;
+            for (; g + kTogether <= end; g += kTogether) norm<kTogether>(g, n_groups);
+            for (; g < end; ++g) norm<1>(g, n_groups);
+        });
     }
 
     // N groups: in f64, and each in the order of its columns, two passes over rows that are in the cache. A sum waits

@@ -18,13 +18,14 @@ struct Lerp final : Step {
 
     void run(Worker& w) const override {
         const int64_t n = a.width, runs = y.width / n;
-        const Worker::Range range = w.share(y.rows(w.batch) * runs);
-        for (int64_t task = range.first; task < range.last; ++task) {
-            const float *from = a.data + task / runs * n, *to = b.data + task / runs * n;
-            const float* share = weight->data + task % runs * n;
-            float* out = y.data + task * n;
-            for (int64_t i = 0; i < n; ++i) out[i] = from[i] + (to[i] - from[i]) * share[i];
-        }
+        w.share(y.rows(w.batch) * runs, [&](int64_t begin, int64_t end) {
+            for (int64_t task = begin; task < end; ++task) {
+                const float *from = a.data + task / runs * n, *to = b.data + task / runs * n;
+                const float* share = weight->data + task % runs * n;
+                float* out = y.data + task * n;
+                for (int64_t i = 0; i < n; ++i) out[i] = from[i] + (to[i] - from[i]) * share[i];
+            }
+        });
     }
 };
 

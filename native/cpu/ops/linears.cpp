@@ -159,7 +159,7 @@ void Linears::run(Worker& w) const {
         }
     for (const Activation kind : kActivations)
         if (tiled[int(kind)]) grid.prepare(w, kind, n_rows);
-    if (!own) w.barrier();
+    if (!own && !w.barrier()) return;
 
     const auto groups = [&](GridPanels::Task task) {
         int64_t n = 0;

@@ -26,13 +26,14 @@ struct Match final : Step {
 
     void run(Worker& w) const override {
         const int64_t width = like.width, n = x.width / width;
-        const Worker::Range range = w.share(y.rows(w.batch) * n);
-        for (int64_t task = range.first; task < range.last; ++task) {
-            const float* from = x.data + task * width;
-            const double wanted = mean_square(like.data + task / n * width, width);
-            const float factor = float(std::sqrt(wanted / std::max(mean_square(from, width), least)));
-            for (int64_t c = 0; c < width; ++c) y.data[task * width + c] = from[c] * factor;
-        }
+        w.share(y.rows(w.batch) * n, [&](int64_t begin, int64_t end) {
+            for (int64_t task = begin; task < end; ++task) {
+                const float* from = x.data + task * width;
+                const double wanted = mean_square(like.data + task / n * width, width);
+                const float factor = float(std::sqrt(wanted / std::max(mean_square(from, width), least)));
+                for (int64_t c = 0; c < width; ++c) y.data[task * width + c] = from[c] * factor;
+            }
+        });
     }
 };
 

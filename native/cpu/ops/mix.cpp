@@ -20,16 +20,17 @@ struct Mix final : Step {
 
     void run(Worker& w) const override {
         const int64_t width = x.width / streams, n = coefs.width / streams;
-        const Worker::Range range = w.share(y.rows(w.batch) * n);
-        for (int64_t task = range.first; task < range.last; ++task) {
-            const int64_t row = task / n, j = task % n;
-            float* to = y.data + row * y.width + j * width;
-            for (int64_t i = 0; i < streams; ++i) {
-                const float factor = coefs.data[row * coefs.width + j * streams + i] + plus;
-                const float* from = x.data + row * x.width + i * width;
-                for (int64_t c = 0; c < width; ++c) to[c] = (i == 0 ? 0.0f : to[c]) + factor * from[c];
+        w.share(y.rows(w.batch) * n, [&](int64_t begin, int64_t end) {
+            for (int64_t task = begin; task < end; ++task) {
+                const int64_t row = task / n, j = task % n;
+                float* to = y.data + row * y.width + j * width;
+                for (int64_t i = 0; i < streams; ++i) {
+                    const float factor = coefs.data[row * coefs.width + j * streams + i] + plus;
+                    const float* from = x.data + row * x.width + i * width;
+                    for (int64_t c = 0; c < width; ++c) to[c] = (i == 0 ? 0.0f : to[c]) + factor * from[c];
+                }
             }
-        }
+        });
     }
 };
 

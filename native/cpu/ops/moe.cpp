@@ -298,6 +298,7 @@ void Moe::run(Worker& w) const {
     if (n_rows == 0) return;
     // A single row is prepared and routed by every worker for itself: cheaper than waiting for one to do it.
     const bool own = n_rows == 1;
+    const auto share = [&](int64_t n, const auto& run) { own ? run(int64_t{0}, n) : w.share(n, run); };
     Routes& routes = scratch.routes[size_t(w.id)];
     const Matrix &up = *ups[0], &gate = gates.empty() ? up : *gates[0];
     const Activation router_kind = router.info.activation;
@@ -306,36 +307,38 @@ void Moe::run(Worker& w) const {
     const ActivationRow* prepared[3] = {};
     if (has_own_input) {
         const ActivationRow* rows = routed.prepare(w, router_kind, n_rows, own);
-        if (!own) w.barrier();
+        if (!own && !w.barrier()) return;
         score_experts(w, rows, n_rows);
-        w.barrier();
+        if (!w.barrier()) return;
     }
     for (const Activation kind : kActivations)
         if (needed[int(kind)] || (kind == router_kind && !has_own_input))
             prepared[int(kind)] = input.prepare(w, kind, n_rows, own);
-    if (!own) w.barrier();
+    if (!own && !w.barrier()) return;
     if (!has_own_input) {
         score_experts(w, prepared[int(router_kind)], n_rows);
-        w.barrier();
+        if (!w.barrier()) return;
     }
 
     int32_t* chosen = own ? routes.chosen.data() : scratch.chosen.data();
     float* shares = own ? routes.shares.data() : scratch.shares.data();
-    const Worker::Range some = own ? Worker::Range{0, 1} : w.share(n_rows);
-    for (int64_t r = some.first; r < some.last; ++r)
-        choice.choose(scratch.logits.data() + r * n_experts, routes, chosen + r * n_used, shares + r * n_used);
-    if (!own) w.barrier();
+    share(n_rows, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+            choice.choose(scratch.logits.data() + r * n_experts, routes, chosen + r * n_used, shares + r * n_used);
+    });
+    if (!own && !w.barrier()) return;
     group_rows(routes, n_rows, chosen, shares);
 
     // Calls use(slot, row tile or -1, row within it) for this worker's share of the slots.
-    const Worker::Range slots = own ? Worker::Range{0, n_slots} : w.share(n_slots);
     const auto each_slot = [&](const auto& use) {
-        for (const int32_t e : routes.active) {
-            const int64_t first = routes.first[size_t(e)], tile = routes.tile[size_t(e)];
-            const int64_t last = std::min<int64_t>(slots.last, routes.first[size_t(e) + 1]);
-            for (int64_t s = std::max(slots.first, first); s < last; ++s)
-                use(s, tile < 0 ? -1 : tile + (s - first) / kTileRows, int((s - first) % kTileRows));
-        }
+        share(n_slots, [&](int64_t begin, int64_t end) {
+            for (const int32_t e : routes.active) {
+                const int64_t first = routes.first[size_t(e)], tile = routes.tile[size_t(e)];
+                const int64_t last = std::min<int64_t>(end, routes.first[size_t(e) + 1]);
+                for (int64_t s = std::max(begin, first); s < last; ++s)
+                    use(s, tile < 0 ? -1 : tile + (s - first) / kTileRows, int((s - first) % kTileRows));
+            }
+        });
     };
     const ActivationRow* inputs[3] = {};
     size_t at = 0;  // of this form within a slot
@@ -356,7 +359,7 @@ void Moe::run(Worker& w) const {
         at += activation_row_bytes(kind, gate.columns);
         inputs[int(kind)] = to;
     }
-    if (!own) w.barrier();
+    if (!own && !w.barrier()) return;
 
     // Without tiles a task is one panel: of a single row there are few.
     const auto panels_each = [&](int64_t n_experts_each, const Matrix& matrix) {
@@ -372,8 +375,7 @@ void Moe::run(Worker& w) const {
         const int64_t panel = task % n_groups * gate_each;
         gate_panels(w, routes.active[size_t(task / n_groups)], panel, count(gate, panel, gate_each), inputs);
     });
-    w.barrier();
-
+    if (!w.barrier()) return;
     const Matrix& down = *downs[0];
     const float* hidden = reinterpret_cast<const float*>(scratch.hidden.data());
     ActivationRow* hidden_rows = own ? routes.hidden.data() : scratch.hidden_rows.data();
@@ -383,7 +385,7 @@ void Moe::run(Worker& w) const {
                            memory + size_t(s) * scratch.slot_bytes, hidden_rows + s);
         if (tile >= 0) grid.write(hidden_rows[s], down.info.activation, down.columns, tile, r, routes.n_tiles);
     });
-    if (!own) w.barrier();
+    if (!own && !w.barrier()) return;
     const int64_t down_each = panels_each(1, down), n_outputs = (down.n_panels() + down_each - 1) / down_each;
     w.take(n_outputs, [&](int64_t task) {
         const int64_t panel = task * down_each;

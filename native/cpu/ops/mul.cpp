@@ -13,11 +13,12 @@ struct Mul final : Step {
 
     void run(Worker& w) const override {
         const int64_t run = a.width / b.width;
-        const Worker::Range range = w.share(y.rows(w.batch) * b.width);
-        for (int64_t i = range.first; i < range.last; ++i) {
-            const float factor = b.data[i];
-            for (int64_t c = i * run; c < (i + 1) * run; ++c) y.data[c] = a.data[c] * factor;
-        }
+        w.share(y.rows(w.batch) * b.width, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const float factor = b.data[i];
+                for (int64_t c = i * run; c < (i + 1) * run; ++c) y.data[c] = a.data[c] * factor;
+            }
+        });
     }
 };
 

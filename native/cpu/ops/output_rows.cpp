@@ -14,9 +14,10 @@ struct OutputRows final : Step {
     explicit OutputRows(const Arguments& a) : x(a.input(0)), y(a.output(0)) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(w.batch.n_output);
-        for (int64_t r = range.first; r < range.last; ++r)
-            std::memcpy(y.data + r * y.width, x.data + w.batch.output_rows[r] * y.width, size_t(y.width) * 4);
+        w.share(w.batch.n_output, [&](int64_t begin, int64_t end) {
+            for (int64_t r = begin; r < end; ++r)
+                std::memcpy(y.data + r * y.width, x.data + w.batch.output_rows[r] * y.width, size_t(y.width) * 4);
+        });
     }
 };
 

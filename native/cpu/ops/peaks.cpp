@@ -15,19 +15,20 @@ struct Peaks final : Step {
     explicit Peaks(const Arguments& a) : x(a.input(0)), y(a.output(0)), deviations(double(a.number("deviations"))) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch));
-        for (int64_t row = range.first; row < range.last; ++row) {
-            const float* from = x.data + row * x.width;
-            double sum = 0, squares = 0;
-            for (int64_t c = 0; c < x.width; ++c) sum += double(from[c]);
-            const double mean = sum / double(x.width);
-            for (int64_t c = 0; c < x.width; ++c) squares += (double(from[c]) - mean) * (double(from[c]) - mean);
-            const float floor = float(mean + deviations * std::sqrt(squares / double(x.width)));
-            for (int64_t c = 0; c < x.width; ++c) {
-                const float above = from[c] - floor;
-                y.data[row * x.width + c] = above < 0.0f ? 0.0f : above;
+        w.share(y.rows(w.batch), [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                const float* from = x.data + row * x.width;
+                double sum = 0, squares = 0;
+                for (int64_t c = 0; c < x.width; ++c) sum += double(from[c]);
+                const double mean = sum / double(x.width);
+                for (int64_t c = 0; c < x.width; ++c) squares += (double(from[c]) - mean) * (double(from[c]) - mean);
+                const float floor = float(mean + deviations * std::sqrt(squares / double(x.width)));
+                for (int64_t c = 0; c < x.width; ++c) {
+                    const float above = from[c] - floor;
+                    y.data[row * x.width + c] = above < 0.0f ? 0.0f : above;
+                }
             }
-        }
+        });
     }
 };
 

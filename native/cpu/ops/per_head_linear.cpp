@@ -30,7 +30,7 @@ struct PerHeadLinear final : Step {
         if (n_rows == 0) return;
         const int64_t each = panels[0]->n_panels(), rows = panels[0]->rows, block = input.row_block();
         const ActivationRow* prepared = input.prepare(w, panels[0]->info.activation, n_rows, false);
-        w.barrier();
+        if (!w.barrier()) return;
         const int64_t n_tasks = each * int64_t(panels.size());
         w.take(n_tasks, [&](int64_t task) {
             const int64_t head = task / each, column = task % each * kPanel;

@@ -24,16 +24,17 @@ struct PoolTexts final : Step {
     }
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(w.batch.n_output);
-        for (int64_t i = range.first; i < range.last; ++i) {
-            const int32_t text = w.sequence_of(w.batch.output_rows[i]);
-            const int64_t from = w.batch.offsets[text], to = w.batch.offsets[text + 1];
-            float* out = y.data + i * y.width;
-            if (mean)
-                average(x.data + from * x.width, to - from, reinterpret_cast<double*>(w.own()), out);
-            else
-                std::memcpy(out, x.data + (last ? to - 1 : from) * x.width, size_t(y.width) * 4);
-        }
+        w.share(w.batch.n_output, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const int32_t text = w.sequence_of(w.batch.output_rows[i]);
+                const int64_t from = w.batch.offsets[text], to = w.batch.offsets[text + 1];
+                float* out = y.data + i * y.width;
+                if (mean)
+                    average(x.data + from * x.width, to - from, reinterpret_cast<double*>(w.own()), out);
+                else
+                    std::memcpy(out, x.data + (last ? to - 1 : from) * x.width, size_t(y.width) * 4);
+            }
+        });
     }
 
     // In f64 and in the order of the rows.

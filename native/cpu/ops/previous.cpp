@@ -20,16 +20,18 @@ struct Previous final : Step {
         const auto leave = [&](int64_t row, int32_t to) {
             std::memcpy(w.cache.slot(slot.entry, to), x.data + row * x.width, bytes);
         };
-        const Worker::Range range = w.share(batch.n_rows);
-        for (int64_t row = range.first; row < range.last; ++row) {
-            const int32_t sequence = w.sequence_of(row);
-            const bool is_first = row == batch.offsets[sequence];
-            std::memcpy(y.data + row * y.width, is_first ? slot.before(w, sequence) : x.data + (row - 1) * x.width,
-                        bytes);
-            if (row + 1 == batch.offsets[sequence + 1]) leave(row, batch.slots_out[sequence]);
-        }
-        const Worker::Range kept = w.share(batch.n_keeps);
-        for (int64_t i = kept.first; i < kept.last; ++i) leave(batch.keeps[2 * i], batch.keeps[2 * i + 1]);
+        w.share(batch.n_rows, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) {
+                const int32_t sequence = w.sequence_of(row);
+                const bool is_first = row == batch.offsets[sequence];
+                std::memcpy(y.data + row * y.width, is_first ? slot.before(w, sequence) : x.data + (row - 1) * x.width,
+                            bytes);
+                if (row + 1 == batch.offsets[sequence + 1]) leave(row, batch.slots_out[sequence]);
+            }
+        });
+        w.share(batch.n_keeps, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) leave(batch.keeps[2 * i], batch.keeps[2 * i + 1]);
+        });
     }
 };
 

@@ -23,9 +23,10 @@ struct RmsNorm final : Step {
 
     void run(Worker& w) const override {
         const int64_t n = weight.n;
-        const Worker::Range range = w.share(y.rows(w.batch) * (y.width / n));
-        for (int64_t g = range.first; g < range.last; ++g)
-            w.program.kernels().rms_norm(x.data + g * n, weight.data, eps, n, y.data + g * n);
+        w.share(y.rows(w.batch) * (y.width / n), [&](int64_t begin, int64_t end) {
+            for (int64_t g = begin; g < end; ++g)
+                w.program.kernels().rms_norm(x.data + g * n, weight.data, eps, n, y.data + g * n);
+        });
     }
 };
 

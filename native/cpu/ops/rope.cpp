@@ -20,12 +20,13 @@ struct TurnHeads final : Step {
 
     void run(Worker& w) const override {
         const int64_t n_heads = x.width / head_dim;
-        const Worker::Range range = w.share(w.batch.n_rows * n_heads);
-        for (int64_t task = range.first; task < range.last; ++task) {
-            float* head = y.data + task * head_dim;
-            std::memcpy(head, x.data + task * head_dim, size_t(head_dim) * 4);
-            turn(w.batch, w.batch.positions[task / n_heads], head);
-        }
+        w.share(w.batch.n_rows * n_heads, [&](int64_t begin, int64_t end) {
+            for (int64_t task = begin; task < end; ++task) {
+                float* head = y.data + task * head_dim;
+                std::memcpy(head, x.data + task * head_dim, size_t(head_dim) * 4);
+                turn(w.batch, w.batch.positions[task / n_heads], head);
+            }
+        });
     }
 };
 

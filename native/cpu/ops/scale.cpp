@@ -13,10 +13,11 @@ struct Scale final : Step {
     explicit Scale(const Arguments& a) : x(a.input(0)), y(a.output(0)), factor(a.number("factor")) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        const float* from = x.data;
-        float* to = y.data;
-        for (int64_t i = range.first; i < range.last; ++i) to[i] = from[i] * factor;
+        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
+            const float* from = x.data;
+            float* to = y.data;
+            for (int64_t i = begin; i < end; ++i) to[i] = from[i] * factor;
+        });
     }
 };
 

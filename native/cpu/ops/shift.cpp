@@ -16,9 +16,10 @@ struct Shift final : Step {
 
     void run(Worker& w) const override {
         const int64_t n = weight->n;
-        const Worker::Range range = w.share(y.rows(w.batch) * (y.width / n));
-        for (int64_t g = range.first; g < range.last; ++g)
-            for (int64_t i = 0; i < n; ++i) y.data[g * n + i] = x.data[g * n + i] + weight->data[i];
+        w.share(y.rows(w.batch) * (y.width / n), [&](int64_t begin, int64_t end) {
+            for (int64_t g = begin; g < end; ++g)
+                for (int64_t i = 0; i < n; ++i) y.data[g * n + i] = x.data[g * n + i] + weight->data[i];
+        });
     }
 };
 

@@ -14,8 +14,8 @@ struct Softcap final : Step {
     explicit Softcap(const Arguments& a) : x(a.input(0)), y(a.output(0)), cap(a.number("cap")) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        soft_cap(cap, x.data + range.first, range.last - range.first, y.data + range.first);
+        w.share(y.rows(w.batch) * y.width,
+                [&](int64_t begin, int64_t end) { soft_cap(cap, x.data + begin, end - begin, y.data + begin); });
     }
 };
 

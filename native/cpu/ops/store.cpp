@@ -73,10 +73,9 @@ struct Store final : Step {
         const auto each = [&](int64_t first, int64_t last) {
             for (int64_t task = first; task < last; ++task) one(task);
         };
-        // The heads of a few rows take less time than it takes to hand them out.
+        // The heads of a few rows take less time than it takes to hand them out one by one.
         const int64_t n = w.batch.n_rows * (n_q + n_kv);
-        const Worker::Range range = w.share(n);
-        if (w.batch.n_rows < kFewRows) return each(range.first, range.last);
+        if (w.batch.n_rows < kFewRows) return w.share(n, each);
         w.take_runs(n, n_q + n_kv, each);
     }
 };

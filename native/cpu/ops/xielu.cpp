@@ -21,12 +21,13 @@ struct Xielu final : Step {
           eps(a.number("eps")) {}
 
     void run(Worker& w) const override {
-        const Worker::Range range = w.share(y.rows(w.batch) * y.width);
-        for (int64_t i = range.first; i < range.last; ++i) {
-            const float v = x.data[i];
-            const float bent = v > 0 ? alpha_p * v * v : alpha_n * (std::expm1(std::min(v, eps)) - v);
-            y.data[i] = bent + beta * v;
-        }
+        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const float v = x.data[i];
+                const float bent = v > 0 ? alpha_p * v * v : alpha_n * (std::expm1(std::min(v, eps)) - v);
+                y.data[i] = bent + beta * v;
+            }
+        });
     }
 };
 

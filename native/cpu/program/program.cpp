@@ -1,12 +1,13 @@
 #include "cpu/program/program.h"
 
-#include <chrono>
 #include <stdexcept>
 
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
 namespace woolly {
+
+using Clock = std::chrono::steady_clock;
 
 Program::Program(const KernelTable& kernels, int n_threads, int64_t max_rows, size_t arena_bytes, int64_t max_context)
     : kernels_(kernels),
@@ -148,42 +149,59 @@ bool Program::run(const BatchView& batch, Cache& cache, int first, int last) {
         for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; ++r) row_sequence_[size_t(r)] = int32_t(s);
     for (auto& [type, scratch] : scratch_) scratch->begin(batch);
     for (int i = first; i < last; ++i) next_[size_t(i)].store(0, std::memory_order_relaxed);
-    tasks_.begin(rounds_);
+    tasks_.begin();
+    round_ = 0;
+    stops_ = false;
     batch_ = &batch;
     cache_ = &cache;
     first_ = first;
     last_ = last;
     cancel_.store(false, std::memory_order_relaxed);  // a call while nothing ran
-    stop_at_.store(INT_MAX, std::memory_order_relaxed);
-    pool_.run([](void* self, int worker) { static_cast<Program*>(self)->work(worker); }, this);
-    return stop_at_.load(std::memory_order_relaxed) == INT_MAX;
+    timed_ = Clock::now();
+    pool_.run([](void* self, int worker, int stage) { static_cast<Program*>(self)->work(worker, stage); }, this);
+    return !stops_;
 }
 
-void Program::work(int id) {
-    Worker worker{*this, id, *batch_, *cache_, rounds_};
-    run_steps(worker);
-    // All have the same number, and read it before their first barrier.
-    if (id == 0) rounds_ = worker.round;
+// More than the barriers inside any step: moe has at most seven.
+constexpr int kBarriers = 16;
+
+// A stage is a step and a number of barriers inside it. 0 is the beginning.
+void Program::work(int id, int stage) {
+    Worker worker{*this, id, *batch_, *cache_, round_};
+    worker.skips = stage % kBarriers;
+    run_steps(worker, first_ + stage / kBarriers);
 }
 
-void Program::run_steps(Worker& worker) {
-    const int id = worker.id;
-    using Clock = std::chrono::steady_clock;
-    auto before = Clock::now();
-    for (int i = first_; i < last_; ++i) {
+bool Worker::barrier() {
+    ++n_barriers;
+    if (skips > 0) {
+        --skips;
+        return true;
+    }
+    const int stage = (step - program.first_) * kBarriers + n_barriers;
+    is_behind = !program.pool_.barrier(id, stage, [&] { program.round_ = round; });
+    return !is_behind;
+}
+
+void Program::run_steps(Worker& worker, int first) {
+    for (int i = first; i < last_; ++i) {
         const Step& step = *steps_[size_t(i)];
-        if (step.barrier_before || i == first_) {
-            // One worker reads the flag and publishes it at the barrier, so that all stop at the same step.
-            if (id == 0 && cancel_.load(std::memory_order_relaxed)) stop_at_.store(i, std::memory_order_relaxed);
-            pool_.barrier();
-            if (stop_at_.load(std::memory_order_relaxed) <= i) return;
+        if (step.barrier_before && i != first) {
+            const auto end = [&] {
+                round_ = worker.round;
+                stops_ = cancel_.load(std::memory_order_relaxed);
+            };
+            if (!pool_.barrier(worker.id, (i - first_) * kBarriers, end)) return;
         }
+        if (stops_) return;
         worker.step = i;
+        worker.n_barriers = 0;
         step.run(worker);
-        if (profiling_ && id == 0) {
+        if (worker.is_behind) return;
+        if (profiling_ && worker.id == 0) {
             const auto now = Clock::now();
-            times_[size_t(i)] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
-            before = now;
+            times_[size_t(i)] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - timed_).count();
+            timed_ = now;
         }
     }
 }

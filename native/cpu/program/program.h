@@ -2,7 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <climits>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -86,13 +86,12 @@ class Program {
     void check(const BatchView& batch, const Cache& cache, int first, int last) const;
     static void check_windows(const BatchView& batch, const Cache& cache);
     static void check_slots(const BatchView& batch, const Cache& cache);
-    void work(int worker);
-    void run_steps(Worker& worker);
+    void work(int worker, int stage);
+    void run_steps(Worker& worker, int first);
 
     const KernelTable& kernels_;
     Pool pool_;
     Tasks tasks_;
-    int64_t rounds_ = 0;  // of tasks that each worker took part in
     const int64_t max_rows_, max_context_;
     Memory arena_;
     std::deque<Matrix> matrices_;  // deques: steps hold addresses
@@ -115,11 +114,12 @@ class Program {
     Cache* cache_ = nullptr;
     int first_ = 0, last_ = 0;
     std::atomic<bool> cancel_{false};
-    // The step that all workers stop before. A flag would be a race: worker 0 may set it at its next barrier while a
-    // slow worker still reads it after the last one, and returns alone.
-    std::atomic<int> stop_at_{INT_MAX};
+    // Written by one worker at the end of a phase: where workers join the next one, and whether they are to stop.
+    int64_t round_ = 0;
+    bool stops_ = false;
     bool profiling_ = false;
     std::vector<int64_t> times_;
+    std::chrono::steady_clock::time_point timed_;  // by worker 0, until when
 };
 
 }  // namespace woolly

@@ -27,7 +27,9 @@ class Step {
     virtual ~Step() = default;
     // Throws std::invalid_argument if the step cannot compute the batch. Called before every run.
     virtual void check(const BatchView&, const Cache&) const {}
-    // Called by all workers at once. Splits the work among them, and may meet them at Worker::barrier.
+    // Called by all workers that came in time, at once. Hands the work out to them, and may let them meet at
+    // Worker::barrier. A worker that comes late runs it from its beginning, but takes no tasks before the barrier after
+    // which it joined.
     virtual void run(Worker& worker) const = 0;
 
     std::vector<Matrix*> panels;  // matrices that it multiplies with: their panels are packed ahead, in this order

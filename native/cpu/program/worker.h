@@ -10,14 +10,16 @@ struct Worker {
     const int id;
     const BatchView& batch;
     Cache& cache;
-    mutable int64_t round;  // how often this worker took tasks, in this run and those before
+    mutable int64_t round;  // of tasks: how often they were handed out in this run
     int step = 0;           // index of the current one
+    int n_barriers = 0;     // inside the current step so far
+    int skips = 0;          // barriers inside the step until the phase that this worker joined
+    bool is_behind = false;
 
     using Range = Tasks::Range;
-    // This worker's share of n things that are not worth handing out.
-    Range share(int64_t n) const { return Tasks::share(n, id, program.n_threads()); }
-    // All workers meet here; what was written before is seen by all after.
-    void barrier() const { program.pool_.barrier(); }
+    // The workers meet here; what was written before is seen by all after. False: the others went on without this one,
+    // which must return from the step at once.
+    [[nodiscard]] bool barrier();
     // Memory of this worker alone, as much as the step asked for by Program::need_own. Lost at the end of the step.
     uint8_t* own() const { return program.own_[size_t(id)].data(); }
     int32_t sequence_of(int64_t row) const { return program.row_sequence_[size_t(row)]; }
@@ -28,12 +30,21 @@ struct Worker {
     // is open: all workers must call it, and no task may depend on another.
     template <class F>
     void take_runs(int64_t n, int64_t most, const F& run) const {
-        program.tasks_.take(++round, id, n, most, run);
+        if (skips == 0) program.tasks_.take(++round, id, n, most, run);
     }
     // Calls one(task) for each of n tasks.
     template <class F>
     void take(int64_t n, const F& one) const {
         take_runs(n, 1, [&](int64_t task, int64_t) { one(task); });
+    }
+    // Calls run(first, last) for as many equal parts of n things as there are threads, each of which is one task: for
+    // things that are too small to be handed out one by one.
+    template <class F>
+    void share(int64_t n, const F& run) const {
+        take(program.n_threads(), [&](int64_t part) {
+            const Range range = Tasks::share(n, int(part), program.n_threads());
+            if (range.first < range.last) run(range.first, range.last);
+        });
     }
 };
 

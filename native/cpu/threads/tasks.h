@@ -23,15 +23,15 @@ class Tasks {
         return {n * worker / n_workers, n * (worker + 1) / n_workers};
     }
 
-    // Before a run, by one thread: nothing is left of any round up to this one. A forked child may have parts of rounds
-    // that it never saw the end of.
-    void begin(int64_t round) {
-        for (int i = 0; i < n_workers_; ++i)
-            parts_[size_t(i)].word.store((uint64_t(round) & 0xffffff) << 40, std::memory_order_relaxed);
+    // Before a run, by one thread: the next round is 1. A forked child may have parts of rounds that it never saw the
+    // end of.
+    void begin() {
+        for (int i = 0; i < n_workers_; ++i) parts_[size_t(i)].word.store(0, std::memory_order_relaxed);
     }
 
-    // Calls run(first, last) for pieces of at most `most` tasks of [0, n) until none is left. All workers call it for
-    // the same rounds, numbered without gaps, in order: a round begins when a worker is the first to call it.
+    // Calls run(first, last) for pieces of at most `most` tasks of [0, n) until none is left. Workers call it for the
+    // same rounds, numbered without gaps, in order: a round begins when a worker is the first to call it. A worker that
+    // was left behind (cpu/threads/pool.h) may miss rounds, from one barrier to another.
     template <class F>
     void take(int64_t round, int worker, int64_t n, int64_t most, const F& run) {
         if (n_workers_ == 1) {

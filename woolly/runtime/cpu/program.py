@@ -108,19 +108,22 @@ class CpuProgram:
         with self._lock:
             # Tables do not grow past the limit; native code rejects such positions.
             self._turns.extend(min(int(batch.positions.max()) + 1, _MAX_CONTEXT))
-            done = self._native.run(
-                state.native,
-                batch.tokens,
-                batch.positions,
-                batch.offsets,
-                batch.pages,
-                batch.output_rows,
-                self._turns.cosines,
-                self._turns.sines,
-                first,
-                last,
-                **self._optional(batch),
-            )
+            try:
+                done = self._native.run(
+                    state.native,
+                    batch.tokens,
+                    batch.positions,
+                    batch.offsets,
+                    batch.pages,
+                    batch.output_rows,
+                    self._turns.cosines,
+                    self._turns.sines,
+                    first,
+                    last,
+                    **self._optional(batch),
+                )
+            except RuntimeError as error:  # a thread that the system refuses
+                raise RequestError(str(error), field="threads") from error
             self._packed.ran(first, last)
         if not done:
             raise CancelledRun("the computation was cancelled")
