@@ -174,6 +174,8 @@ def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[st
     out: list[list[tuple[bytes, list[str]]]] = []
     before = ""
     for one in made:
+        if not one[1]:  # some have no kernels for a generation
+            continue
         family, is_of_kind, _ = one[1][0].partition("__")
         if is_of_kind and family == before and len(out[-1]) < TOGETHER:
             out[-1].append(one)
@@ -233,8 +235,7 @@ def main() -> int:
     images: dict[str, list[tuple[bytes, list[str]]]] = {}
     for (target, *_), made in zip(jobs, done, strict=True):
         assert not isinstance(made, CompileError)
-        if made[1]:  # some have no kernels for a generation
-            images.setdefault(target, []).append(made)
+        images.setdefault(target, []).append(made)
     if options.only is None:
         data = archive(images)
         options.output.parent.mkdir(parents=True, exist_ok=True)
