@@ -18,7 +18,7 @@ __device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x,
 template <int D, int type>
 struct Wide {
     static constexpr int bytes = GROUP * 2 * D, q_bytes = WIDE * 2 * D, sum_bytes = WIDE * 4 * D;
-    static constexpr int n_staged = GROUP * D / 16 / COPIERS;  // chunks of 16 bytes of q8_0, of a thread
+    enum : int { n_staged = GROUP * D / 16 / COPIERS };  // chunks of 16 bytes of q8_0, of a thread
 
     const Attend& a;
     u8 *const q, *const ring, *const sums;  // in shared memory
