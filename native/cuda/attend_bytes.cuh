@@ -33,11 +33,21 @@ struct Bytes {
     template <bool IS_ONCE, int n_threads>
     static __device__ __forceinline__ void copy(u8* to, const u8* const (&heads)[2], int fresh) {
         static_assert(GROUP * chunks % n_threads == 0 && n_threads >= GROUP, "threads share a group evenly");
+        constexpr int step = n_threads / chunks;               // rows at once
+        if (PAGE % step == 0 && step % 8 == 0 && fresh < 0) {  // the compiler knows all but one
+            const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
+            u8* const into = to + place(row, chunk * 16);
+            const int from = row * D + chunk * 16;
 #pragma unroll
-        for (int i = 0; i < GROUP * chunks / n_threads; i++) {
-            const int at = threadIdx.x + i * n_threads, row = at / chunks, chunk = at % chunks;
-            const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
-            if (row != fresh) copy16_of<IS_ONCE>(to + place(row, chunk * 16), from);
+            for (int i = 0; i < GROUP / step; i++)
+                copy16_of<IS_ONCE>(into + i * step * D, heads[i * step / PAGE] + from + i * step % PAGE * D);
+        } else {
+#pragma unroll 1
+            for (int at = threadIdx.x; at < GROUP * chunks; at += n_threads) {
+                const int row = at / chunks, chunk = at % chunks;
+                const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
+                if (row != fresh) copy16_of<IS_ONCE>(to + place(row, chunk * 16), from);
+            }
         }
         const int row = threadIdx.x;
         if (row >= GROUP || row == fresh) return;
@@ -51,23 +61,27 @@ struct Bytes {
             for (int i = 0; i < blocks; i++) copy_small<4>(into + 4 * i, from + 4 * i);
     }
 
-    // Scores of 16 positions from `first` on.
-    static __device__ __forceinline__ void multiply(float (&scores)[2][4], const u32 (&queries)[D / 16][4],
-                                                    const u8* group, int first, int lane) {
+    // Scores of 16 positions from `first` on. Queries are held in registers, or in shared memory.
+    template <bool IS_HELD>
+    static __device__ __forceinline__ void multiply(float (&scores)[2][4], u32 (&queries)[IS_HELD ? D / 16 : 1][4],
+                                                    const u8* q, const u8* group, int first, int lane) {
         const int row = first + (lane & 7) + (lane >> 3 & 1) * 8;
 #pragma unroll
         for (int b = 0; b < blocks; b++) {
             u32 words[4];  // of positions g and g + 8, then of the next 16 columns
             load_matrices<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
+            u32 loaded[2][4];
+#pragma unroll
+            for (int i = 0; !IS_HELD && i < 2; i++) load_matrices<false>(loaded[i], q + (2 * b + i) * 32);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
-                const u32 scales =
-                    scales_of(*reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b)));
+                const float scale = *reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b));
+                const u32 scales = scales_of(scale, scale);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const u32 word = words[2 * i + n] ^ TOP_BITS;
-                    mma(scores[n], queries[2 * b + i], half_mul(whole_numbers<0>(word), scales),
-                        half_mul(whole_numbers<2>(word), scales));
+                    mma(scores[n], IS_HELD ? queries[IS_HELD ? 2 * b + i : 0] : loaded[i],
+                        half_mul(whole_numbers<0>(word), scales), half_mul(whole_numbers<2>(word), scales));
                 }
             }
         }
@@ -76,17 +90,24 @@ struct Bytes {
     // Scales of V of a block that a lane takes: of its four positions of each 16. Zeros where no query sees.
     static __device__ __forceinline__ void scales(u32 (&out)[GROUP / 16][2], const u8* group, int block, Seen rows,
                                                   int lane) {
-        const bool is_whole = rows.first <= 0 && rows.last >= GROUP - 1;
+        const u8* const mine = group + scale_place(2 * (lane % 4), block);
+        if (rows.first <= 0 && rows.last >= GROUP - 1) {
+#pragma unroll
+            for (int i = 0; i < 2 * GROUP / 16; i++)
+                out[i / 2][i % 2] = scales_of(*reinterpret_cast<const float*>(mine + 8 * i * (4 * blocks)),
+                                              *reinterpret_cast<const float*>(mine + (8 * i + 1) * (4 * blocks)));
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < 2 * GROUP / 16; i++) {
-            const int row = 8 * i + 2 * (lane % 4);
             float two[2];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                two[e] = *reinterpret_cast<const float*>(group + scale_place(row + e, block));
-                if (!is_whole && (row + e < rows.first || row + e > rows.last)) two[e] = 0.f;
+                const int row = 8 * i + 2 * (lane % 4) + e;
+                two[e] = *reinterpret_cast<const float*>(mine + (8 * i + e) * (4 * blocks));
+                if (row < rows.first || row > rows.last) two[e] = 0.f;
             }
-            out[i / 2][i % 2] = to_halves(scale_of(two[0]), scale_of(two[1]));
+            out[i / 2][i % 2] = scales_of(two[0], two[1]);
         }
     }
 

@@ -5,7 +5,7 @@
 
 #include "attend_bytes.cuh"
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS, STAGES = 3, POWERS_STRIDE = 2 * GROUP + 16;
+constexpr int WARPS = 4, THREADS = 32 * WARPS, POWERS_STRIDE = 2 * GROUP + 16;
 
 namespace {
 
@@ -16,13 +16,14 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
-template <int D, int type = F16, bool IS_ONCE = false>
+// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V. PER: how
+// many blocks are on a processor.
+template <int D, int type = F16, bool IS_ONCE = false, int PER = 2>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
     static constexpr int bytes = type == F16 ? GROUP * stride : Bytes<D>::bytes, q_bytes = QUERIES * q_stride;
-    static constexpr int ring = STAGES * 2 * bytes;
+    static constexpr int stages = PER > 3 && D > 96 ? 2 : 3, ring = stages * 2 * bytes;
     static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
     static constexpr int kept = type;
 
@@ -127,7 +128,7 @@ struct Groups {
             return make_int2(p + PAGE > range.first && p <= range.last ? table[p / PAGE] : 0,
                              p + PAGE <= range.last ? table[p / PAGE + 1] : 0);
         };
-        auto slot = [&](int at) { return copies + (at - first) % STAGES * (2 * bytes); };
+        auto slot = [&](int at) { return copies + (at - first) % stages * (2 * bytes); };
         auto bring = [&](int at, int2 pages, int newest) {
             const int from = at * GROUP;
 #pragma unroll 1
@@ -140,24 +141,25 @@ struct Groups {
         };
         __syncthreads();  // whoever still reads what the item before left
 #pragma unroll 1
-        for (int i = 0; i + 1 < STAGES; i++)
+        for (int i = 0; i + 1 < stages; i++)
             bring(first + i, first + i <= last ? find(first + i) : make_int2(0, 0), range.last - n_fresh);
-        int2 ahead = first + STAGES - 1 <= last ? find(first + STAGES - 1) : make_int2(0, 0);
+        int2 ahead = first + stages - 1 <= last ? find(first + stages - 1) : make_int2(0, 0);
         prepare(table);
         __syncthreads();
-        u32 queries[type == F16 ? 1 : D / 16][4];
+        constexpr bool is_held = type != F16 && PER == 2;  // whether queries are
+        u32 queries[is_held ? D / 16 : 1][4];
 #pragma unroll
-        for (int c = 0; type != F16 && c < D / 16; c++)
+        for (int c = 0; is_held && c < D / 16; c++)
             load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();
         Softmax all[2], unit[2];  // of queries g and g + 8
         float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
         for (int at = first; at <= last; at++) {
-            copies_wait<2 * STAGES - 3>();  // K is there, V and later groups need not be
+            copies_wait<2 * stages - 3>();  // K is there, V and later groups need not be
             __syncthreads();
-            bring(at + STAGES - 1, ahead, range.last);
-            if (at + STAGES <= last) ahead = find(at + STAGES);
+            bring(at + stages - 1, ahead, range.last);
+            if (at + stages <= last) ahead = find(at + stages);
             const u8 *const k = slot(at), *const v = k + bytes;
 
             float scores[2][4] = {}, tops[2];
@@ -172,7 +174,8 @@ struct Groups {
                     mma(scores[1], queries[0], columns[2], columns[3]);
                 }
             } else {
-                Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
+                Bytes<D>::template multiply<is_held>(scores, queries, q + (lane & 15) * q_stride + (lane >> 4) * 16, k,
+                                                     warp * 16, lane);
             }
             const int from = at * GROUP;
             if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
@@ -189,7 +192,7 @@ struct Groups {
                 top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
                 if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
             }
-            copies_wait<2 * STAGES - 2>();
+            copies_wait<2 * stages - 2>();
             __syncthreads();
             u8* const all_powers = shared.powers[at % 2];
 #pragma unroll

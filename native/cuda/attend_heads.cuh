@@ -54,10 +54,10 @@ struct Heads {
         const Attend& a = groups.a;
         u8 *const q = groups.q, *const copies = groups.copies;
         // Where heads are turned that registers cannot hold: the ring's last place is still free.
-        float* const turned = reinterpret_cast<float*>(copies + (STAGES - 1) * 2 * bytes);
+        float* const turned = reinterpret_cast<float*>(copies + (G::stages - 1) * 2 * bytes);
         const int n = min(QUERIES, kv_head * a.group() + a.group() - first_head), newest = position / GROUP;
         const bool is_newest = newest >= first && newest <= last;
-        u8* const group = newest - first < STAGES - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
+        u8* const group = newest - first < G::stages - 1 ? copies + (newest - first) * 2 * bytes : nullptr;
         const int page = is_newest ? table[position / PAGE] : 0;
         const long long turns = turned_by.table(position);
         const float *const cosines = a.b->cosines + turns, *const sines = a.b->sines + turns;
@@ -269,11 +269,12 @@ struct Heads {
 
 }  // namespace
 
-// Kernels of store and attend: their parameters, and one for each type of cache and width of heads.
+// Kernels of store and attend: their parameters, and one for each type of cache and width of heads. Those that stream
+// have two blocks on a processor or, because q8_0 has more to compute for its bytes, four.
 #define HEADS_PARAMETERS                                                                                       \
     ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_turned, \
         int column, int is_adjacent, float eps
 #define HEADS_ARGUMENTS ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v
-#define EACH_OF_HEADS(make)                                                                           \
-    make(f16, F16, 64) make(f16, F16, 80) make(f16, F16, 96) make(f16, F16, 128) make(q8_0, Q8_0, 64) \
-        make(q8_0, Q8_0, 96) make(q8_0, Q8_0, 128)
+#define EACH_OF_HEADS(make)                                                                                          \
+    make(f16, F16, 64, 2) make(f16, F16, 80, 2) make(f16, F16, 96, 2) make(f16, F16, 128, 2) make(q8_0, Q8_0, 64, 4) \
+        make(q8_0, Q8_0, 96, 4) make(q8_0, Q8_0, 128, 4)

@@ -154,21 +154,19 @@ __device__ __forceinline__ float power_at(float score, float factor, float base)
 
 // Numbers of a q8_0 cache as halves: 64ths of the whole numbers, which are exact, times 64 of the scale. So a scale
 // keeps its bits where the numbers are as small as halves are.
-constexpr float MOST_SCALE = 33008.f;  // times the largest whole number this is a half
 
-// A scale, times 64. Not a number stays what it is.
-__device__ __forceinline__ float scale_of(float scale) {
-    const float x = __fmul_rn(scale, 64.f);
+// Two scales, times 64: no larger than what makes the largest whole number a half. Not a number stays what it is.
+__device__ __forceinline__ u32 scales_of(float low, float high) {
+    low = __fmul_rn(low, 64.f), high = __fmul_rn(high, 64.f);
 #ifdef WOOLLY_EMULATED
-    return x > MOST_SCALE ? MOST_SCALE : x;
+    constexpr float most = 32992.f;
+    return to_halves(low > most ? most : low, high > most ? most : high);
 #else
-    float y;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(MOST_SCALE));
-    return y;
+    u32 out;
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(to_halves(low, high)), "r"(0x78077807u));
+    return out;
 #endif
 }
-// Both halves of it.
-__device__ __forceinline__ u32 scales_of(float scale) { return to_halves(scale_of(scale), scale_of(scale)); }
 
 // Two bytes of a word, their top bits turned, as 64ths: below the bits of 16 they make a half, 18 too large.
 template <int first>
@@ -241,7 +239,7 @@ __device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* p
 #pragma unroll
         for (int i = 0; type != F16 && i < at_once; i++)
             if (into[i] != nullptr) {
-                const Words4 out = opened(numbers[i], scales_of(scales[i]));
+                const Words4 out = opened(numbers[i], scales_of(scales[i], scales[i]));
                 if (!IS_SLOTTED) {
                     *reinterpret_cast<Words4*>(into[i]) = out;
                     continue;

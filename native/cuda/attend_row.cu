@@ -117,7 +117,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const Groups<D, type> groups(a, shared, memory);
     const Heads<D, Groups<D, type>> heads(groups, turned, k, v, range.last);
     // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
-    float* const inside = reinterpret_cast<float*>(groups.copies + (STAGES - 1) * 2 * groups.bytes);
+    float* const inside = reinterpret_cast<float*>(groups.copies + (groups.stages - 1) * 2 * groups.bytes);
     auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
     for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
         const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
@@ -201,7 +201,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 #else
 #define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
 #endif
-#define ATTEND_ROW(name, type, D) \
+#define ATTEND_ROW(name, type, D, PER) \
     KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_ROW)

@@ -76,9 +76,14 @@ struct Wide {
         return reinterpret_cast<float*>(staged + STAGED * n_staged * COPIERS * 16) +
                (piece % STAGED * n_staged + i) * COPIERS + threadIdx.x % COPIERS;
     }
+    // The first row of a thread and its chunk: eight threads write to different banks.
+    static __device__ __forceinline__ int2 staged_place() {
+        const int i = threadIdx.x % COPIERS;
+        return D == 128 ? make_int2(i / 16 * 2 + i / 4 % 2, i % 4 + i / 8 % 2 * 4) : make_int2(i / 4, i % 4);
+    }
     __device__ __forceinline__ void bring_bytes(int s, int row, int end, int& piece) const {
-        constexpr int chunks = D / 16, step = COPIERS / chunks;
-        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks;
+        constexpr int step = COPIERS / (D / 16);
+        const int first_row = staged_place().x, chunk = staged_place().y;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
         const Seen range = range_of(row, end);
@@ -110,16 +115,22 @@ struct Wide {
     }
     // Opens a group of K, in the order of slot_of, or of V.
     __device__ __forceinline__ void open(int piece) const {
-        constexpr int chunks = D / 16, step = COPIERS / chunks;
-        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks, slot = piece % SLOTS;
+        constexpr int step = COPIERS / (D / 16);
+        const int first_row = staged_place().x, chunk = staged_place().y, slot = piece % SLOTS;
+        Words4 x[n_staged];
+        u32 scales[n_staged];
+#pragma unroll
+        for (int i = 0; i < n_staged; i++) {
+            x[i] = *reinterpret_cast<const Words4*>(staged_at(piece, i));
+            const float scale = *staged_scale(piece, i);
+            scales[i] = scales_of(scale, scale);
+        }
         barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
         u8* const to = ring + slot * bytes;
 #pragma unroll
         for (int i = 0; i < n_staged; i++) {
             const int row = first_row + i * step;
-            const Words4 x = *reinterpret_cast<const Words4*>(staged_at(piece, i));
-            const u32 scales = scales_of(*staged_scale(piece, i));
-            Words4 one = opened(Words2{x.x, x.y}, scales), other = opened(Words2{x.z, x.w}, scales);
+            Words4 one = opened(Words2{x[i].x, x[i].y}, scales[i]), other = opened(Words2{x[i].z, x[i].w}, scales[i]);
             if (piece % 2 == 0) {
                 const Words4 low{one.x, one.z, other.x, other.z}, high{one.y, one.w, other.y, other.w};
                 one = low, other = high;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
@@ -152,15 +154,17 @@ def _attend(e: Emitter, step: Step) -> None:
     if store is None:
         return
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
-    rows = f"attend_rows_{e.kv_type}_{columns}"
-    e.launch(rows, 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True, other=-1, joined=True, apart=True)
+    # q8_0 has more to compute for its bytes: four blocks, with rings of two groups of wide heads.
+    each, streamed = 2 if e.kv_type == "f16" else 4, ring
+    if e.kv_type == "q8_0" and columns > 96:
+        streamed -= 2 * 64 * row
+    name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
+    launch(f"attend_rows_{name}", each * n, 128, *arguments, shared=streamed, least=_STREAMED, apart=True)
     # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
-    for kernel, whole, far in (
-        ("attend_row", max(16, (2 * n - 16) // 16 * 16), None if is_near else False),
-        *([] if is_near else [("attend_long", 2 * n, True)]),
-    ):
-        kernel = f"{kernel}_{e.kv_type}_{columns}"
-        e.launch(kernel, whole, 128, *arguments, shared=ring, most=1, early=True, other=-1, joined=True, far=far)
+    whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
+    launch(f"attend_row_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
+    if not is_near:
+        launch(f"attend_long_{name}", each * n, 128, *arguments, shared=streamed, most=1, far=True)
 
 
 def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
