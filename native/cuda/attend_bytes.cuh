@@ -87,48 +87,37 @@ struct Bytes {
         }
     }
 
-    // Scales of V of a block that a lane takes: of its four positions of each 16. Zeros where no query sees.
-    static __device__ __forceinline__ void scales(u32 (&out)[GROUP / 16][2], const u8* group, int block, Seen rows,
-                                                  int lane) {
-        const u8* const mine = group + scale_place(2 * (lane % 4), block);
-        if (rows.first <= 0 && rows.last >= GROUP - 1) {
+    // Scales of V of two positions that follow one another, those of this lane. Zeros where no query sees.
+    static __device__ __forceinline__ u32 scales(const u8* group, int block, Seen rows, int lane) {
+        float two[2];
 #pragma unroll
-            for (int i = 0; i < 2 * GROUP / 16; i++)
-                out[i / 2][i % 2] = scales_of(*reinterpret_cast<const float*>(mine + 8 * i * (4 * blocks)),
-                                              *reinterpret_cast<const float*>(mine + (8 * i + 1) * (4 * blocks)));
-            return;
+        for (int e = 0; e < 2; e++) {
+            const int row = 2 * lane + e;
+            const float scale = *reinterpret_cast<const float*>(group + scale_place(row, block));
+            two[e] = row >= rows.first && row <= rows.last ? scale : 0.f;
         }
-#pragma unroll
-        for (int i = 0; i < 2 * GROUP / 16; i++) {
-            float two[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int row = 8 * i + 2 * (lane % 4) + e;
-                two[e] = *reinterpret_cast<const float*>(mine + (8 * i + e) * (4 * blocks));
-                if (row < rows.first || row > rows.last) two[e] = 0.f;
-            }
-            out[i / 2][i % 2] = scales_of(two[0], two[1]);
-        }
+        return scales_of(two[0], two[1]);
     }
 
     // Four bytes of V of each position that a lane takes of 16, of columns 4 g and on of a block: tile `first` and the
     // following ones of mma have one of them each.
     template <int n>
     static __device__ __forceinline__ void open(u32 (&out)[n][2], const u8* group, int from, int block, int first,
-                                                const u32 (&scales)[2], int lane) {
+                                                u32 of_lanes, int lane) {
         const int row = from + 2 * (lane % 4), column = 32 * block + lane / 4 * 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const u32 one = *reinterpret_cast<const u32*>(group + place(row + 8 * i, column)) ^ TOP_BITS,
                       other = *reinterpret_cast<const u32*>(group + place(row + 8 * i + 1, column)) ^ TOP_BITS;
+            const u32 scales = __shfl_sync(ALL_LANES, of_lanes, from / 2 + 4 * i + lane % 4);
             const u32 low = pick_bytes(one, other, 0x5140), high = pick_bytes(one, other, 0x7362);
             // Two of the four tiles, or all.
             const u32 mine = n == 2 && first != 0 ? high : low;
-            out[0][i] = half_mul(whole_numbers<0>(mine), scales[i]);
-            out[1][i] = half_mul(whole_numbers<2>(mine), scales[i]);
+            out[0][i] = half_mul(whole_numbers<0>(mine), scales);
+            out[1][i] = half_mul(whole_numbers<2>(mine), scales);
             if (n == 4) {
-                out[n - 2][i] = half_mul(whole_numbers<0>(high), scales[i]);
-                out[n - 1][i] = half_mul(whole_numbers<2>(high), scales[i]);
+                out[n - 2][i] = half_mul(whole_numbers<0>(high), scales);
+                out[n - 1][i] = half_mul(whole_numbers<2>(high), scales);
             }
         }
     }

@@ -194,6 +194,11 @@ struct Groups {
             }
             copies_wait<2 * stages - 2>();
             __syncthreads();
+            const int tile = 2 * blocks * warp;
+            const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
+            u32 scales = 0;  // of V of q8_0
+            if constexpr (type != F16)
+                if (is_any) scales = Bytes<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
             u8* const all_powers = shared.powers[at % 2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -214,11 +219,6 @@ struct Groups {
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++)
                 load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
-            u32 scales[type == F16 ? 1 : GROUP / 16][2];
-            const int tile = 2 * blocks * warp;
-            const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
-            if constexpr (type != F16)
-                if (is_any) Bytes<D>::scales(scales, v, tile / 4, {range.first - from, range.last - from}, lane);
 #pragma unroll
             for (int i = 0; i < GROUP / 16; i++) {
                 mma(totals, powers[i], ONES, ONES);
@@ -234,7 +234,7 @@ struct Groups {
                     }
                 } else if (is_any) {
                     u32 columns[2 * blocks][2];
-                    Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales[i], lane);
+                    Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
 #pragma unroll
                     for (int j = 0; j < 2 * blocks; j++)
                         mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);

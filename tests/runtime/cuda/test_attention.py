@@ -236,3 +236,16 @@ def test_attention_to_what_is_no_number_is_none_and_to_the_rest_is(kind, name, n
         got = Attention(case, file, 1).run(Batch.of([(np.arange(n_rows), 0, [0])], range(n_rows)))
     broken = np.isnan(got).any(axis=1)
     assert broken.tolist() == [row == n_rows - 2 or (row > n_rows - 2 and name != "q") for row in range(n_rows)]
+
+
+@pytest.mark.parametrize("times", [1e-4, 1e4])
+def test_small_and_large_numbers_of_q8_0_are_as_exact_as_others(times, tmp_path):
+    tensors, case = dict(ALONE["q8_0"].tensors()), ALONE["q8_0"]
+    values = (tensors["v.weight"].values() * np.float32(times)).astype(np.float32)
+    tensors["v.weight"] = Raw(GGMLType.F32, values.shape, values.view(np.uint8).reshape(-1))
+    case = replace(case, make=lambda rng: tensors)
+    with case.open(tmp_path) as file:
+        want, _ = expected(case, file)
+        attention = Attention(case, file)
+        got = np.concatenate([attention.run(batch) for batch in case.batches()])
+    assert np.abs(got - want).max() <= 3e-3 * np.abs(values).max()
