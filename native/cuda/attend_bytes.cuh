@@ -46,7 +46,7 @@ struct Bytes {
             for (int at = threadIdx.x; at < GROUP * chunks; at += n_threads) {
                 const int row = at / chunks, chunk = at % chunks;
                 const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
-                if (row != fresh) copy16_of<IS_ONCE>(to + place(row, chunk * 16), from);
+                if (row != fresh) copy16(to + place(row, chunk * 16), from);
             }
         }
         const int row = threadIdx.x;
@@ -54,7 +54,7 @@ struct Bytes {
         const u8* const from = (row < PAGE ? heads[0] : heads[1]) + PAGE * D + row % PAGE * (4 * blocks);
         u8* const into = to + scale_place(row, 0);
         if (D == 128)
-            copy16_of<IS_ONCE>(into, from);
+            copy16(into, from);
         else if (D == 64)
             copy_small<8>(into, from);
         else

@@ -23,7 +23,7 @@ struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
     static constexpr int bytes = type == F16 ? GROUP * stride : Bytes<D>::bytes, q_bytes = QUERIES * q_stride;
-    static constexpr int stages = PER > 3 && D > 96 ? 2 : 3, ring = stages * 2 * bytes;
+    static constexpr int stages = 3, ring = stages * 2 * bytes;
     static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
     static constexpr int kept = type;
 
