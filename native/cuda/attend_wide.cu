@@ -1,14 +1,14 @@
 // attend over f16 and q8_0 caches for many rows of a sequence on Hopper: a block takes 128 queries, the heads of one KV
 // head of rows that follow one another, and walks all their positions. Two teams of four warps have 64 queries each;
-// four more warps copy K and V, and open those of q8_0. While a team works on its powers, the other has the tensor
-// cores. Bits are those of few rows.
+// four more warps copy K and V, or eight, which open those of q8_0. While a team works on its powers, the other has the
+// tensor cores. Bits are those of few rows.
 #include "attend_mma.cuh"
 #include "attend_wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr int TEAM = 64, WIDE = 2 * TEAM, SLOTS = 6, UNDER_WAY = 3, COPIERS = 128,
-              STAGED = 3;  // groups of q8_0 as they are in the cache
+constexpr int TEAM = 64, WIDE = 2 * TEAM, SLOTS = 6, UNDER_WAY = 3;
+constexpr int STAGED = 3;  // groups of q8_0 as they are in the cache
 
 namespace {
 
@@ -18,7 +18,10 @@ __device__ __forceinline__ int of_warp(int x) { return __shfl_sync(ALL_LANES, x,
 template <int D, int type>
 struct Wide {
     static constexpr int bytes = GROUP * 2 * D, q_bytes = WIDE * 2 * D, sum_bytes = WIDE * 4 * D;
-    enum : int { n_staged = GROUP * D / 16 / COPIERS };  // chunks of 16 bytes of q8_0, of a thread
+    // Threads that copy; to open takes more of them. And registers of a thread of theirs, and of a team.
+    static constexpr int copiers = type == F16 ? 128 : 256, few = 40, many = type == F16 ? 232 : 216;
+    // Chunks of 16 bytes of q8_0, of a thread.
+    static constexpr __device__ int n_staged() { return GROUP * D / 16 / copiers; }
 
     const Attend& a;
     u8 *const q, *const ring, *const sums;  // in shared memory
@@ -70,19 +73,19 @@ struct Wide {
 
     // A thread has some chunks of the same columns, and opens what it has copied.
     __device__ __forceinline__ u8* staged_at(int piece, int i) const {
-        return staged + ((piece % STAGED * n_staged + i) * COPIERS + threadIdx.x % COPIERS) * 16;
+        return staged + ((piece % STAGED * n_staged() + i) * copiers + threadIdx.x % copiers) * 16;
     }
     __device__ __forceinline__ float* staged_scale(int piece, int i) const {
-        return reinterpret_cast<float*>(staged + STAGED * n_staged * COPIERS * 16) +
-               (piece % STAGED * n_staged + i) * COPIERS + threadIdx.x % COPIERS;
+        return reinterpret_cast<float*>(staged + STAGED * n_staged() * copiers * 16) +
+               (piece % STAGED * n_staged() + i) * copiers + threadIdx.x % copiers;
     }
     // The first row of a thread and its chunk: eight threads write to different banks.
     static __device__ __forceinline__ int2 staged_place() {
-        const int i = threadIdx.x % COPIERS;
+        const int i = threadIdx.x % copiers;
         return D == 128 ? make_int2(i / 16 * 2 + i / 4 % 2, i % 4 + i / 8 % 2 * 4) : make_int2(i / 4, i % 4);
     }
     __device__ __forceinline__ void bring_bytes(int s, int row, int end, int& piece) const {
-        constexpr int step = COPIERS / (D / 16);
+        constexpr int step = copiers / (D / 16);
         const int first_row = staged_place().x, chunk = staged_place().y;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
@@ -96,9 +99,9 @@ struct Wide {
                 const u8* const heads[2] = {head_of<type>(all, pages[0], a.kv_heads, kv_head, D),
                                             head_of<type>(all, pages[1], a.kv_heads, kv_head, D)};
 #pragma unroll
-                for (int i = 0; i < n_staged; i++) {
+                for (int i = 0; i < n_staged(); i++) {
                     const int at_row = first_row + i * step, p = from + at_row;
-                    const u8* const head = heads[i * step / PAGE];
+                    const u8* const head = step > PAGE ? heads[at_row / PAGE] : heads[i * step / PAGE];
                     copy16(staged_at(piece, i), head + at_row % PAGE * D + chunk * 16);
                     const bool is_seen = p >= range.first && p <= range.last;  // else its scale is zero
                     asm volatile(
@@ -115,12 +118,12 @@ struct Wide {
     }
     // Opens a group of K, in the order of slot_of, or of V.
     __device__ __forceinline__ void open(int piece) const {
-        constexpr int step = COPIERS / (D / 16);
+        constexpr int step = copiers / (D / 16);
         const int first_row = staged_place().x, chunk = staged_place().y, slot = piece % SLOTS;
-        Words4 x[n_staged];
-        u32 scales[n_staged];
+        Words4 x[n_staged()];
+        u32 scales[n_staged()];
 #pragma unroll
-        for (int i = 0; i < n_staged; i++) {
+        for (int i = 0; i < n_staged(); i++) {
             x[i] = *reinterpret_cast<const Words4*>(staged_at(piece, i));
             const float scale = *staged_scale(piece, i);
             scales[i] = scales_of(scale, scale);
@@ -128,7 +131,7 @@ struct Wide {
         barrier_wait(free + 8 * slot, (piece / SLOTS & 1) ^ 1);
         u8* const to = ring + slot * bytes;
 #pragma unroll
-        for (int i = 0; i < n_staged; i++) {
+        for (int i = 0; i < n_staged(); i++) {
             const int row = first_row + i * step;
             Words4 one = opened(Words2{x[i].x, x[i].y}, scales[i]), other = opened(Words2{x[i].z, x[i].w}, scales[i]);
             if (piece % 2 == 0) {
@@ -143,8 +146,8 @@ struct Wide {
     }
 
     __device__ __forceinline__ void bring_halves(int s, int row, int end, int& piece) const {
-        constexpr int chunks = D / 8, step = COPIERS / chunks;  // rows that are copied at once
-        const int first_row = threadIdx.x % COPIERS / chunks, chunk = threadIdx.x % chunks;
+        constexpr int chunks = D / 8, step = copiers / chunks;  // rows that are copied at once
+        const int first_row = threadIdx.x % copiers / chunks, chunk = threadIdx.x % chunks;
         const int into = place(GROUP, first_row, chunk), from_row = first_row * (2 * D) + chunk * 16;
         const Entry entry = a.b->entries[a.entry];
         const int* const table = entry.pages + (long long)s * a.b->max_pages;
@@ -345,7 +348,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
     const Wide<D, type> wide(a, memory, blockIdx.x);
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++)
-            barrier_start(wide.full + 8 * i, COPIERS), barrier_start(wide.free + 8 * i, 2 * TEAM / 16);
+            barrier_start(wide.full + 8 * i, wide.copiers), barrier_start(wide.free + 8 * i, 2 * TEAM / 16);
         barriers_started();
     }
     __syncthreads();
@@ -353,8 +356,8 @@ __device__ __forceinline__ void attend(const Attend& a) {
     const int rows = WIDE / a.group();
     int row = (gridDim.y - 1 - blockIdx.y) * rows, piece = 0;
     const int end = min(row + rows, a.b->n_rows);
-    if (of_warp(threadIdx.x / 128) == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(type == F16 ? 40 : 56));
+    if (of_warp(threadIdx.x / 128) >= 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Wide<D, type>::few));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
             if (!is_of_few(a, row)) wide.bring(s, row, after, piece);
@@ -362,7 +365,7 @@ __device__ __forceinline__ void attend(const Attend& a) {
         }
         wide.bring_rest(piece);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(type == F16 ? 232 : 224));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Wide<D, type>::many));
         while (row < end) {
             const int s = a.b->sequences[row], after = min(end, a.b->offsets[s + 1]);
             if (!is_of_few(a, row)) wide.attend(row, after, piece);
@@ -373,12 +376,12 @@ __device__ __forceinline__ void attend(const Attend& a) {
 
 }  // namespace
 
-#define ATTEND_WIDE(name, type, D) \
-    KERNEL_OF(384, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
+#define ATTEND_WIDE(n_threads, name, type, D) \
+    KERNEL_OF(n_threads, attend_wide_##name##_##D)(ATTEND_PARAMETERS) { attend<D, type>(ATTEND_ARGUMENTS); }
 
-ATTEND_WIDE(f16, F16, 64)
-ATTEND_WIDE(f16, F16, 128)
-ATTEND_WIDE(q8_0, Q8_0, 64)
-ATTEND_WIDE(q8_0, Q8_0, 128)
+ATTEND_WIDE(384, f16, F16, 64)
+ATTEND_WIDE(384, f16, F16, 128)
+ATTEND_WIDE(512, q8_0, Q8_0, 64)
+ATTEND_WIDE(512, q8_0, Q8_0, 128)
 
 #endif

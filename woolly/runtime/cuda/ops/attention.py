@@ -27,7 +27,7 @@ QUERIES = 128
 FAR = 2048
 
 _MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
-_STREAMED = 8  # rows from which on few rows of each sequence stream through rings
+_STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
 
 # What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
 # of a processor as all large kernels do.
@@ -93,9 +93,10 @@ def _store(e: Emitter, step: Step) -> None:
     few, many = ((Rows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
     kernel, most = f"store_{e.kv_type}", _MOST_OF_WARPS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
+        least = _STREAMED[e.kv_type]
         e.launch(kernel, few, 128, *arguments, most=1, early=True, other=1)
-        e.launch(kernel, few, 128, *arguments, least=2, most=_STREAMED - 1, early=True)
-        e.launch(kernel, few, 128, *arguments, least=_STREAMED, most=most, early=True, other=1, apart=True)
+        e.launch(kernel, few, 128, *arguments, least=2, most=least - 1, early=True)
+        e.launch(kernel, few, 128, *arguments, least=least, most=most, early=True, other=1, apart=True)
         e.launch(kernel, many, 128, *arguments, least=most + 1, early=True, other=1, apart=True)
     else:
         e.launch(kernel, few, 128, *arguments, most=most, early=True)
@@ -132,7 +133,7 @@ def _attend(e: Emitter, step: Step) -> None:
     if e.device.kernels_for == 90 and columns % 64 == 0:
         shared = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
         shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
-        kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384
+        kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384 if e.kv_type == "f16" else 512
         blocks: tuple[int | Rows, ...] = (entry.heads, tiles)
     else:
         kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
@@ -143,20 +144,21 @@ def _attend(e: Emitter, step: Step) -> None:
     row = columns * 9 // 8 if e.kv_type == "q8_0" else 2 * columns + (0 if columns % 64 == 0 else 16)
     ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _LEAST_SHARED)
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
+    least = _STREAMED[e.kv_type]
     if e.kv_type == "f16":
         few, units = f"attend_units_{e.kv_type}_{columns}", (16 + 2 * 256) * (2 * columns + 16)
         e.launch(few, n, 256, *arguments, shared=units, most=1, early=True, other=other)
-        e.launch(few, n, 256, *arguments, shared=units, least=2, most=_STREAMED - 1, early=True)
+        e.launch(few, n, 256, *arguments, shared=units, least=2, most=least - 1, early=True)
     else:
         e.launch(kernel, 2 * n, 128, *arguments, shared=ring, most=1, early=True, other=other)
-        e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=2, most=_STREAMED - 1, early=True)
-    e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=_STREAMED, early=True, other=other, apart=True)
+        e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=2, most=least - 1, early=True)
+    e.launch(kernel, 2 * n, 128, *arguments, shared=ring, least=least, early=True, other=other, apart=True)
     if store is None:
         return
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
     each = 2 if e.kv_type == "f16" else 3  # blocks on a processor: q8_0 has more to compute for its bytes
     name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
-    launch(f"attend_rows_{name}", each * n, 128, *arguments, shared=ring, least=_STREAMED, apart=True)
+    launch(f"attend_rows_{name}", each * n, 128, *arguments, shared=ring, least=least, apart=True)
     # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
     whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
     launch(f"attend_row_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
