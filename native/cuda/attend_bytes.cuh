@@ -61,18 +61,14 @@ struct Bytes {
             for (int i = 0; i < blocks; i++) copy_small<4>(into + 4 * i, from + 4 * i);
     }
 
-    // Scores of 16 positions from `first` on. Queries are held in registers, or in shared memory.
-    template <bool IS_HELD>
-    static __device__ __forceinline__ void multiply(float (&scores)[2][4], u32 (&queries)[IS_HELD ? D / 16 : 1][4],
-                                                    const u8* q, const u8* group, int first, int lane) {
+    // Scores of 16 positions from `first` on.
+    static __device__ __forceinline__ void multiply(float (&scores)[2][4], const u32 (&queries)[D / 16][4],
+                                                    const u8* group, int first, int lane) {
         const int row = first + (lane & 7) + (lane >> 3 & 1) * 8;
 #pragma unroll
         for (int b = 0; b < blocks; b++) {
             u32 words[4];  // of positions g and g + 8, then of the next 16 columns
             load_matrices<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
-            u32 loaded[2][4];
-#pragma unroll
-            for (int i = 0; !IS_HELD && i < 2; i++) load_matrices<false>(loaded[i], q + (2 * b + i) * 32);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const float scale = *reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b));
@@ -80,8 +76,8 @@ struct Bytes {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const u32 word = words[2 * i + n] ^ TOP_BITS;
-                    mma(scores[n], IS_HELD ? queries[IS_HELD ? 2 * b + i : 0] : loaded[i],
-                        half_mul(whole_numbers<0>(word), scales), half_mul(whole_numbers<2>(word), scales));
+                    mma(scores[n], queries[2 * b + i], half_mul(whole_numbers<0>(word), scales),
+                        half_mul(whole_numbers<2>(word), scales));
                 }
             }
         }

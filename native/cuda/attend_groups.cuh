@@ -16,9 +16,8 @@ struct Shared {
     alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
 };
 
-// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V. PER: how
-// many blocks are on a processor.
-template <int D, int type = F16, bool IS_ONCE = false, int PER = 2>
+// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
+template <int D, int type = F16, bool IS_ONCE = false>
 struct Groups {
     static constexpr bool is_swizzled = D % 64 == 0;
     static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
@@ -146,10 +145,9 @@ struct Groups {
         int2 ahead = first + stages - 1 <= last ? find(first + stages - 1) : make_int2(0, 0);
         prepare(table);
         __syncthreads();
-        constexpr bool is_held = type != F16 && PER == 2;  // whether queries are
-        u32 queries[is_held ? D / 16 : 1][4];
+        u32 queries[type == F16 ? 1 : D / 16][4];
 #pragma unroll
-        for (int c = 0; is_held && c < D / 16; c++)
+        for (int c = 0; type != F16 && c < D / 16; c++)
             load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();
@@ -174,8 +172,7 @@ struct Groups {
                     mma(scores[1], queries[0], columns[2], columns[3]);
                 }
             } else {
-                Bytes<D>::template multiply<is_held>(scores, queries, q + (lane & 15) * q_stride + (lane >> 4) * 16, k,
-                                                     warp * 16, lane);
+                Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
             }
             const int from = at * GROUP;
             if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {

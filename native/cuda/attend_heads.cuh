@@ -269,12 +269,11 @@ struct Heads {
 
 }  // namespace
 
-// Kernels of store and attend: their parameters, and one for each type of cache and width of heads. Those that stream
-// have two blocks on a processor or, because q8_0 has more to compute for its bytes, three.
+// Kernels of store and attend: their parameters, and one for each type of cache and width of heads.
 #define HEADS_PARAMETERS                                                                                       \
     ATTEND_PARAMETERS, const float *k, const float *v, const float *q_norm, const float *k_norm, int n_turned, \
         int column, int is_adjacent, float eps
 #define HEADS_ARGUMENTS ATTEND_ARGUMENTS, Turned{b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, k, v
-#define EACH_OF_HEADS(make)                                                                                          \
-    make(f16, F16, 64, 2) make(f16, F16, 80, 2) make(f16, F16, 96, 2) make(f16, F16, 128, 2) make(q8_0, Q8_0, 64, 3) \
-        make(q8_0, Q8_0, 96, 3) make(q8_0, Q8_0, 128, 3)
+#define EACH_OF_HEADS(make)                                                                           \
+    make(f16, F16, 64) make(f16, F16, 80) make(f16, F16, 96) make(f16, F16, 128) make(q8_0, Q8_0, 64) \
+        make(q8_0, Q8_0, 96) make(q8_0, Q8_0, 128)

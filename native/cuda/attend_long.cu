@@ -106,13 +106,13 @@ __device__ __forceinline__ Share meet(Meeting* meeting, u32 n, bool may_wait, Sh
     return shared;
 }
 
-template <int D, int type, int PER>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
     __shared__ Share share;
     let_next_kernel_begin();
-    typedef Groups<D, type, true, PER> Once;
+    typedef Groups<D, type, true> Once;
     const Once groups(a, shared, memory);
     static_assert(WARPS * sizeof(Merged) <= Once::ring, "runs are merged in the ring");
     constexpr int of_unit = UNIT / GROUP;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
               n_runs = parts.apart && 4 * items <= a.n_parts ? max(1, min(n_units, n_blocks / items)) : 1,
               at_once = min(items, n_blocks / n_runs), run = blockIdx.x / at_once;
     // Those of one block on each processor merge; the others make room for the kernel after this one.
-    const int n_first = min(n_runs, n_blocks / PER / at_once);
+    const int n_first = min(n_runs, n_blocks / 2 / at_once);
     const int run_first = max(range.first / GROUP, (first + run * n_units / n_runs) * of_unit),
               run_last = min(range.last / GROUP, (first + (run + 1) * n_units / n_runs) * of_unit - 1);
     for (int item = blockIdx.x % at_once; item < items && run < n_runs; item += at_once) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 
 }  // namespace
 
-#define ATTEND_LONG(name, type, D, PER) \
-    KERNEL_MANY(128, PER, attend_long_##name##_##D)(HEADS_PARAMETERS) { attend<D, type, PER>(HEADS_ARGUMENTS); }
+#define ATTEND_LONG(name, type, D) \
+    KERNEL_MANY(128, 2, attend_long_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_LONG)

@@ -201,7 +201,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 #else
 #define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
 #endif
-#define ATTEND_ROW(name, type, D, PER) \
+#define ATTEND_ROW(name, type, D) \
     KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_ROW)

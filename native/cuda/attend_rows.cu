@@ -102,7 +102,7 @@ struct Run {
     }
 };
 
-template <int D, int type, int PER>
+template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
     __shared__ Shared shared;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
     const Parts parts(a, UNIT);
     const Runs runs = deal(a, parts, of_row, ends);
     __syncthreads();
-    typedef Groups<D, type, true, PER> Streamed;
+    typedef Groups<D, type, true> Streamed;
     const Streamed groups(a, shared, memory);
     for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
         const Run run(a, runs, of_row, ends, item);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
 
 }  // namespace
 
-#define ATTEND_ROWS(name, type, D, PER) \
-    KERNEL_MANY(128, PER, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type, PER>(HEADS_ARGUMENTS); }
+#define ATTEND_ROWS(name, type, D) \
+    KERNEL_MANY(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
 
 EACH_OF_HEADS(ATTEND_ROWS)

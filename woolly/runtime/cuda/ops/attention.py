@@ -156,14 +156,13 @@ def _attend(e: Emitter, step: Step) -> None:
     if store is None:
         return
     arguments = (e.value(store.inputs[0]), *arguments[1:], *_head_arguments(e, store))
-    each = 2 if e.kv_type == "f16" else 3  # blocks on a processor: q8_0 has more to compute for its bytes
     name, launch = f"{e.kv_type}_{columns}", partial(e.launch, early=True, other=-1, joined=True)
-    launch(f"attend_rows_{name}", each * n, 128, *arguments, shared=ring, least=least, apart=True)
+    launch(f"attend_rows_{name}", 2 * n, 128, *arguments, shared=ring, least=least, apart=True)
     # Whole clusters, as many as find room at once: 30 of 8 on 132 processors.
     whole, far = max(16, (2 * n - 16) // 16 * 16), None if is_near else False
     launch(f"attend_row_{name}", whole, 128, *arguments, shared=ring, most=1, far=far)
     if not is_near:
-        launch(f"attend_long_{name}", each * n, 128, *arguments, shared=ring, most=1, far=True)
+        launch(f"attend_long_{name}", 2 * n, 128, *arguments, shared=ring, most=1, far=True)
 
 
 def _head_arguments(e: Emitter, store: Step) -> tuple[Argument, ...]:
