@@ -23,8 +23,8 @@ OLDEST = 80
 MAJOR, MINOR, _PROCESSORS, _SHARED_BYTES = 75, 76, 16, 97
 _MEMORY_CLOCK, _MEMORY_WIDTH = 36, 37
 _DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
-# Beyond this a kernel has to be asked first.
-_PLAIN_SHARED = 48 << 10
+# Beyond 48 KB a kernel has to be asked first, and what it declares itself counts, too: so it is asked well before.
+_ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
 _PAGE = 4096
 
 # The number of the context that each thread used last.
@@ -94,12 +94,13 @@ class Context:
     def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
         """The kernel of that name, with leave to use that much dynamic shared memory."""
         found = self.functions.get(kernel) or self._load(kernel)
-        if shared > self.dynamic.get(kernel, _PLAIN_SHARED):
+        if shared > self.dynamic.get(kernel, _ASKED_SHARED):
             with self.lock:
                 most = max(shared, self.dynamic.get(kernel, 0))  # another thread may have been granted more
                 self.driver.call("cuFuncSetAttribute", found, _DYNAMIC_SHARED_BYTES, most)
-                # All kernels split the memory of a multiprocessor alike: only an idle one can change it.
-                self.driver.call("cuFuncSetAttribute", found, _SHARED_PERCENT, 100)
+                if most > _PLAIN_SHARED:
+                    # All kernels split the memory of a multiprocessor alike: only an idle one can change it.
+                    self.driver.call("cuFuncSetAttribute", found, _SHARED_PERCENT, 100)
                 self.dynamic[kernel] = most
         return found
 
