@@ -10,6 +10,8 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
 from woolly.engine.driver import Driver
+from woolly.engine.meaning import Reading
+from woolly.engine.meaning.source import find_rows
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import CancelledRun, Options
@@ -191,6 +193,55 @@ def test_a_request_that_arrives_is_computed_after_the_step_under_way(cpu, new_en
     assert len(late.output) == 1
     while not engine.is_idle:
         engine.step()
+
+
+def test_a_request_that_was_foreseen_wrong_goes_on_beside_the_others(cpu, new_engine):
+    engine = new_engine(GoesAhead(cpu, lambda i: i == 5))
+    requests = [engine.add(engine.new_request([3, 4 + i], params(i, max_tokens=60))) for i in (0, 2)]
+    n_behind = 0
+    while not engine.is_idle:
+        engine.step()
+        n_behind = max(n_behind, abs(len(requests[0].output) - len(requests[1].output)))
+    assert n_behind == 2  # the step that went wrong, and the one that the device was at by then
+
+
+def test_a_prompt_that_a_step_has_no_rows_for_is_in_the_next(cpu, new_engine):
+    engine = new_engine(GoesAhead(cpu), chunk=8)
+    prompts = [3, 4, 5, 6], [7, 8, 9, 3], list(range(3, 33))
+    *_, long = [engine.add(engine.new_request(prompt, params(2, max_tokens=40))) for prompt in prompts]
+    for _ in range(10):
+        engine.step()
+    assert long.output
+    while not engine.is_idle:
+        engine.step()
+
+
+def test_a_request_that_is_often_foreseen_wrong_is_waited_for(cpu, new_engine):
+    ahead = GoesAhead(cpu, lambda i: True)
+    engine = new_engine(ahead)
+    request = engine.new_request([5, 6, 7], params(2, max_tokens=80))
+    outputs(engine, [request])
+    # A token that went wrong has two runs in vain: after 1, 10, 27 and 60 tokens.
+    assert len(request.output) == 80 and ahead.n_runs == 80 + 2 * 4 and ahead.n_wanted == 4
+
+
+def test_one_wrong_token_among_many_costs_little(cpu, new_engine):
+    ahead = GoesAhead(cpu, lambda i: i == 70)
+    engine = new_engine(ahead)
+    request = engine.new_request([5, 6, 7], params(2, max_tokens=90))
+    outputs(engine, [request])
+    assert request.pause == 4 and ahead.n_runs == 92
+
+
+def test_no_step_is_wasted_beside_texts_that_are_read(file, cpu, new_engine):
+    ahead = GoesAhead(cpu)
+    engine = new_engine(ahead, chunk=8)
+    request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=12)))
+    engine.reader.add(reading := Reading([list(range(3, 11))] * 15, find_rows(ahead, file.tensors, "mean")))
+    while not engine.is_idle:
+        engine.step()
+    assert reading.n_done == 15 and ahead.n_runs == 12 and ahead.n_taken == 0
+    assert len(request.output) == 12
 
 
 def test_readers_of_many_answers_get_all_of_each(file, cpu):

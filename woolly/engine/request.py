@@ -70,6 +70,8 @@ class Request:
     error: Exception | None = None
     prefix: PrefixReport | None = None  # what it found in the cache when it first started
     reads_rows: bool = False  # its sampler has asked for a whole row, which a device that goes ahead has no more
+    n_waited: int = 0  # tokens of the output that a device does not go ahead of: it would often go wrong
+    pause: int = 4  # tokens of the last such wait
     n_preemptions: int = 0
     n_shifts: int = 0
     n_drafted: int = 0  # tokens that drafts proposed

@@ -25,6 +25,10 @@ from woolly.sampling.usual import UsualChain
 
 __all__ = ["Ahead"]
 
+# A token that was foreseen wrong costs two steps, as much as some ten right ones save. So a request for which that
+# happens again soon is waited for, for ever more tokens.
+_SOON, _LONGEST_PAUSE = 64, 256
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -39,12 +43,18 @@ class _Step:
 class Ahead:
     """The work of each step, and its run."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int) -> None:
-        """Steps with drafts, with recurrent state and with windows follow from more than the last token."""
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int, is_alone: Callable[[], bool]
+    ) -> None:
+        """Steps with drafts, with recurrent state and with windows follow from more than the last token.
+
+        `is_alone` says whether nothing but requests wants the device: other runs between two steps waste what is ahead.
+        """
         self._runner = runner
         self._scheduler = scheduler
         self._guesses = guesses
         self._ctx = ctx
+        self._is_alone = is_alone
         self._program = as_ranks_ahead(runner.program)
         if guesses.draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
             self._program = None
@@ -80,17 +90,27 @@ class Ahead:
         following = None if self._program is None else self._following(work, rows)
         if step is None:
             return self._runner.run(work, self._scheduler.batch(work), meanwhile, following)
-        return self._runner.run_ahead(work, step.batch, rows, meanwhile, following)
+        foreseen = tuple(work)
+        found = self._runner.run_ahead(work, step.batch, rows, meanwhile, following)
+        if found is not None and len(work) < len(foreseen):
+            for item in set(foreseen).difference(work):
+                _pause(item.request)
+        return found
 
     def _following(self, work: Sequence[Work], rows: Sequence[int]) -> Following | None:
         """The step that follows if nothing comes between; None if something must."""
         requests, picks = [], []
+        # Those that run and are not in this step, as one that was foreseen wrong, must be in the next.
+        if len(work) < len(self._scheduler.running) or not self._is_alone():
+            return None
         for item, row in zip(work, rows, strict=True):
             request = item.request
             chain = request.sampler.foreseen
             if not item.is_complete or item.n_outputs != 1 or chain is None or request.reads_rows:
                 return None
             if request.hooks or request.is_unwanted or request.is_replaying or len(request.context) >= self._ctx:
+                return None
+            if len(request.output) < request.n_waited:
                 return None
             if request.max_tokens is None or len(request.output) + 1 < request.max_tokens:
                 requests.append(request)
@@ -112,6 +132,13 @@ class Ahead:
         )
         self._step = _Step(requests, positions, tables, batch)
         return Following(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))
+
+
+def _pause(request: Request) -> None:
+    """Lets the device wait for the next tokens of a request that was foreseen wrong: the longer, the more often."""
+    is_soon = len(request.output) - request.n_waited < _SOON
+    request.pause = min(2 * request.pause, _LONGEST_PAUSE) if is_soon else Request.pause
+    request.n_waited = len(request.output) + request.pause
 
 
 def _pick(chain: UsualChain | Greedy, row: int) -> tuple[float, float, float, float, int, int, int]:

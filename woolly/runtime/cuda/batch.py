@@ -39,7 +39,7 @@ BATCH = np.dtype(
 _ALIGNMENT = 16
 _TABLE = "pages of"  # all tokens (None), or a window
 _ARRAYS = _POINTERS[:10]
-_PICKS = "picks"  # how the tokens of the batch are taken; behind the arrays
+_PICKS = "picks"  # how the tokens of the batch are taken
 _EMPTY = np.zeros(0, np.float32)
 # Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
 _SIDES = 3
@@ -125,8 +125,10 @@ class BatchSlot:
         arrays = {names[source]: _array(batch, *source) for source in sources}
         slots, n_entries = state.slots(), len(plan.state) * 32
         at, n_bytes = {}, 0
-        sizes = {name: array.nbytes for name, array in arrays.items()}
-        sizes |= {"slots": slots.nbytes, "entries": n_entries, _PICKS: 0 if picks is None else picks.nbytes}
+        # Picks come first: a kernel has their place as an argument, and devices keep arguments.
+        sizes = {_PICKS: 0 if picks is None else picks.nbytes}
+        sizes |= {name: array.nbytes for name, array in arrays.items()}
+        sizes |= {"slots": slots.nbytes, "entries": n_entries}
         for name, size in sizes.items():
             at[name] = n_bytes
             n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
