@@ -6,7 +6,7 @@
 #include "moe.cuh"
 #include "wgmma.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if WOOLLY_HOPPER
 
 namespace {
 
@@ -175,7 +175,7 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
     const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
 
     if (warp >= 8) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        leave_registers<40>();
         const u64 keep = read_often(), once = read_once();
         int stage = 0, phase = 1;
         if (warp == 8) {
@@ -218,7 +218,7 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
             }
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        take_registers<232>();
         wait_for_kernel_before();
         // Inverses of the powers of an item's rows, and their entries, of each warp by itself.
         float* back = reinterpret_cast<float*>(tiles + n_tile_stages * 8 * Opener::bytes + 512) + warp * 2 * NT;

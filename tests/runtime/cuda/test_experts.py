@@ -127,3 +127,12 @@ def test_rows_lie_in_the_order_of_their_experts(device):
     np.testing.assert_allclose(rows, hidden, rtol=1e-3, atol=1e-6)
     for address in at.values():
         device.free(address)
+
+
+def test_a_run_without_rows_launches_nothing(device, tmp_path):
+    """Rows of output may be none: then nobody has chosen experts, and no kernel may ask for them."""
+    file, plan = mixture(tmp_path, MOES["Q8_0"])
+    with file:
+        program = CaseProgram(device, fuse(plan), file.tensors, max_rows=70)
+    for launch in program.emitter.launches[-1]:
+        assert launch.dimensions(0, 0) is None, launch.kernel

@@ -76,7 +76,7 @@ class Mixture:
 
     def few(self) -> Iterator[tuple[int, int, int]]:
         """Least and most rows of each launch for few, and rows of a block that routes."""
-        least = 0
+        least = 1  # without a row nothing says which experts there are
         for most, n_each in _FEW:
             if least <= self.max_rows:
                 yield least, most, n_each
@@ -178,6 +178,7 @@ def one_summed(e: Emitter, m: Mixture, x: Mixed, last: tuple[Argument, ...]) -> 
         *(tiles.address, tiles.stride // 16, tiles.n_strips, tiles.n_tiles, n_stages, x.numbers, m.largests, x.width),
         *(NULL if m.weighs_input else m.shares, vector(e, m, "down_bias"), vector(e, m, "down_scale"), *last),
         shared=fixed + n_warps * n_stages * n_bytes,
+        least=1,
         most=1,
         kind=m.kind,
         early=True,
