@@ -1,6 +1,8 @@
 """A device that goes on with the next step by itself changes no answer, whatever comes between."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -260,3 +262,15 @@ def test_readers_of_many_answers_get_all_of_each(file, cpu):
         assert ended.acquire(timeout=60)
     assert [texts[request] for request in requests] == [request.text for request in requests]
     driver.close()
+
+
+def test_an_engine_that_nobody_has_any_more_frees_its_cache_at_once(cpu, file):
+    engine = Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX)
+    outputs(engine, [engine.new_request([5, 6, 7], params(2))])
+    state = weakref.ref(engine.state)
+    gc.disable()
+    try:
+        del engine
+        assert state() is None
+    finally:
+        gc.enable()

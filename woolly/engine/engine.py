@@ -111,7 +111,7 @@ class Engine:
         self._checks = RequestChecks(tokenizer, program, ctx, ctx_limit or ctx, adapters, salt)
         self.reader = Reader(program, ctx, chunk, check_file)
         self._guesses = Guesses(draft, draft_tokens, ctx)
-        self._ahead = Ahead(self._runner, self.scheduler, self._guesses, ctx, lambda: self.reader.is_idle)
+        self._ahead = Ahead(self._runner, self.scheduler, self._guesses, ctx, self.reader)
         self._timed: set[Request] = set()
         self._held = HeldRows()
         self.n_steps = 0  # that computed something

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from woolly.engine.batching import Work, page_table
 from woolly.engine.drafts.expected import add_expected
 from woolly.engine.drafts.guesses import Guesses
+from woolly.engine.meaning import Reader
 from woolly.engine.request import Request
 from woolly.engine.runner import Rows, Runner
 from woolly.engine.scheduler import Scheduler
@@ -43,18 +44,16 @@ class _Step:
 class Ahead:
     """The work of each step, and its run."""
 
-    def __init__(
-        self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int, is_alone: Callable[[], bool]
-    ) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int, reader: Reader) -> None:
         """Steps with drafts, with recurrent state and with windows follow from more than the last token.
 
-        `is_alone` says whether nothing but requests wants the device: other runs between two steps waste what is ahead.
+        What `reader` runs between two steps would waste what is ahead.
         """
         self._runner = runner
         self._scheduler = scheduler
         self._guesses = guesses
         self._ctx = ctx
-        self._is_alone = is_alone
+        self._reader = reader
         self._program = as_ranks_ahead(runner.program)
         if guesses.draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
             self._program = None
@@ -101,7 +100,7 @@ class Ahead:
         """The step that follows if nothing comes between; None if something must."""
         requests, picks = [], []
         # Those that run and are not in this step, as one that was foreseen wrong, must be in the next.
-        if len(work) < len(self._scheduler.running) or not self._is_alone():
+        if len(work) < len(self._scheduler.running) or not self._reader.is_idle:
             return None
         for item, row in zip(work, rows, strict=True):
             request = item.request
