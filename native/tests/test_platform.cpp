@@ -7,6 +7,8 @@
 #include <io.h>
 #include <windows.h>
 #else
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #endif
 
@@ -190,6 +192,72 @@ void test_all_threads_come() {
     check(w.in_time, "a thread does not join a job that is under way");
 }
 
+#if !defined(_WIN32)
+// A thread that a signal stops while it waits at a barrier, as if the system had given its core to another program: the
+// job goes on and ends without it. The barrier gives it false, and it joins the next job.
+struct Stopping {
+    using Clock = std::chrono::steady_clock;
+    static inline std::atomic<bool> is_held{false}, may_go{false}, was_freed{false};
+
+    Pool pool{2};
+    std::atomic<bool> came{false}, was_behind{false};
+    pthread_t thread{};
+
+    static bool wait_for(const std::atomic<bool>& what, std::chrono::milliseconds most) {
+        for (const auto end = Clock::now() + most; !what;) {
+            if (Clock::now() > end) return false;
+            std::this_thread::yield();
+        }
+        return true;
+    }
+    // If it was not at the barrier yet, all others wait for it: that is a try for nothing.
+    static void hold(int) {
+        is_held = true;
+        if (!wait_for(may_go, std::chrono::milliseconds(500))) was_freed = true;
+        is_held = false;
+    }
+    void work(int worker) {
+        if (worker == 1) {
+            thread = pthread_self();
+            came = true;
+            if (!pool.barrier(worker, 1, [] {})) was_behind = true;
+            return;
+        }
+        wait_for(came, std::chrono::seconds(60));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the other one goes to the barrier
+        pthread_kill(thread, SIGUSR1);
+        wait_for(is_held, std::chrono::seconds(60));
+        if (!pool.barrier(worker, 1, [] {})) check(false, "the only thread at work was left behind");
+    }
+    // Whether a job ended while the thread was held.
+    bool one() {
+        came = may_go = was_freed = was_behind = false;
+        pool.run(
+            [](void* self, int worker, int stage) {
+                if (stage == 0) static_cast<Stopping*>(self)->work(worker);
+            },
+            this);
+        const bool ended = is_held && !was_freed;
+        may_go = true;
+        if (ended) check(wait_for(was_behind, std::chrono::seconds(60)), "a thread does not learn that it is behind");
+        while (is_held) std::this_thread::yield();
+        return ended;
+    }
+};
+
+void test_a_stopped_thread_delays_nobody() {
+    struct sigaction action{}, before{};
+    action.sa_handler = Stopping::hold;
+    sigaction(SIGUSR1, &action, &before);
+    Stopping s;
+    int n_ended = 0;
+    const auto end = Stopping::Clock::now() + std::chrono::seconds(60);
+    while (n_ended < 3 && Stopping::Clock::now() < end) n_ended += s.one();
+    sigaction(SIGUSR1, &before, nullptr);
+    check(n_ended == 3, "a job waits for a thread that is stopped at a barrier");
+}
+#endif
+
 // More tasks than a word counts one by one.
 void test_millions_of_tasks_are_done_once() {
     struct Marking {
@@ -231,6 +299,9 @@ int main() {
     test_each_task_is_done_once();
     test_late_threads_join();
     test_all_threads_come();
+#if !defined(_WIN32)
+    test_a_stopped_thread_delays_nobody();
+#endif
     test_millions_of_tasks_are_done_once();
     test_levels();
     return any_failed ? 1 : 0;

@@ -138,7 +138,9 @@ void Pool::open(uint32_t phase, int stage) {
     const int behind = behind_of(count_.load(std::memory_order_relaxed));
     stage_.store(stage, std::memory_order_relaxed);
     count_.store(counted(phase, behind, phase % 2 == 0 ? behind : n_threads_), std::memory_order_release);
-    phase_.store(phase, std::memory_order_release);
+    // In one order with the look whether any sleep, which notify_all begins with. A plain store could come after that
+    // look: one that falls asleep in between would see the old phase, and nobody would wake it.
+    phase_.store(phase, std::memory_order_seq_cst);
     phase_.notify_all();
 }
 

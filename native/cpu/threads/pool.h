@@ -76,10 +76,10 @@ class Pool {
     std::unique_ptr<Place[]> places_;
     // Phases of a job have even numbers, the time between two jobs an odd one.
     alignas(64) std::atomic<uint32_t> phase_{1};
-    std::atomic<int> stage_{0};  // where workers that were left behind join the phase
     // The phase, how many workers are behind, and how many are not awaited: they have arrived, or are behind. If none
     // is awaited, only the one that arrived last may change it.
     alignas(64) std::atomic<uint64_t> count_{0};
+    std::atomic<int> stage_{0};  // where workers that were left behind join the phase; waiting ones do not look here
 };
 
 }  // namespace woolly
