@@ -6,7 +6,9 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
 from tests.runtime.cuda.harness import BATCH
+from tests.runtime.cuda.late import LateDevice
 from woolly import SamplingParams
+from woolly.engine import Engine
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import PICK, Batch, CancelledRun, Following, LostRows, Options, RanksAhead
@@ -14,6 +16,7 @@ from woolly.runtime.cuda.program import CudaBackend
 from woolly.runtime.cuda.rank import Ranker
 from woolly.sampling.choosers import Greedy
 from woolly.sampling.sampler import Sampler
+from woolly.tokens import Tokenizer
 
 GREEDY = (0.0, 0.0, 0.0, 1.0, 0, 0)
 
@@ -132,3 +135,41 @@ def test_an_error_while_it_goes_on_leaves_nothing_under_way(program):
     with pytest.raises(ValueError, match="outside the cache"):
         program.rank(one_row([0], [4]), program.new_state(1), 1, following=following([1, 1], [0, 0]))
     assert program.rank(one_row([0], [4]), program.new_state(1), 1).tokens.tolist() == [4]
+
+
+class Waits:
+    """A program that does not go ahead."""
+
+    def __init__(self, program):
+        self._program = program
+
+    def __getattr__(self, name):
+        if name == "is_ahead":
+            raise AttributeError(name)
+        return getattr(self._program, name)
+
+
+def test_work_that_is_done_as_late_as_may_be_changes_no_answer(tmp_path):
+    """Of requests that cross a page, end at different times, are cancelled, and get pages that a step ahead writes."""
+
+    def answers(program):
+        engine = Engine(program, tokenizer, ctx=64, kv_tokens=5 * 32, max_running=3)
+        params = [SamplingParams(seed=i, max_tokens=3 + 2 * i, ignore_eos=True) for i in range(5)]
+        prompts = [3, 4], [*range(5, 35)], [6], [7, 8], [9]
+        requests = [engine.new_request(prompt, params[i]) for i, prompt in enumerate(prompts)]
+        for request in requests[:4]:
+            engine.add(request)
+        for step in range(40):
+            engine.step()
+            if step == 3:
+                engine.cancel(requests[2])
+                engine.add(requests[4])
+        assert engine.is_idle
+        return [request.output for request in requests if request.finish_reason == "length"]
+
+    with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
+        program = CudaBackend(LateDevice).compile(trace(file), file.tensors, Options(max_rows=64))
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        found = answers(program)
+        assert len(found) == 4 and found == answers(Waits(program))
+        program.close()
