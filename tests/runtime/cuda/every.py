@@ -64,7 +64,7 @@ def _products() -> Iterator[Case]:
         heads = lambda p: p.per_head_linear(p.embed("x"), "w", heads=2, width=18)  # noqa: E731
         yield Case(f"every-heads-{type.name}", "per_head_linear", make, heads, "heads", ROWS)
         experts = Experts(8, 2, (type,) * 3, 256, 512, normalize=True)
-        make, runs = lambda rng, e=experts: e.make(rng, N_TOKENS), _runs((1, 2, 5, 90))
+        make, runs = lambda rng, e=experts: e.make(rng, N_TOKENS), _runs((1, 2, 5, 90, 200))
         yield Case(f"every-moe-{type.name}", "moe", make, experts.build, "moe", runs)
 
     def three(p: CaseTracer) -> Handle:

@@ -16,7 +16,8 @@ import numpy as np
 
 import tests.cases.ops
 from tests.cases.arithmetic import linear_bound
-from tests.cases.ops import expected, run
+from tests.cases.moe import Experts
+from tests.cases.ops import N_TOKENS, Case, expected, run
 from tests.cases.scans import ALL
 from tests.cases.tiny import TINY, write_tiny
 from tests.cases.weights import Raw
@@ -99,6 +100,30 @@ def rows(backend: CudaBackend, counts: tuple[int, ...] = ROWS) -> Iterator[Check
     """A token has the same bits whatever it is computed with, as a graph or not, and lies near the reference."""
     for name in MODELS:
         yield f"rows-{name}", partial(_rows, backend, name, counts)
+    for type in (GGMLType.Q4_K, GGMLType.Q8_0, GGMLType.F16):
+        yield f"rows-experts-{type.name}", partial(_experts, backend, type, counts)
+
+
+def _experts(backend: CudaBackend, type: GGMLType, counts: tuple[int, ...]) -> None:
+    """Rows of a mixture: kernels for one row, for few and for many of each expert, each run twice."""
+    experts = Experts(8, 2, (type,) * 3, 256, 512, norm=True, residual=True)
+    case = Case("experts", "moe", lambda rng: experts.make(rng, N_TOKENS), experts.build, "moe")
+    most = max(counts)
+
+    def rows_of(program, n: int) -> np.ndarray:
+        batch = Batch.of([(np.arange(n) % N_TOKENS, 0, range(pages_for(most)))], [])
+        return program.run(batch, program.new_state(pages_for(most))).copy()
+
+    with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
+        plan = case.plan(file)
+        want = rows_of(choose("reference").compile(plan, file.tensors, Options(max_rows=most)), most)
+        program = backend.compile(plan, file.tensors, Options(max_rows=most))
+        whole = rows_of(program, most)
+        assert np.linalg.norm(whole - want) <= 2e-3 * np.linalg.norm(want), "far from the reference"
+        for n in (*counts, *counts):
+            differ = (rows_of(program, n).view(np.uint32) != whole[:n].view(np.uint32)).any(axis=1)
+            assert not differ.any(), f"of {n} rows {differ.sum()} differ, first {np.argmax(differ)}"
+        program.close()
 
 
 def _rows(backend: CudaBackend, name: str, counts: tuple[int, ...]) -> None:
