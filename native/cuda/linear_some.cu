@@ -246,24 +246,31 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
         const Few few = {n_columns, n_stages, n_early, 8 * NB, x, norm, eps, halves, backs, arrivals};            \
         linear_some<Type, Other, NB, IS_KEPT, TEAM>(batch, kind, all, few, finish, n_held, n_places);             \
     }
-#define LINEAR_SOME_MIXED(name, Type, Other)                                                               \
-    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1)                 \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR)     \
-    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR) \
+#define LINEAR_SOME_KEPT(name, Type, Other)                                                \
+    LINEAR_SOME_OF(KERNEL_OF(512, linear_some__##name##_16_kept), Type, Other, 2, true, 1) \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32_kept), Type, Other, 4, true, PAIR)
+#define LINEAR_SOME_LONG(name, Type, Other)                                                            \
+    LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_16), Type, Other, 2, false, PAIR) \
     LINEAR_SOME_OF(KERNEL_IN_PAIRS(512 / PAIR, linear_some__##name##_32), Type, Other, 4, false, PAIR)
+#define LINEAR_SOME_MIXED(name, Type, Other) LINEAR_SOME_KEPT(name, Type, Other) LINEAR_SOME_LONG(name, Type, Other)
 #define LINEAR_SOME(name, Type) LINEAR_SOME_MIXED(name, Type, Type)
 #define LINEAR_SOME_NAMED(name, Type) LINEAR_SOME(name, Type)
+#define LINEAR_SOME_LONG_NAMED(name, Type) LINEAR_SOME_LONG(name, Type, Type)
+// No GPU has shared memory for sums that are kept beside such tiles.
+#define SOME_IS_TOO_LARGE_f16 1
 // Files of mixed types have q and k of one kind and v of the other.
-#define SOME_JOINED(a, b) a##b
-#define SOME_NAMED(a, b) SOME_JOINED(a, b)
-#define SOME_IS_q4_k 1
-#define SOME_IS_q5_k 1
+#define SOME_IS_MIXED_q4_k 1
+#define SOME_IS_MIXED_q5_k 1
 #if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
 #ifdef WOOLLY_TYPE
+#if NAMED(SOME_IS_TOO_LARGE_, WOOLLY_NAME)
+LINEAR_SOME_LONG_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
+#else
 LINEAR_SOME_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
+#endif
 #define SOME_WITH_Q6_K(name, Type) LINEAR_SOME_MIXED(name##_q6_k, Type, Q6_K)
 #define SOME_NAMED_WITH_Q6_K(name, Type) SOME_WITH_Q6_K(name, Type)
-#if SOME_NAMED(SOME_IS_, WOOLLY_NAME)
+#if NAMED(SOME_IS_MIXED_, WOOLLY_NAME)
 SOME_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
 #endif
 #else

@@ -234,13 +234,22 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
     LINEAR_WIDE(name, Type, 16)  \
     LINEAR_WIDE(name, Type, 32)  \
     LINEAR_WIDE(name, Type, 64)  \
-    LINEAR_WIDE(name, Type, 128) \
-    LINEAR_WIDE(name, Type, 160)
+    LINEAR_WIDE(name, Type, 128)
 #define LINEAR_WIDES_OF(name, Type) LINEAR_WIDES(name, Type)
+#define LINEAR_WIDEST(name, Type) LINEAR_WIDE(name, Type, 160)
+#define LINEAR_WIDEST_OF(name, Type) LINEAR_WIDEST(name, Type)
+// No GPU has shared memory for such tiles beside 160 rows.
+#define WIDE_IS_TOO_LARGE_f16 1
+#define WIDE_IS_TOO_LARGE_q8_0 1
+#define WIDE_IS_TOO_LARGE_wide 1
 #ifdef WOOLLY_TYPE
 LINEAR_WIDES_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#if !NAMED(WIDE_IS_TOO_LARGE_, WOOLLY_NAME)
+LINEAR_WIDEST_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#endif
 #else
 TILE_TYPES(LINEAR_WIDES)
+TILE_TYPES(LINEAR_WIDEST)
 #endif
 
 #endif

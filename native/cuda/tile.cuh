@@ -36,6 +36,10 @@ struct Q6_K;
     X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4) X(nvfp4, NVFP4) \
         X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)
 
+// Two names as one, so that the preprocessor can ask what holds for the one kind that is compiled.
+#define NAMED_BY(a, b) a##b
+#define NAMED(a, b) NAMED_BY(a, b)
+
 // Tile<T>: `bytes` of a tile; `Scales`, what a lane keeps of a tile; `open`: the operand A of mma number k16 (0 to 15),
 // a[0] row g, a[1] row g + 8, a[2] and a[3] the same rows 8 columns on. All lanes of a warp must call them together.
 // The tile may lie in shared or global memory, 16 bytes aligned. Unroll the loop over k16: four mma share one load.
