@@ -42,6 +42,7 @@ class Shape:
     is_tied: bool = True
     has_qk_norm: bool = False
     expert_type: GGMLType | None = None  # None: the scheme's
+    short_type: GGMLType = GGMLType.Q8_0  # of rows that fill no block of 256, where the scheme has such blocks
     window: int = 0
     keys: dict[str, Any] = field(default_factory=dict)
     layer: Callable[[Any, int], dict[str, tuple[int, ...]]] | None = None  # tensors of a layer; None: the usual ones
@@ -56,6 +57,10 @@ SHAPES = {
     ),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 5e5),
     "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 5e5, is_tied=False),
+    "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 1e5),
+    "qwen2.5-0.5b": Shape(
+        "qwen2", 24, 896, 4864, 14, 2, 64, 1e6, layer=layers.qwen2, short_type=GGMLType.Q5_0
+    ),
     "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 8960, 12, 2, 128, 1e6, layer=layers.qwen2),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 1e6, has_qk_norm=True),
     "qwen3-4b": Shape("qwen3", 36, 2560, 9728, 32, 8, 128, 1e6, has_qk_norm=True),
@@ -196,7 +201,7 @@ class Maker:
                 self._vector(block + name, dims[0], {"ssm_a": -1.0}.get(name, float(not name.endswith(".bias"))))
 
     def _type(self, name: str, columns: int, layer: int) -> GGMLType:
-        """The scheme's type of a matrix. Q4_K_M keeps more bits of some; a row that fills no block of 256 has Q8_0."""
+        """The scheme's type of a matrix. Q4_K_M keeps more bits of some; a row that fills no block of 256 has another."""
         base, n = _SCHEMES[self._scheme], self._shape.layers
         kind = name.rpartition(".")[2]
         if kind.endswith("_exps") and self._shape.expert_type is not None:
@@ -204,7 +209,7 @@ class Maker:
         if kind in ("attn_k_b", "attn_v_b"):  # llama.cpp with AMX aborts over a matrix for each head of other types
             return GGMLType.F32
         if base is GGMLType.Q4_K and columns % 256 != 0:
-            return GGMLType.Q8_0
+            return self._shape.short_type
         is_last = kind == ("token_embd" if self._shape.is_tied else "output")
         more = layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
         if self._scheme == "Q4_K_M" and (is_last or (kind.startswith(("attn_v", "ffn_down")) and more)):

@@ -66,6 +66,12 @@ hypothesis.settings.load_profile("steady")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hides GPUs from all tests but those of GPUs: what others expect is of the CPU, which a machine with both has."""
+    if "gpu" not in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skips slow files before they are imported: to collect them takes longer than many tests."""
     is_slow = collection_path.is_relative_to(ROOT) and collection_path.relative_to(ROOT).as_posix() in SLOW

@@ -41,9 +41,9 @@ PORTABLE = "compute_80"
 BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_few", "moe_many", "moe_one", "moe_wide")
 
 
-# Images of one source for so many kinds of tiles are packed together: their code is alike. More would take longer to
-# open, and a model has two or three kinds.
-TOGETHER = 4
+# An instruction has 16 bytes, and bytes at the same place in it are alike. PTX is text.
+SIXTEENS = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}
+TEXT = {"id": lzma.FILTER_LZMA2, "preset": 9}
 
 
 def own_targets() -> tuple[str, ...]:
@@ -161,7 +161,8 @@ def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
     for target, made in images.items():
         index[target] = []
         for pack in packs(made):
-            packed = lzma.compress(b"".join(image for image, _ in pack), preset=6)
+            filters = [TEXT if target.startswith("compute_") else SIXTEENS]
+            packed = lzma.compress(b"".join(image for image, _ in pack), filters=filters)
             held = [[len(image), kernels] for image, kernels in pack]
             index[target].append({"at": len(data), "bytes": len(packed), "images": held})
             data += packed
@@ -177,7 +178,7 @@ def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[st
         if not one[1]:  # some have no kernels for a generation
             continue
         family, is_of_kind, _ = one[1][0].partition("__")
-        if is_of_kind and family == before and len(out[-1]) < TOGETHER:
+        if is_of_kind and family == before:
             out[-1].append(one)
         else:
             out.append([one])

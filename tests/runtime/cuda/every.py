@@ -66,6 +66,10 @@ def _products() -> Iterator[Case]:
         experts = Experts(8, 2, (type,) * 3, 256, 512, normalize=True)
         make, runs = lambda rng, e=experts: e.make(rng, N_TOKENS), _runs((1, 2, 5, 90, 200))
         yield Case(f"every-moe-{type.name}", "moe", make, experts.build, "moe", runs)
+        # Gate and up of two types are two products.
+        experts = Experts(8, 2, (type, _T.Q4_0 if type != _T.Q4_0 else _T.Q4_1, type), 256, 512, normalize=True)
+        make = lambda rng, e=experts: e.make(rng, N_TOKENS)  # noqa: E731
+        yield Case(f"every-moe-apart-{type.name}", "moe", make, experts.build, "moe", _runs((1, 5)))
 
     def three(p: CaseTracer) -> Handle:
         x = p.embed("x")

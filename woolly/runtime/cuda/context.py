@@ -26,6 +26,8 @@ _DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
 # Beyond 48 KB a kernel has to be asked first, and what it declares itself counts, too: so it is asked well before.
 _ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
 _PAGE = 4096
+# What the driver says of memory that it believes to be pinned, and how many places are tried.
+_TAKEN, _MOST_TAKEN = 712, 8
 
 # The number of the context that each thread used last.
 _current = threading.local()
@@ -126,11 +128,17 @@ class Context:
         The process owns it and registers it with the driver, so that a reader never loses it with the device.
         """
         size = _PAGE * -(-max(n_bytes, 1) // _PAGE)
-        memory = np.empty(size + _PAGE, np.uint8)
-        start = -memory.ctypes.data % _PAGE
-        pages = memory[start : start + size]
-        driver = self.enter()
-        if driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0) == 0:
+        driver, aside = self.enter(), []
+        for _ in range(_MOST_TAKEN):
+            memory = np.empty(size + _PAGE, np.uint8)
+            start = -memory.ctypes.data % _PAGE
+            pages = memory[start : start + size]
+            result = driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0)
+            if result != _TAKEN:
+                break
+            # The driver would copy from what was at that place before: it is held until there is another one.
+            aside.append(memory)
+        if result == 0:
             # The memory can only be unregistered while there is a context.
             driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
             end = weakref.finalize(memory, _unpin, self._life, driver, self.context, self.number, pages.ctypes.data)
