@@ -201,7 +201,7 @@ class Maker:
                 self._vector(block + name, dims[0], {"ssm_a": -1.0}.get(name, float(not name.endswith(".bias"))))
 
     def _type(self, name: str, columns: int, layer: int) -> GGMLType:
-        """The scheme's type of a matrix. Q4_K_M keeps more bits of some; rows that fill no block of 256 have another."""
+        """The scheme's type. Q4_K_M keeps more bits of some; rows that fill no block of 256 have another."""
         base, n = _SCHEMES[self._scheme], self._shape.layers
         kind = name.rpartition(".")[2]
         if kind.endswith("_exps") and self._shape.expert_type is not None:
