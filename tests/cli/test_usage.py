@@ -16,7 +16,7 @@ from woolly.cli.terminal.sizes import counted
 from woolly.errors import DeviceError, RequestError, StoreError
 from woolly.machine import busy
 from woolly.machine.busy import Others
-from woolly.runtime.cuda.libcuda import open_driver
+from woolly.runtime.cuda import libcuda
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +210,8 @@ def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
 
 
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
-    open_driver.cache_clear()
-    monkeypatch.setattr("woolly.runtime.cuda.libcuda._LIBRARY", "no-such-library")
+    monkeypatch.setattr(libcuda, "_opened", libcuda._opened.__wrapped__)
+    monkeypatch.setattr(libcuda, "_LIBRARY", "no-such-library")
     with pytest.raises(DeviceError, match=r"install one, or use --backend cpu$"):
         woolly("run", model, "hello", "--backend", "cuda")
     expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -39,10 +40,22 @@ def device(library, kernels):
 
 def test_a_machine_without_a_driver_is_told_so(monkeypatch):
     monkeypatch.setattr(libcuda, "_LIBRARY", "libthere-is-none.so")
-    libcuda.open_driver.cache_clear()
-    with pytest.raises(DeviceError, match="no NVIDIA driver") as caught:
-        libcuda.open_driver()
-    assert caught.value.code == "no_driver"
+    monkeypatch.setattr(libcuda, "_opened", lru_cache(libcuda._opened.__wrapped__))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="no NVIDIA driver") as caught:
+            libcuda.open_driver()
+        assert caught.value.code == "no_driver"
+
+
+def test_a_driver_that_does_not_start_is_not_started_again(library, monkeypatch):
+    """Forked children ask again, and its start may hang in them."""
+    library.results["cuInit"] = 100
+    monkeypatch.setattr(libcuda, "_opened", lru_cache(libcuda._opened.__wrapped__))
+    monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda _: library)
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="no NVIDIA GPU was found"):
+            libcuda.open_driver()
+    assert library.calls["cuInit"] == 1
 
 
 @pytest.mark.parametrize("old", [{"version": 11_040}, {"missing": {"cuStreamBeginCapture_v2"}}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -170,15 +171,26 @@ class Driver:
         return count.value
 
 
-@lru_cache(maxsize=1)
 def open_driver() -> Driver:
     """The driver of this machine. DeviceError if there is none or it is too old."""
+    found = _opened()
+    if isinstance(found, DeviceError):
+        raise copy(found)  # each caller adds to its own
+    return found
+
+
+@lru_cache(maxsize=1)
+def _opened() -> Driver | DeviceError:
+    """The driver, or why it cannot be used. Asked once, for forked children, too: it starts in one process alone."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
-        raise DeviceError(
+        return DeviceError(
             f"this machine has no NVIDIA driver ({_LIBRARY} was not found)",
             code="no_driver",
             remedy="install one, or use backend='cpu'",
-        ) from None
-    return Driver(library)
+        )
+    try:
+        return Driver(library)
+    except DeviceError as error:
+        return error
