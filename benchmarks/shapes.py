@@ -42,13 +42,15 @@ class Shape:
     is_tied: bool = True
     has_qk_norm: bool = False
     expert_type: GGMLType | None = None  # None: the scheme's
-    short_type: GGMLType = GGMLType.Q8_0  # of rows that fill no block of 256, where the scheme has such blocks
+    short_types: tuple[GGMLType, GGMLType] = (GGMLType.Q8_0, GGMLType.Q8_0)  # of Q4_K_M, for rows without blocks of 256
     window: int = 0
     keys: dict[str, Any] = field(default_factory=dict)
     layer: Callable[[Any, int], dict[str, tuple[int, ...]]] | None = None  # tensors of a layer; None: the usual ones
 
 
 _GRANITE = {"attention.scale": 0.0078125, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 16.0}
+
+_SHORT = (GGMLType.Q5_0, GGMLType.Q8_0)  # as llama.cpp has it, in place of Q4_K and Q6_K
 
 SHAPES = {
     "granite-3.3-8b": Shape("granite", 40, 4096, 12800, 32, 8, 128, 1e7, keys=_GRANITE),
@@ -57,9 +59,9 @@ SHAPES = {
     ),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 5e5),
     "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 5e5, is_tied=False),
-    "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 1e5),
+    "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 1e5, short_types=_SHORT),
     "qwen2.5-0.5b": Shape(
-        "qwen2", 24, 896, 4864, 14, 2, 64, 1e6, layer=layers.qwen2, short_type=GGMLType.Q5_0
+        "qwen2", 24, 896, 4864, 14, 2, 64, 1e6, layer=layers.qwen2, short_types=_SHORT
     ),
     "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 8960, 12, 2, 128, 1e6, layer=layers.qwen2),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 1e6, has_qk_norm=True),
@@ -208,11 +210,12 @@ class Maker:
             return self._shape.expert_type
         if kind in ("attn_k_b", "attn_v_b"):  # llama.cpp with AMX aborts over a matrix for each head of other types
             return GGMLType.F32
-        if base is GGMLType.Q4_K and columns % 256 != 0:
-            return self._shape.short_type
         is_last = kind == ("token_embd" if self._shape.is_tied else "output")
         more = layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
-        if self._scheme == "Q4_K_M" and (is_last or (kind.startswith(("attn_v", "ffn_down")) and more)):
+        has_more = is_last or (kind.startswith(("attn_v", "ffn_down")) and more)
+        if self._scheme == "Q4_K_M" and columns % 256 != 0:
+            return self._shape.short_types[has_more]
+        if self._scheme == "Q4_K_M" and has_more:
             return GGMLType.Q6_K
         return base
 

@@ -66,9 +66,13 @@ hypothesis.settings.load_profile("steady")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def _wants_gpu(config: pytest.Config) -> bool:
+    return "gpu" in config.option.markexpr.replace("not gpu", "")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Hides GPUs from all tests but those of GPUs: what others expect is of the CPU, which a machine with both has."""
-    if "gpu" not in config.option.markexpr:
+    if not _wants_gpu(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -80,7 +84,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests of `SLOW` and leaves out those of GPUs; in a whole run, an entry without a test is an error."""
-    if "gpu" not in config.option.markexpr:
+    if not _wants_gpu(config):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("gpu")])
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     unused = set(SLOW)

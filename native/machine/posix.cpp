@@ -24,7 +24,7 @@ struct Watch {
 // A model has at most 1024 files. The handler walks all slots, because no list may change under it.
 constexpr int kWatches = 4096;
 Watch watches[kWatches];
-std::mutex watch_mutex;
+std::mutex watch_mutex;  // taken with Python's lock alone, which a fork needs: no child gets it locked
 uintptr_t page_size;
 // Handlers that this one came in front of, the latest last.
 constexpr int kHandlers = 16;

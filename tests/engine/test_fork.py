@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 CHILD = """
 import multiprocessing, sys, threading
+from concurrent.futures import ProcessPoolExecutor
 from woolly import LLM, SamplingParams
 from woolly.errors import RequestError
 
@@ -43,11 +44,12 @@ if __name__ == "__main__":
             stream = llm.generate([1], LONG, stream=True)
             next(iter(stream))
         prompts = [[1, 2], [3, 4], [5, 6]]
-        with multiprocessing.get_context(method).Pool(2) as pool:
+        # One that says so when a child dies.
+        with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
             if method == "fork":
                 for answer in pool.map(parents, prompts):
                     assert "belongs to the process that this one was forked from" in answer, answer
-            answers = pool.map(own, prompts)
+            answers = [*pool.map(own, prompts)]
         if stream is not None:
             assert len([*stream]) > 0
         assert answers == [llm.generate(prompt, FEW).token_ids for prompt in prompts]

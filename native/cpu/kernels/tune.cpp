@@ -123,7 +123,7 @@ int crossover(Subject& subject, const Best& best, const Other& another) {
 // Calls `measure` once for a type of a level, and remembers what it returns.
 template <class F>
 int remembered(const KernelTable& kernels, int type, const F& measure) {
-    static std::mutex mutex;
+    static std::mutex mutex;  // taken with Python's lock alone, which a fork needs: no child gets it locked
     static std::map<std::pair<const KernelTable*, int>, int> known;
     const std::lock_guard lock(mutex);
     const auto key = std::make_pair(&kernels, type);

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from native.cuda.compile import archive, packs
 from tests.runtime.cuda.fake import ATTRIBUTES, FakeLibrary
 from woolly.errors import DeviceError, RequestError
+from woolly.runtime.cuda import context, gpus, libcuda
 from woolly.runtime.cuda import driver as module
-from woolly.runtime.cuda import gpus, libcuda
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import open_device
@@ -40,7 +39,7 @@ def device(library, kernels):
 
 def test_a_machine_without_a_driver_is_told_so(monkeypatch):
     monkeypatch.setattr(libcuda, "_LIBRARY", "libthere-is-none.so")
-    monkeypatch.setattr(libcuda, "_opened", lru_cache(libcuda._opened.__wrapped__))
+    monkeypatch.setattr(libcuda, "_found", None)
     for _ in range(2):
         with pytest.raises(DeviceError, match="no NVIDIA driver") as caught:
             libcuda.open_driver()
@@ -49,13 +48,26 @@ def test_a_machine_without_a_driver_is_told_so(monkeypatch):
 
 def test_a_driver_that_does_not_start_is_not_started_again(library, monkeypatch):
     """Forked children ask again, and its start may hang in them."""
-    library.results["cuInit"] = 100
-    monkeypatch.setattr(libcuda, "_opened", lru_cache(libcuda._opened.__wrapped__))
     monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda _: library)
-    for _ in range(3):
-        with pytest.raises(DeviceError, match="no NVIDIA GPU was found"):
-            libcuda.open_driver()
-    assert library.calls["cuInit"] == 1
+    for code, kind in ((100, DeviceError), (2, RequestError)):
+        library.results["cuInit"] = code
+        library.calls.clear()
+        monkeypatch.setattr(libcuda, "_found", None)
+        for _ in range(3):
+            with pytest.raises(kind, match=r"no NVIDIA GPU was found|too little free memory"):
+                libcuda.open_driver()
+        assert library.calls["cuInit"] == 1
+
+
+def test_a_forked_child_is_told_that_its_parent_has_the_driver(library, monkeypatch):
+    monkeypatch.setattr(libcuda.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(libcuda, "_found", None)
+    assert libcuda.open_driver() is libcuda.open_driver()
+    calls = library.calls.copy()
+    monkeypatch.setattr(libcuda.os, "getpid", lambda: -1)
+    with pytest.raises(DeviceError, match="by the process that this one was forked from; start processes by spawn"):
+        libcuda.open_driver()
+    assert library.calls == calls
 
 
 @pytest.mark.parametrize("old", [{"version": 11_040}, {"missing": {"cuStreamBeginCapture_v2"}}])
@@ -297,6 +309,21 @@ def test_memory_that_the_driver_takes_for_pinned_is_not_used(device, library):
     library.results["cuMemHostRegister_v2"] = taken
     seen = device.pinned(10)
     assert len(set(places)) == 4 and seen.ctypes.data == places[-1]
+    library.results["cuMemHostRegister_v2"] = 712
+    retained = library.calls["cuDevicePrimaryCtxRetain"] - library.calls["cuDevicePrimaryCtxRelease_v2"]
+    with pytest.raises(DeviceError, match="refused a call"):
+        device.pinned(10)
+    assert library.calls["cuDevicePrimaryCtxRetain"] - library.calls["cuDevicePrimaryCtxRelease_v2"] == retained
+
+
+def test_memory_that_the_driver_does_not_let_go_is_kept(device, library):
+    library.results["cuMemHostUnregister"] = 999
+    kept = len(context._kept)
+    seen = device.pinned(10)
+    place = seen.ctypes.data
+    del seen
+    gc.collect()
+    assert len(context._kept) == kept + 1 and place in library.pinned
 
 
 def test_images_of_one_source_are_packed_together(tmp_path):

@@ -1,5 +1,9 @@
 """The cases that go through all kernels."""
 
+import re
+from pathlib import Path
+
+from native.cuda import compile
 from tests.cases.scans import ALL
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.every import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
@@ -40,3 +44,21 @@ def test_launches_are_noted_for_a_while():
     with Launched() as launched:
         assert CudaDevice.launch is not launch and core._MOST_GRAPHED == 0
     assert CudaDevice.launch is launch and core._MOST_GRAPHED > 0 and launched == set()
+
+
+def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_there():
+    folder, device = Path(compile.HERE), DryDevice()
+    wide, some = (
+        set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (folder / file).read_text()))
+        for name, file in (("WIDE", "linear_wide.cu"), ("SOME", "linear_some.cu"))
+    )
+    launched = set().union(*(kernels_of(case, device) for name, case in all_cases().items() if "every-" in name))
+    assert wide and some
+    for kind in compile.kinds():
+        assert (f"linear_wide__{kind}_160" in launched) == (kind not in wide), kind
+        assert (f"linear_some__{kind}_16_kept" in launched) == (kind not in some), kind
+        assert (f"linear_some__{kind}_32_kept" in launched) == (kind not in some), kind
+    for type in ("f16", "q8_0"):
+        for columns in (64, 128):
+            assert f"attend_wide_{type}_{columns}" in launched
+            assert f"attend_many_{type}_{columns}" not in launched

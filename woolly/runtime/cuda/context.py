@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import sys
 import threading
 import weakref
 
@@ -28,6 +30,10 @@ _ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
 _PAGE = 4096
 # What the driver says of memory that it believes to be pinned, and how many places are tried.
 _TAKEN, _MOST_TAKEN = 712, 8
+
+# Pages of a process alone. A mapping is given back whole, unlike memory from a heap, and can be kept.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
+_kept: list[mmap.mmap] = []
 
 # The number of the context that each thread used last.
 _current = threading.local()
@@ -127,23 +133,23 @@ class Context:
 
         The process owns it and registers it with the driver, so that a reader never loses it with the device.
         """
-        size = _PAGE * -(-max(n_bytes, 1) // _PAGE)
-        driver, aside = self.enter(), []
+        size, driver, aside = _PAGE * -(-max(n_bytes, 1) // _PAGE), self.enter(), []
         for _ in range(_MOST_TAKEN):
-            memory = np.empty(size + _PAGE, np.uint8)
-            start = -memory.ctypes.data % _PAGE
-            pages = memory[start : start + size]
-            result = driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0)
-            if result != _TAKEN:
-                break
-            # The driver would copy from what was at that place before: it is held until there is another one.
-            aside.append(memory)
-        if result == 0:
-            # The memory can only be unregistered while there is a context.
+            memory = mmap.mmap(-1, size, **_PRIVATE)
+            pages = np.frombuffer(memory, np.uint8)
+            # The registration lasts as long as the context.
             driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
-            end = weakref.finalize(memory, _unpin, self._life, driver, self.context, self.number, pages.ctypes.data)
-            end.atexit = False
-        return pages[:n_bytes]
+            result = driver.result("cuMemHostRegister_v2", pages.ctypes.data, size, 0)
+            if result == 0:
+                end = weakref.finalize(pages, _unpin, self._life, driver, self.context, self.number, memory)
+                end.atexit = False
+                return pages[:n_bytes]
+            driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
+            if result != _TAKEN:
+                return pages[:n_bytes]
+            # The driver would copy what was at that place before: it is held until there is another one.
+            aside.append(memory)
+        raise driver.error("cuMemHostRegister_v2", _TAKEN)
 
     def close(self) -> None:
         """Gives back all memory. After a fault the end of the process does: the driver would fail, or wait forever."""
@@ -179,11 +185,14 @@ def memory_bandwidth(driver: Driver, number: int) -> float | None:
     return 2 * 1000.0 * kilohertz * bits / 8 if kilohertz > 0 and bits > 0 else None
 
 
-def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, place: int) -> None:
+def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, memory: mmap.mmap) -> None:
     """Tells the driver that pinned memory goes, in whichever thread its last user ended. No one is left to tell of a
-    fault."""
-    if not life.is_over:
-        driver.result("cuCtxSetCurrent", context)
-        _current.serial = None
-        driver.result("cuMemHostUnregister", place)
-        driver.result("cuDevicePrimaryCtxRelease_v2", number)
+    fault: memory that the driver still holds for pinned is kept, so that nothing else comes to its place."""
+    if life.is_over:
+        _kept.append(memory)
+        return
+    driver.result("cuCtxSetCurrent", context)
+    _current.serial = None
+    if driver.result("cuMemHostUnregister", ctypes.addressof(ctypes.c_char.from_buffer(memory))):
+        _kept.append(memory)
+    driver.result("cuDevicePrimaryCtxRelease_v2", number)

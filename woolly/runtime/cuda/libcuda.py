@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import threading
 from copy import copy
-from functools import lru_cache
 from typing import Any
 
-from woolly.errors import DeviceError, RequestError
+from woolly.errors import DeviceError, RequestError, WoollyError
 
 __all__ = ["EARLY", "NOT_READY", "Driver", "LaunchConfig", "open_driver"]
 
@@ -172,16 +173,28 @@ class Driver:
 
 
 def open_driver() -> Driver:
-    """The driver of this machine. DeviceError if there is none or it is too old."""
-    found = _opened()
-    if isinstance(found, DeviceError):
+    """The driver of this machine. DeviceError if there is none, it is too old, or a forked child asks for it.
+
+    It is started once, by a process and its forked children together: in these it may hang.
+    """
+    global _found
+    with _lock:
+        if _found is None:
+            _found = os.getpid(), _start()
+    process, found = _found
+    if isinstance(found, WoollyError):
         raise copy(found)  # each caller adds to its own
+    if process != os.getpid():
+        raise DeviceError(
+            "the NVIDIA driver was started by the process that this one was forked from",
+            code="refused",
+            remedy="start processes by spawn, or use backend='cpu'",
+        )
     return found
 
 
-@lru_cache(maxsize=1)
-def _opened() -> Driver | DeviceError:
-    """The driver, or why it cannot be used. Asked once, for forked children, too: it starts in one process alone."""
+def _start() -> Driver | WoollyError:
+    """The driver, or why it cannot be used."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -192,5 +205,11 @@ def _opened() -> Driver | DeviceError:
         )
     try:
         return Driver(library)
-    except DeviceError as error:
+    except (DeviceError, RequestError) as error:
         return error
+
+
+_found: tuple[int, Driver | WoollyError] | None = None  # by which process
+_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a fork waits for a start that is under way
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
