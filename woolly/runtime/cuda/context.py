@@ -8,6 +8,7 @@ import mmap
 import sys
 import threading
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ _MEMORY_CLOCK, _MEMORY_WIDTH = 36, 37
 _DYNAMIC_SHARED_BYTES, _SHARED_PERCENT = 8, 9
 # Beyond 48 KB a kernel has to be asked first, and what it declares itself counts, too: so it is asked well before.
 _ASKED_SHARED, _PLAIN_SHARED = 32 << 10, 48 << 10
-_PAGE = 4096
+_PAGE, _LARGE = 4096, 4 << 20
 # What the driver says of memory that it believes to be pinned, and how many places are tried.
 _TAKEN, _MOST_TAKEN = 712, 8
 
@@ -136,6 +137,9 @@ class Context:
         size, driver, aside = _PAGE * -(-max(n_bytes, 1) // _PAGE), self.enter(), []
         for _ in range(_MOST_TAKEN):
             memory = mmap.mmap(-1, size, **_PRIVATE)
+            if sys.platform == "linux" and size >= _LARGE:
+                with suppress(OSError):  # not every system has large pages, of which fewer are pinned
+                    memory.madvise(mmap.MADV_HUGEPAGE)
             pages = np.frombuffer(memory, np.uint8)
             # The registration lasts as long as the context.
             driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
