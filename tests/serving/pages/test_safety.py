@@ -167,6 +167,18 @@ def test_the_panel_asks_for_figures_only_while_it_is_open(page):
     assert len(page.watch.asked(stats)) == n
 
 
+def test_the_panel_tells_which_gpu_computes_and_what_its_memory_holds(page):
+    def with_gpu(route):
+        reply = route.fetch()
+        gpu = {"name": "NVIDIA H200", "backend": "cuda", "memory_bytes": 12e9, "memory_total_bytes": 140e9}
+        route.fulfill(response=reply, json=reply.json() | {"device": gpu})
+
+    page.route("**/api/v1/performance/stats*", with_gpu)
+    page.locator("#performance").click()
+    page.locator("#performance-figures dd", has_text="NVIDIA H200").wait_for()
+    page.locator("#performance-figures dd", has_text="12 GB of 140 GB").wait_for()
+
+
 WIDE = f"| a | b |\n|---|---|\n| {'wide ' * 60} | {'x' * 300} |\n\n```python\n{'x = 1; ' * 80}\n```\n\n{'long' * 200}"
 
 
