@@ -23,7 +23,7 @@ from woolly.engine import Engine, Request
 from woolly.engine.completion import Chunk
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Batch, Following, Options, Program, State
+from woolly.runtime import Batch, Options, Program
 from woolly.runtime.cuda.batch import BATCH
 from woolly.runtime.cuda.driver import open_device
 from woolly.runtime.cuda.program import CudaBackend
@@ -42,9 +42,12 @@ class Timed:
         self.max_rows, self.about, self.cancel, self.new_state = 512, program.about, program.cancel, program.new_state
         self.seconds = 0.0
 
-    def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Any:
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        return self._timed(self._program.run, *arguments, **options)
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         start = time.perf_counter()
-        out = self._program.run(batch, state, first, last)
+        out = call(*arguments, **options)
         self.seconds += time.perf_counter() - start
         return out
 
@@ -52,31 +55,12 @@ class Timed:
 class Ranked(Timed):
     """The same, with logits ranked."""
 
-    def rank(
-        self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Callable[[], None] | None = None
-    ) -> Any:
-        start = time.perf_counter()
-        out = self._program.rank(batch, state, n, first, meanwhile)  # type: ignore[attr-defined]
-        self.seconds += time.perf_counter() - start
-        return out
+    def rank(self, *arguments: Any, **options: Any) -> Any:
+        return self._timed(self._program.rank, *arguments, **options)  # type: ignore[attr-defined]
 
 
-class Ahead(Timed):
+class Ahead(Ranked):
     """The same, with a GPU that goes on before the host has chosen: its program's time is what the host waits."""
-
-    def rank(
-        self,
-        batch: Batch,
-        state: State,
-        n: int,
-        first: int = 0,
-        meanwhile: Callable[[], None] | None = None,
-        following: Following | None = None,
-    ) -> Any:
-        start = time.perf_counter()
-        out = self._program.rank(batch, state, n, first, meanwhile, following)  # type: ignore[attr-defined]
-        self.seconds += time.perf_counter() - start
-        return out
 
     def is_ahead(self, batch: Batch) -> bool:
         return bool(self._program.is_ahead(batch))  # type: ignore[attr-defined]

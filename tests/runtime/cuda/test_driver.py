@@ -316,6 +316,20 @@ def test_memory_that_the_driver_takes_for_pinned_is_not_used(device, library):
     assert library.calls["cuDevicePrimaryCtxRetain"] - library.calls["cuDevicePrimaryCtxRelease_v2"] == retained
 
 
+def test_a_forked_child_asks_the_driver_for_nothing_when_it_drops_what_its_parent_had(device, library):
+    seen, place = device.pinned(10), device.allocate(10)
+    device.wait()
+    context._leave_contexts()
+    calls = library.calls.copy()
+    with pytest.raises(DeviceError, match="belongs to the process that this one was forked from"):
+        device.allocate(10)
+    device.free(place)
+    del seen
+    gc.collect()
+    device.close()
+    assert library.calls == calls
+
+
 def test_memory_that_the_driver_does_not_let_go_is_kept(device, library):
     library.results["cuMemHostUnregister"] = 999
     kept = len(context._kept)

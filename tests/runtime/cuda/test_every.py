@@ -1,7 +1,6 @@
 """The cases that go through all kernels."""
 
 import re
-from pathlib import Path
 
 from native.cuda import compile
 from tests.cases.scans import ALL
@@ -47,9 +46,9 @@ def test_launches_are_noted_for_a_while():
 
 
 def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_there():
-    folder, device = Path(compile.HERE), DryDevice()
+    device = DryDevice()
     wide, some = (
-        set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (folder / file).read_text()))
+        set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (compile.HERE / file).read_text()))
         for name, file in (("WIDE", "linear_wide.cu"), ("SOME", "linear_some.cu"))
     )
     launched = set().union(*(kernels_of(case, device) for name, case in all_cases().items() if "every-" in name))

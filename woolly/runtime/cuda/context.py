@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import os
 import sys
 import threading
 import weakref
@@ -35,6 +36,8 @@ _TAKEN, _MOST_TAKEN = 712, 8
 # Pages of a process alone. A mapping is given back whole, unlike memory from a heap, and can be kept.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
 _kept: list[mmap.mmap] = []
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 # The number of the context that each thread used last.
 _current = threading.local()
@@ -80,6 +83,7 @@ class Context:
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()
         self._serial = next(_numbers)
+        _contexts.add(self)
 
     def enter(self) -> Driver:
         """Makes the context that of the calling thread."""
@@ -99,6 +103,11 @@ class Context:
             self._life.is_over = True
             return self.lost
         return error
+
+    def leave(self) -> None:
+        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+        self._life.is_over = True
 
     def function(self, kernel: str, shared: int) -> ctypes.c_void_p:
         """The kernel of that name, with leave to use that much dynamic shared memory."""
@@ -200,3 +209,12 @@ def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, m
     if driver.result("cuMemHostUnregister", ctypes.addressof(ctypes.c_char.from_buffer(memory))):
         _kept.append(memory)
     driver.result("cuDevicePrimaryCtxRelease_v2", number)
+
+
+def _leave_contexts() -> None:
+    for context in _contexts:
+        context.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_contexts)
