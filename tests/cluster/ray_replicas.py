@@ -1,4 +1,4 @@
-"""Replicas as actors of Ray: `pip install 'woolly[ray]'`, then `python -m pytest tests/cluster/ray_replicas.py`.
+"""Replicas as actors of Ray: `pip install 'ray>=2.60,<3'`, then `python -m pytest tests/cluster/ray_replicas.py`.
 
 Not collected with the other tests: Ray is large, and its processes take a while to start.
 """

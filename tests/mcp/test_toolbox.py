@@ -1,6 +1,7 @@
 """Tools of real MCP servers: over stdio and HTTP, and servers that crash, flood, are slow or absent."""
 
 import json
+import re
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from mcp.server import MCPServer
 
 from woolly.chat import ToolCall
 from woolly.errors import RequestError, ToolError
+from woolly.machine.extra import how_to_add
 from woolly.mcp import ServerSpec, Toolbox, toolbox
 from woolly.mcp.result import MAX_CHARACTERS
 
@@ -52,7 +54,7 @@ def test_another_version_of_the_package_is_named(monkeypatch):
     finally:
         box.close()
     assert "another version than Woolly needs (cannot import name 'Client'" in str(error)
-    assert str(error).endswith("pip install 'woolly[mcp]'")
+    assert str(error).endswith(how_to_add("mcp"))
 
 
 def test_a_server_gets_its_own_variables_and_not_ours(call):
@@ -165,5 +167,5 @@ def test_streamable_http_with_headers():
 
 def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(toolbox, "find_spec", lambda name: None)
-    with pytest.raises(RequestError, match=r"pip install 'woolly\[mcp\]'"):
+    with pytest.raises(RequestError, match=re.escape(how_to_add("mcp"))):
         Toolbox([])

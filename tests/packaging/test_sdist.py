@@ -17,7 +17,7 @@ MAKE = "import sys; from scikit_build_core.build import build_sdist; build_sdist
 def archive(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
     subprocess.run([sys.executable, "-c", MAKE, folder], cwd=ROOT, check=True, capture_output=True)
-    (path,) = folder.glob("woolly-*.tar.gz")
+    (path,) = folder.glob("woolly_llm-*.tar.gz")
     return path
 
 

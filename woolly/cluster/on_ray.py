@@ -13,6 +13,7 @@ from typing import Any
 from woolly.cluster.listening import Listening
 from woolly.cluster.seats import AddressSeat, Seat, Started
 from woolly.errors import RequestError
+from woolly.machine.extra import how_to_add
 
 __all__ = ["RaySeat", "ray_seats"]
 
@@ -73,7 +74,7 @@ def ray_seats(address: str, n: int, threads: int | None) -> list[Seat]:
     try:
         import ray
     except ImportError:
-        raise RequestError("--ray needs an extra: pip install 'woolly[ray]'", field="ray", names=()) from None
+        raise RequestError(f"--ray needs the package ray: {how_to_add('ray')}", field="ray", names=()) from None
     if not ray.is_initialized():
         try:
             if address != "auto":  # Ray itself tries for minutes, and then ends the process

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from woolly.errors import ToolError
+from woolly.machine.extra import how_to_add
 from woolly.mcp.config import ServerSpec
 from woolly.mcp.result import ToolResult
 
@@ -142,7 +143,7 @@ class Connection:
         if isinstance(error, ImportError):
             return ToolError(
                 f"the MCP server {spec.name!r} cannot be used: the package mcp has another version than Woolly needs"
-                f" ({_sentence(error)}): pip install 'woolly[mcp]'"
+                f" ({_sentence(error)}): {how_to_add('mcp')}"
             )
         what = f"at {spec.url} cannot be used" if spec.url else "cannot be used"
         return ToolError(f"the MCP server {spec.name!r} {what}: {_sentence(error)}{self._tail.last()}")

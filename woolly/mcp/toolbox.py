@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from woolly.chat import Tool, ToolCall
 from woolly.errors import RequestError, ToolError
+from woolly.machine.extra import how_to_add
 from woolly.mcp.config import ServerSpec
 from woolly.mcp.connection import Connection
 from woolly.mcp.result import ToolResult
@@ -51,7 +52,7 @@ class Toolbox:
     def __init__(self, servers: Sequence[ServerSpec]) -> None:
         """RequestError if the package `mcp` is not installed."""
         if find_spec("mcp") is None:
-            raise RequestError("MCP needs the package mcp: pip install 'woolly[mcp]'", field="mcp")
+            raise RequestError(f"MCP needs the package mcp: {how_to_add('mcp')}", field="mcp")
         self.tools: tuple[OfferedTool, ...] = ()
         self._loop = asyncio.new_event_loop()
         self._connections = {server.name: Connection(server) for server in servers}

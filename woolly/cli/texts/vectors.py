@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
+from woolly.machine.extra import how_to_add
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +33,7 @@ def check_format(path: Path) -> None:
             import_module("pyarrow.parquet")
         except ImportError:
             raise RequestError(
-                "--output: .parquet needs pyarrow: pip install 'woolly[parquet]', or choose .npy or .jsonl"
+                f"--output: .parquet needs pyarrow: {how_to_add('parquet')}, or choose .npy or .jsonl"
             ) from None
 
 

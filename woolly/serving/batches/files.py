@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
+from woolly.machine.extra import how_to_add
 from woolly.serving.batches.rows import Row, read_line, read_row
 from woolly.serving.errors import ApiError
 from woolly.store.whole import written_whole
@@ -98,7 +99,7 @@ def _parquet() -> Any:
     try:
         return import_module("pyarrow.parquet")
     except ImportError:
-        raise RequestError(".parquet needs pyarrow: pip install 'woolly[parquet]', or use .jsonl") from None
+        raise RequestError(f".parquet needs pyarrow: {how_to_add('parquet')}, or use .jsonl") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:

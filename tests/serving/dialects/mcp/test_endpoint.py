@@ -9,6 +9,7 @@ from mcp import Client
 from tests.cases.texts import write_readers
 from tests.serving.pages.conftest import served
 from woolly import LLM
+from woolly.machine.extra import requirement
 from woolly.serving import Settings, create_app
 from woolly.serving.dialects.mcp import endpoint
 from woolly.serving.dialects.mcp.page_tools import PageTools
@@ -142,7 +143,7 @@ def test_an_unusable_package_is_refused_and_the_servers_still_end(app_with, monk
         for _ in range(2):
             reply = client.post("/mcp", json={})
             assert reply.status_code == 501
-            assert "pip install --upgrade 'woolly[mcp]'" in reply.json()["error"]["message"]
+            assert f"its operator installs {requirement('mcp')}" in reply.json()["error"]["message"]
     assert len(ended) == 1
 
 
@@ -167,4 +168,4 @@ def test_without_the_package_the_sentence_says_how_to_get_it(app_with, monkeypat
     with app_with() as client:
         reply = client.post("/mcp", json={})
     assert reply.status_code == 501
-    assert "pip install 'woolly[mcp]'" in reply.json()["error"]["message"]
+    assert f"its operator installs {requirement('mcp')}" in reply.json()["error"]["message"]

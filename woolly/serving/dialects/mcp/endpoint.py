@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from woolly import __version__
 from woolly.errors import WoollyError
+from woolly.machine.extra import how_to_add, requirement
 from woolly.serving.dialects.mcp.tools import TOOLS
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.logs import log
@@ -49,9 +50,7 @@ class Endpoint:
         """Returns the manager. ApiError 501 if the package is missing or cannot be used."""
         if self._opened is None:
             if find_spec("mcp") is None:
-                raise ApiError(
-                    501, "not_supported", "/mcp needs a package on the server's machine: pip install 'woolly[mcp]'"
-                )
+                raise ApiError(501, "not_supported", _refusal("/mcp needs a package on the server's machine"))
             self._opened = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._hold(self._opened))
         return await asyncio.shield(self._opened)
@@ -72,9 +71,15 @@ class Endpoint:
             if opened.done():
                 raise
             log.error("mcp", exc_info=error)
-            unusable = "/mcp cannot use the package mcp of the server's machine: pip install --upgrade 'woolly[mcp]'"
+            unusable = _refusal("/mcp cannot use the package mcp of the server's machine")
             opened.set_exception(ApiError(501, "not_supported", unusable))
             opened.exception()  # marks it as seen, if nobody waits any more
+
+
+def _refusal(what: str) -> str:
+    """Logs how to get the package, and returns the sentence for clients, without the paths of this machine."""
+    log.warning(f"{what}: {how_to_add('mcp')}")
+    return f"{what}: its operator installs {requirement('mcp')}, and its log says how"
 
 
 def _make_manager(max_body: int) -> StreamableHTTPSessionManager:

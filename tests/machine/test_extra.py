@@ -1,0 +1,84 @@
+"""The command that adds an optional package fits how this copy of Woolly was installed."""
+
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from woolly.machine import extra
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIRES = [
+    "numpy>=1.24",
+    'mcp<3,>=2.3; extra == "mcp"',
+    "pytest>=8; extra == 'test'",
+    "mcp>=2; extra == 'test'",
+    "pyarrow>=15 ; extra == 'parquet'",
+]
+
+
+@pytest.fixture
+def prefix(tmp_path, monkeypatch):
+    monkeypatch.setattr(metadata, "requires", lambda name: REQUIRES if name == "woolly-llm" else None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("woolly.machine.extra.util.find_spec", lambda name: object())
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    return tmp_path / "env"
+
+
+def test_the_versions_are_those_of_the_metadata(prefix, monkeypatch):
+    assert extra.requirement("mcp") == "mcp<3,>=2.3"
+    assert extra.requirement("parquet") == "pyarrow>=15"
+    assert extra.requirement("ray") == "ray"
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    assert extra.requirement("mcp") == "mcp"
+    assert extra.how_to_add("mcp").endswith("pip install mcp")
+
+
+def test_every_extra_that_users_need_has_its_package():
+    listed = re.findall(r"^(mcp|parquet|ray) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert dict(listed) == extra._PACKAGES
+
+
+def test_a_clone_names_its_own_pip(prefix, monkeypatch):
+    assert extra.how_to_add("mcp") == f"{prefix}/bin/pip install 'mcp<3,>=2.3'"
+    monkeypatch.chdir(prefix.parent)
+    assert extra.how_to_add("mcp") == "env/bin/pip install 'mcp<3,>=2.3'"
+
+
+def test_an_activated_environment_is_pip(prefix, monkeypatch):
+    pip = prefix / "bin" / "pip"
+    pip.touch()
+    pip.chmod(0o755)
+    monkeypatch.setenv("PATH", str(prefix / "bin"))
+    assert extra.how_to_add("mcp") == "pip install 'mcp<3,>=2.3'"
+
+
+def test_pipx_injects(prefix):
+    (prefix / "pipx_metadata.json").touch()
+    assert extra.how_to_add("mcp") == "pipx inject woolly-llm 'mcp<3,>=2.3'"
+
+
+def test_a_tool_of_uv_is_installed_with_it(prefix):
+    (prefix / "uv-receipt.toml").touch()
+    assert extra.how_to_add("mcp") == "uv tool install woolly-llm --with 'mcp<3,>=2.3'"
+
+
+def test_an_environment_without_pip_is_one_of_uv(prefix, monkeypatch):
+    monkeypatch.setattr("woolly.machine.extra.util.find_spec", lambda name: None)
+    assert extra.how_to_add("mcp") == f"uv pip install --python {prefix}/bin/python 'mcp<3,>=2.3'"
+
+
+def test_windows_quotes_otherwise(prefix, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert extra.how_to_add("mcp").endswith('install "mcp<3,>=2.3"')
