@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from woolly import LLM, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.completion import Chunk
+from woolly.engine.threads.completion import Chunk
 from woolly.runtime import Batch, Program, Ranking, State
 
 SETTINGS: dict[str, dict[str, Any]] = {

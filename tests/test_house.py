@@ -101,7 +101,7 @@ def test_only_runtime_names_a_concrete_backend():
 
 def test_dialects_do_not_import_each_other():
     folder = PACKAGE / "serving" / "dialects"
-    shared = {"completions", "meaning"}  # not a dialect: shapes that several reply in
+    shared = {"completions", "vectors"}  # not a dialect: shapes that several reply in
     dialects = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()} - shared
     assert dialects
     for path in folder.rglob("*.py"):

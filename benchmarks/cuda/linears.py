@@ -22,13 +22,13 @@ from woolly.plan import Plan, Step, Value, Weight
 from woolly.plan.passes.place import Placement
 from woolly.quant import GGMLType
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
-from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import CudaDevice, open_device
-from woolly.runtime.cuda.emit import Array, Emitter
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Array, Emitter
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
-_BATCH_BYTES = 256  # struct Batch of native/cuda/common.cuh
+_BATCH_BYTES = 256  # struct Batch of native/cuda/primitives/common.cuh
 _COPIES_BYTES = 250 << 20
 _MOST_ROWS = 2048
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import Field, fields
 from typing import Any
 
-from woolly.serving.configuration import environment_name
-from woolly.serving.settings import Settings, groups
+from woolly.serving.settings.configuration import environment_name
+from woolly.serving.settings.table import Settings, groups
 
 __all__ = ["reference"]
 

@@ -140,12 +140,12 @@ class Compiler:
 
 def sources(only: str | None = None) -> list[Path]:
     """The files that are compiled, or the one of that name."""
-    return [path for path in sorted(HERE.glob("*.cu")) if only in (None, path.name, path.stem)]
+    return [path for path in sorted(HERE.rglob("*.cu")) if only in (None, path.name, path.stem)]
 
 
 def kinds() -> dict[str, str]:
     """Kinds of tiles: what they are called in kernels, and as types of C++."""
-    (listed,) = re.findall(r"#define TILE_TYPES\(X\)((?:.*\\\n)*.*)", (HERE / "tile.cuh").read_text())
+    (listed,) = re.findall(r"#define TILE_TYPES\(X\)((?:.*\\\n)*.*)", (HERE / "weights" / "tile.cuh").read_text())
     return dict(re.findall(r"X\((\w+), (\w+)\)", listed))
 
 

@@ -15,7 +15,7 @@ from woolly import LLM, SamplingParams  # noqa: E402
 from woolly.cluster.model import FleetLLM  # noqa: E402
 from woolly.cluster.on_ray import ray_seats  # noqa: E402
 from woolly.errors import RequestError  # noqa: E402
-from woolly.serving.loading.options import ModelOptions  # noqa: E402
+from woolly.serving.settings.options import ModelOptions  # noqa: E402
 
 PARAMS = SamplingParams(seed=5, max_tokens=200, temperature=1.0, ignore_eos=True)
 

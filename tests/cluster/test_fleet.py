@@ -16,7 +16,7 @@ from woolly.cluster.wire import Link
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.sampling import Sampler
-from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings.options import ModelOptions
 
 OPTIONS = ModelOptions(ctx=512, threads=1)
 PROMPT = "The sheep said that"

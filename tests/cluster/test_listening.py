@@ -21,7 +21,7 @@ from woolly.cluster.seats import AddressSeat
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving import Settings
-from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings.options import ModelOptions
 
 SECRET = "a secret of thirty-two characters"
 PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, prose_of
 from woolly.cli.app import COMMANDS, app
-from woolly.serving.configuration import read_settings
+from woolly.serving.settings.configuration import read_settings
 
 # Languages that hold nothing to run: outputs, signatures, usage lines.
 SILENT = {"", "text"}

@@ -11,9 +11,9 @@ from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
-from woolly.engine.driver import Driver
-from woolly.engine.meaning import Reading
-from woolly.engine.meaning.source import find_rows
+from woolly.engine.reading import Reading
+from woolly.engine.reading.source import find_rows
+from woolly.engine.threads.driver import Driver
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import CancelledRun, Options

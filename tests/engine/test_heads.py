@@ -8,7 +8,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.engine.test_together import CTX, cases, drive, result
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import SamplingParams
-from woolly.engine import DraftModel, Engine, PromptLookup, held
+from woolly.engine import DraftModel, Engine, PromptLookup
+from woolly.engine.step import held
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, Chunk, RequestError, SamplingParams
-from woolly.engine.mailbox import LoopBell, LoopMailbox, ThreadMailbox
+from woolly.engine.threads.mailbox import LoopBell, LoopMailbox, ThreadMailbox
 
 N = 500
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.meaning import Reader
+from woolly.engine.reading import Reader
 
 TEXTS = ["hello world", "a", "b" * 200, "hello", "zebra crossing " * 12, "?"]
 ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)

@@ -8,8 +8,8 @@ from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
-from woolly.engine.driver import Driver
-from woolly.engine.held import HeldRows
+from woolly.engine.step.held import HeldRows
+from woolly.engine.threads.driver import Driver
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options

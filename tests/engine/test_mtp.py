@@ -113,7 +113,7 @@ def alone(name, folder):
 @pytest.mark.parametrize(("chunk", "room"), [(5, "plenty"), (32, "tight"), (512, "plenty"), (512, "tight")])
 def test_requests_together_give_what_they_give_alone_without(folder, name, chunk, room, monkeypatch):
     if chunk == 32:  # one grammar in each step: the others are held for a later one
-        monkeypatch.setattr("woolly.engine.held.GRAMMAR_SECONDS", 0.0)
+        monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model(name, folder)
     engine = Engine(
         program,

@@ -5,7 +5,7 @@ import pytest
 
 from woolly import RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.batching import Work
+from woolly.engine.step.batching import Work
 
 
 def params(n=12, **others):

@@ -168,7 +168,7 @@ class Drafts:
 @pytest.mark.parametrize("chunk", [16, 128, 512])
 def test_requests_together_give_what_they_give_alone(model, alone, chunk, room, speculation, monkeypatch):
     if chunk == 128:  # one grammar in each step: the others are held for a later one
-        monkeypatch.setattr("woolly.engine.held.GRAMMAR_SECONDS", 0.0)
+        monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     program, tokenizer = model
     engine = Engine(
         program,

@@ -125,10 +125,10 @@ def test_the_default_context_is_the_models_as_memory_allows(tmp_path, monkeypatc
     with LLM(path) as llm:
         assert llm.ctx == 1 << 17
         token = llm.plan.bytes_per_token(2)
-    monkeypatch.setattr("woolly.engine.load.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token)
+    monkeypatch.setattr("woolly.engine.opening.load.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token)
     with LLM(path) as llm:
         assert llm.ctx == 16384  # the memory for 20,000 tokens, rounded
-    monkeypatch.setattr("woolly.engine.load.available_memory", lambda: 0)
+    monkeypatch.setattr("woolly.engine.opening.load.available_memory", lambda: 0)
     with LLM(path) as llm:
         assert llm.ctx == 8192
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
-from woolly.serving import lifecycle
+from woolly.serving.life import lifecycle
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
 

@@ -9,8 +9,8 @@ import pytest
 import uvicorn
 
 from woolly.serving import Settings
-from woolly.serving.app import create_app
-from woolly.serving.lifecycle import _Server
+from woolly.serving.life.app import create_app
+from woolly.serving.life.lifecycle import _Server
 from woolly.serving.loading.manager import NO_MODEL
 
 

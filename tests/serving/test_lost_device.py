@@ -21,7 +21,7 @@ SENTENCE = "the GPU failed: an illegal memory access was encountered"
 FAULTY_MAIN = f"""
 import os, subprocess
 from pathlib import Path
-from woolly.serving import lifecycle
+from woolly.serving.life import lifecycle
 make = lifecycle.create_app
 def made(settings):
     # As an MCP server: it ends when its input does, and is waited for by nobody after a restart.

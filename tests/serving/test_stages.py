@@ -6,7 +6,7 @@ from tests.cluster.stages import TOKEN, names, on_threads, token_file
 from woolly.errors import RequestError
 from woolly.runtime import Stages
 from woolly.serving.loading import memory
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 BODY = {"prompt": "the sheep and", "max_tokens": 8, "seed": 3, "temperature": 0.8, "ignore_eos": True}
 

@@ -14,7 +14,7 @@ from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.memory import check_memory
 from woolly.serving.loading.opening import examine, options_for
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
 __all__ = ["Checked", "check_cluster"]

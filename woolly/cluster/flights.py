@@ -16,8 +16,8 @@ from woolly.cache.prefix import PrefixReport
 from woolly.cluster.routing import Ticket
 from woolly.cluster.wire import read_array, read_error, read_logprobs, write_params
 from woolly.engine import Chunk, Request
-from woolly.engine.driver import Listener
-from woolly.engine.meaning import Reading
+from woolly.engine.reading import Reading
+from woolly.engine.threads.driver import Listener
 from woolly.errors import ModelError
 from woolly.plan import Pooling
 from woolly.runtime import PAGE_SIZE

@@ -17,14 +17,14 @@ from woolly.cluster.fleet import Fleet
 from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
 from woolly.cluster.seats import Seat
 from woolly.engine import Driver, Engine, Request
-from woolly.engine.driver import Listener
-from woolly.engine.meaning import Reading
+from woolly.engine.reading import Reading
+from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.identity import Identity
 from woolly.llm.requests import Prompt
 from woolly.sampling import SamplingParams
-from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings.options import ModelOptions
 from woolly.store.digest import digest_of
 
 __all__ = ["FleetLLM"]

@@ -37,8 +37,8 @@ from woolly.cluster.wire import (
     write_logprobs,
 )
 from woolly.engine import Chunk, Request
-from woolly.engine.meaning import Reading
-from woolly.engine.meaning.source import find_rows
+from woolly.engine.reading import Reading
+from woolly.engine.reading.source import find_rows
 from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
 

@@ -16,11 +16,11 @@ from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.machine.nodes import numa_nodes
 from woolly.runtime import count_gpus
-from woolly.serving import lifecycle
 from woolly.serving.answers.admission import Admission
+from woolly.serving.life import lifecycle
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.loading.options import ModelOptions
-from woolly.serving.settings import Settings
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.settings.table import Settings
 
 __all__ = ["prepare", "run", "seats_of", "update"]
 

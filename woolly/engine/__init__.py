@@ -1,14 +1,12 @@
 """WHEN: the scheduler packs many requests into one step."""
 
-from woolly.engine.completion import Chunk, Completion, Score
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.driver import Driver
 from woolly.engine.engine import Engine
-from woolly.engine.hooks import Hook
-from woolly.engine.load import (
+from woolly.engine.opening.hooks import Hook
+from woolly.engine.opening.load import (
     LoadedModel,
     affordable_ctx,
     context_limit,
@@ -20,7 +18,9 @@ from woolly.engine.load import (
     possible_ctx,
 )
 from woolly.engine.request import FinishReason, Request
-from woolly.engine.stream import Stream
+from woolly.engine.threads.completion import Chunk, Completion, Score
+from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.stream import Stream
 
 __all__ = [
     "Chunk",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from woolly.engine.adapters import scales_of
 from woolly.engine.drafts.expected import check_resumable
-from woolly.engine.hooks import Hook
+from woolly.engine.opening.adapters import scales_of
+from woolly.engine.opening.hooks import Hook
+from woolly.engine.opening.step_names import find_step
 from woolly.engine.request import Request
-from woolly.engine.step_names import find_step
 from woolly.errors import RequestError
 from woolly.runtime import Program
 from woolly.sampling.params import SamplingParams

@@ -14,21 +14,21 @@ from woolly.cache.prefix import PrefixStats
 from woolly.cache.slots import SlotPool
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.cache.windows import WindowPool
-from woolly.engine.batching import Work, samplers_of
 from woolly.engine.checks import RequestChecks, too_long
-from woolly.engine.choice import choose, score, take
-from woolly.engine.drafts.ahead import Ahead
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.guesses import Guesses
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.held import HeldRows
-from woolly.engine.hooks import Hook
-from woolly.engine.meaning import Reader
+from woolly.engine.opening.hooks import Hook
+from woolly.engine.opening.step_names import find_step
+from woolly.engine.reading import Reader
 from woolly.engine.request import FinishReason, Request
-from woolly.engine.runner import Rows, Runner, read_values
-from woolly.engine.scheduler import Scheduler
-from woolly.engine.sight import Sight
-from woolly.engine.step_names import find_step
+from woolly.engine.state.sight import Sight
+from woolly.engine.step.ahead import Ahead
+from woolly.engine.step.batching import Work, samplers_of
+from woolly.engine.step.choice import choose, score, take
+from woolly.engine.step.held import HeldRows
+from woolly.engine.step.runner import Rows, Runner, read_values
+from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import RequestError
 from woolly.runtime import PAGE_SIZE, LostRows, LostState, PortableState, Program, State, pages_for
 from woolly.sampling.head import Row

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.cache.prefix import PrefixReport, page_digest
-from woolly.engine.hooks import Hook
+from woolly.engine.opening.hooks import Hook
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.params import SamplingParams

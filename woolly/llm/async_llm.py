@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from woolly.chat import Layout
 from woolly.engine import Chunk, Completion, Driver, Request, Score
-from woolly.engine.mailbox import LoopBell, LoopMailbox
-from woolly.engine.meaning import Reading
-from woolly.engine.meaning.waiting import wait_for_reading
+from woolly.engine.reading import Reading
+from woolly.engine.reading.waiting import wait_for_reading
+from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader
 from woolly.llm.llm import LLM

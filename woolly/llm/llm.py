@@ -28,9 +28,9 @@ from woolly.engine import (
     default_snapshots,
     load_model,
 )
-from woolly.engine.adapters import named_adapters
-from woolly.engine.control_vectors import scaled_files
-from woolly.engine.step_names import find_norm
+from woolly.engine.opening.adapters import named_adapters
+from woolly.engine.opening.control_vectors import scaled_files
+from woolly.engine.opening.step_names import find_norm
 from woolly.errors import RequestError
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine import Driver, LoadedModel
-from woolly.engine.meaning import Reading, TextRows
-from woolly.engine.meaning.source import find_rows
+from woolly.engine.reading import Reading, TextRows
+from woolly.engine.reading.source import find_rows
 from woolly.errors import RequestError
 from woolly.llm.progress import texts_bar
 from woolly.llm.text_ids import TextIds

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.load import LoadedModel, context_limit, load_model
+from woolly.engine.opening.load import LoadedModel, context_limit, load_model
 from woolly.errors import RequestError
 from woolly.machine.cores import default_threads
 from woolly.measure.slots import SlotTurns

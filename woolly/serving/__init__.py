@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from woolly.serving.answers.generation import Generation, Generator, Running
-    from woolly.serving.app import create_app
-    from woolly.serving.configuration import read_settings
     from woolly.serving.errors import ApiError
+    from woolly.serving.life.app import create_app
     from woolly.serving.loading.manager import ModelInfo, ModelManager
-    from woolly.serving.settings import Settings
+    from woolly.serving.settings.configuration import read_settings
+    from woolly.serving.settings.table import Settings
 
 __all__ = [
     "ApiError",
@@ -31,9 +31,9 @@ _LAZY = {
     "ModelInfo": "loading.manager",
     "ModelManager": "loading.manager",
     "Running": "answers.generation",
-    "Settings": "settings",
-    "create_app": "app",
-    "read_settings": "configuration",
+    "Settings": "settings.table",
+    "create_app": "life.app",
+    "read_settings": "settings.configuration",
 }
 
 

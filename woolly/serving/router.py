@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from woolly.serving.dialects.foreign_fields import fields_of, settle_foreign
+from woolly.serving.foreign_fields import fields_of, settle_foreign
 
 __all__ = ["APIRouter", "ParsedRequest", "ParsedRoute"]
 

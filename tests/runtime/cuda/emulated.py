@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from woolly.runtime.cuda.device import Address
+from woolly.runtime.gpu.device import Address
 
 SOURCES = Path(__file__).parents[3] / "native" / "cuda"
 # No fused multiply-add that the source does not ask for: CUDA's compiler may fuse, and results must not hang on it.
@@ -38,6 +38,12 @@ _TURN = threading.Lock()
 _MARK = re.compile(r'struct emulated_kernel__;\s*extern "C" void kernel_(\w+)')
 
 
+def source(name: str) -> Path:
+    """The .cu file of that name, in whichever room of native/cuda it is."""
+    (path,) = SOURCES.rglob(f"{name}.cu")
+    return path
+
+
 def build(*sources: Path, macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)) -> Path:
     """The shared library of these .cu files, made once for each content; without any those of native/cuda."""
     if sys.platform != "linux":
@@ -45,7 +51,7 @@ def build(*sources: Path, macros: tuple[str, ...] = ("WOOLLY_EMULATED=1",)) -> P
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    sources = sources or tuple(sorted(SOURCES.glob("*.cu")))
+    sources = sources or tuple(sorted(SOURCES.rglob("*.cu")))
     folder = Path(tempfile.gettempdir()) / f"woolly-emulated-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     everything = sorted({*sources, *SOURCES.rglob("*.cuh"), *SOURCES.glob("emulated/*")})
@@ -246,4 +252,4 @@ class HopperDevice(EmulatedDevice):
     names = ("embed", "rows", "pack", "linear_one", "linear_few", "linear_some", "linear_wide", "linear_parts")
 
     def __init__(self) -> None:
-        super().__init__(*(SOURCES / f"{name}.cu" for name in self.names))
+        super().__init__(*(source(name) for name in self.names))

@@ -24,10 +24,10 @@ from woolly.plan import Handle
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, pages_for
-from woolly.runtime.cuda import core
-from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import CudaDevice
 from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.gpu import core
+from woolly.runtime.gpu.device import Address
 
 _T = GGMLType
 # A type for each kind of tiles.

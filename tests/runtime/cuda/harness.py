@@ -12,17 +12,17 @@ import numpy as np
 from woolly.plan.passes.place import Placement
 from woolly.runtime import Batch
 from woolly.runtime.cuda import ops  # noqa: F401 - enters the emitters
-from woolly.runtime.cuda.batch import is_apart
-from woolly.runtime.cuda.device import Address
-from woolly.runtime.cuda.emit import Array, Emitter, Fill
 from woolly.runtime.cuda.ops.attention import is_far
+from woolly.runtime.gpu.batch import is_apart
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Array, Emitter, Fill
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
 if TYPE_CHECKING:
     from tests.runtime.cuda.emulated import EmulatedDevice
 
-# struct Batch of native/cuda/common.cuh.
+# struct Batch of native/cuda/primitives/common.cuh.
 BATCH = np.dtype(
     [
         *((name, np.int32) for name in ("n_rows", "n_sequences", "n_output", "max_pages")),
@@ -88,7 +88,7 @@ class CaseProgram:
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages=()):
         if not self.plan.paged:
             return Slots(self.device, self.plan, n_slots)
-        from woolly.runtime.cuda.state import CudaState
+        from woolly.runtime.gpu.state import CudaState
 
         return CudaState(self.device, self.plan, n_pages, self.kv_type, n_slots, window_pages)
 

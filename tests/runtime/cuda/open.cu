@@ -1,5 +1,5 @@
 // Opens every tile of a matrix by the openers of native/cuda: f32 [packed rows][columns], not yet times the factors.
-#include "tile.cuh"
+#include "weights/tile.cuh"
 
 template <class T>
 __device__ void open_tiles(const u8* tiles, int n_tiles, float* out) {

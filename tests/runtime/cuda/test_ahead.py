@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from tests.runtime.cuda.harness import BATCH
 from tests.runtime.cuda.late import LateDevice
 from woolly import SamplingParams
@@ -13,7 +13,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import PICK, Batch, CancelledRun, Following, LostRows, Options, RanksAhead
 from woolly.runtime.cuda.program import CudaBackend
-from woolly.runtime.cuda.rank import Ranker
+from woolly.runtime.gpu.rank import Ranker
 from woolly.sampling.choosers import Greedy
 from woolly.sampling.sampler import Sampler
 from woolly.tokens import Tokenizer
@@ -41,7 +41,7 @@ PARAMS = [
 
 
 def test_it_takes_the_tokens_that_samplers_choose():
-    device, n_rows, width = EmulatedDevice(SOURCES / "rank.cu"), 40, 320
+    device, n_rows, width = EmulatedDevice(source("rank")), 40, 320
     rows = np.random.RandomState(1).standard_normal((n_rows, width)).astype(np.float32) * 3
     samplers = [Sampler(SamplingParams(seed=i, **PARAMS[i % len(PARAMS)])) for i in range(n_rows)]
     order = np.random.RandomState(2).permutation(n_rows)  # of the rows in the batch that follows

@@ -9,7 +9,7 @@ import pytest
 from tests.cases.attention import ATTENTIONS, _attention
 from tests.cases.ops import N_PAGES, N_TOKENS, Case, _both, _tables, expected
 from tests.cases.weights import Raw, random_weight
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from tests.runtime.cuda.harness import CaseProgram
 from woolly.errors import UnsupportedError
 from woolly.plan.passes import fuse
@@ -39,7 +39,7 @@ class Attention:
     """A case on the emulated GPU, over one cache."""
 
     def __init__(self, case, file, n_pages=N_PAGES):
-        device = EmulatedDevice(*(SOURCES / f"{name}.cu" for name in FILES))
+        device = EmulatedDevice(*(source(name) for name in FILES))
         self.program = CaseProgram(device, fuse(case.plan(file)), file.tensors, case.kv_type, 300)
         self.state = self.program.new_state(n_pages)
 

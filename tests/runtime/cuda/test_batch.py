@@ -11,8 +11,8 @@ from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch
-from woolly.runtime.cuda.batch import BATCH, BatchSlot, check_batch, is_apart
-from woolly.runtime.cuda.device import Address
+from woolly.runtime.gpu.batch import BATCH, BatchSlot, check_batch, is_apart
+from woolly.runtime.gpu.device import Address
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 

@@ -36,8 +36,8 @@ def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
 
 
 def test_a_kind_of_tiles_is_compiled_by_itself(compiler):
-    source = compiling.HERE / "moe_one.cu"
-    assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "pack.cu") == [""]
+    source = compiling.HERE / "experts" / "moe_one.cu"
+    assert "q4_k" in compiling.parts(source) and compiling.parts(compiling.HERE / "weights" / "pack.cu") == [""]
     _, whole, _ = compiler.compile(source, TARGET, quick=True)
     _, kernels, log = compiler.compile(source, TARGET, "q4_k", quick=True)
     assert log == "" and sorted(kernels) == sorted(name for name in whole if "q4_k" in name) != []

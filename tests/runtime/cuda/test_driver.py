@@ -12,9 +12,9 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda import context, gpus, libcuda
 from woolly.runtime.cuda import driver as module
 from woolly.runtime.cuda.archive import Archive
-from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.driver import open_device
 from woolly.runtime.cuda.libcuda import Driver
+from woolly.runtime.gpu.device import Address
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import fuse
 from woolly.plan.passes.place import place
-from woolly.runtime.cuda import emit
-from woolly.runtime.cuda.device import Address
-from woolly.runtime.cuda.emit import Emitter, Launch, Rows
+from woolly.runtime.gpu import emit
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.emit import Emitter, Launch, Rows
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 

@@ -6,9 +6,9 @@ from native.cuda import compile
 from tests.cases.scans import ALL
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.every import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
-from woolly.runtime.cuda import core
 from woolly.runtime.cuda.driver import CudaDevice
 from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.gpu import core
 
 
 def test_a_dry_run_names_the_kernels_that_are_launched(monkeypatch):
@@ -48,7 +48,7 @@ def test_launches_are_noted_for_a_while():
 def test_exactly_the_kernels_that_are_left_out_for_hopper_are_never_launched_there():
     device = DryDevice()
     wide, some = (
-        set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (compile.HERE / file).read_text()))
+        set(re.findall(rf"#define {name}_IS_TOO_LARGE_(\w+) 1", (compile.HERE / "linears" / file).read_text()))
         for name, file in (("WIDE", "linear_wide.cu"), ("SOME", "linear_some.cu"))
     )
     launched = set().union(*(kernels_of(case, device) for name, case in all_cases().items() if "every-" in name))

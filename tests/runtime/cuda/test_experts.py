@@ -5,7 +5,7 @@ import pytest
 
 from tests.cases.moe import MOES, Experts
 from tests.cases.ops import N_TOKENS
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from tests.runtime.cuda.harness import BATCH, CaseProgram
 from tests.runtime.test_mixtures import CASES, open_case
 from tests.runtime.test_moe import plan_of, write
@@ -27,7 +27,7 @@ NAMES = (
 @pytest.fixture(scope="module")
 def device():
     names = ("pack", "embed", "moe", "moe_route", "moe_few", "moe_one", "moe_many")
-    device = EmulatedDevice(*(SOURCES / f"{name}.cu" for name in names))
+    device = EmulatedDevice(*(source(name) for name in names))
     yield device
     device.close()
 

@@ -1,4 +1,4 @@
-"""Products on the emulated GPU: all kernels of native/cuda/linear_*.cu but those of Hopper alone."""
+"""Products on the emulated GPU: all kernels of native/cuda/linears but those of Hopper alone."""
 
 import numpy as np
 import pytest

@@ -13,9 +13,9 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor
 from woolly.gguf.map import MemoryMap
 from woolly.quant import GGMLType
-from woolly.runtime.cuda import loader
-from woolly.runtime.cuda.emit import Array, Fill, Part
-from woolly.runtime.cuda.loader import Loader
+from woolly.runtime.gpu import loader
+from woolly.runtime.gpu.emit import Array, Fill, Part
+from woolly.runtime.gpu.loader import Loader
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 

@@ -16,8 +16,8 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor, open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options
-from woolly.runtime.cuda import core, loader
 from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.gpu import core, loader
 
 
 class Watched(EmulatedDevice):

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from tests.runtime.cuda.harness import BATCH
 from woolly.errors import PlanError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, Ranks
 from woolly.runtime.cuda.program import CudaBackend
-from woolly.runtime.cuda.rank import Ranker
+from woolly.runtime.gpu.rank import Ranker
 
 
 @pytest.fixture(scope="module")
 def device():
-    device = EmulatedDevice(SOURCES / "rank.cu")
+    device = EmulatedDevice(source("rank"))
     yield device
     device.close()
 

@@ -5,11 +5,11 @@ import gc
 import numpy as np
 import pytest
 
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan, Slot
-from woolly.runtime.cuda.device import Address
-from woolly.runtime.cuda.state import CudaState, head_bytes
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.gpu.state import CudaState, head_bytes
 from woolly.runtime.state import PortableState
 
 SEEN, WINDOWED, LATENT = Paged(2, 24, 40), Paged(1, 16, 16, window=64), Paged(1, 80, 40, v_in_k=True)
@@ -21,7 +21,7 @@ def plan_of(*entries):
 
 @pytest.fixture
 def device():
-    made = EmulatedDevice(SOURCES / "store.cu")
+    made = EmulatedDevice(source("store"))
     yield made
     made.close()
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.cases.weights import QUANTIZED, TYPES, Raw, random_weight
-from tests.runtime.cuda.emulated import SOURCES, EmulatedDevice
+from tests.runtime.cuda.emulated import EmulatedDevice, source
 from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Weight
 from woolly.quant import GGMLType, dequantize
-from woolly.runtime.cuda.device import Address
 from woolly.runtime.cuda.tiles import can_pack, kind_of, packed_bytes, tile_bytes, tiles_of
+from woolly.runtime.gpu.device import Address
 
 PACKED = [type for type in TYPES if type != GGMLType.F32]
 # Halves have 11 bits. What is made of a scale and a minimum, both rounded, is as exact as the larger of the two.
@@ -45,7 +45,7 @@ class Loader:
 
 @pytest.fixture(scope="module")
 def device():
-    device = EmulatedDevice(SOURCES / "pack.cu", Path(__file__).parent / "open.cu")
+    device = EmulatedDevice(source("pack"), Path(__file__).parent / "open.cu")
     yield device
     device.close()
 

@@ -20,9 +20,9 @@ from woolly.runtime import Batch, Options, choose
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import Context
-from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import CudaDevice, open_device
 from woolly.runtime.cuda.libcuda import open_driver
+from woolly.runtime.gpu.device import Device
 from woolly.runtime.split import SplitBackend, SplitProgram
 from woolly.runtime.split.costs import atoms_of
 from woolly.runtime.split.program import Segment

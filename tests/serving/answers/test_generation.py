@@ -11,7 +11,7 @@ from woolly.errors import RequestError
 from woolly.serving import Generation, Generator, ModelManager, Settings
 from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import ApiError
-from woolly.serving.metrics import Stats
+from woolly.serving.watch.metrics import Stats
 
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
 

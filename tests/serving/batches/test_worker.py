@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.serving.batches.test_batches import ENDPOINT, app, ended, rows, upload  # noqa: F401 - app is a fixture
-from woolly.engine.scheduler import Scheduler
+from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import ModelError
 from woolly.serving.answers.running import Running
 from woolly.serving.batches import worker as worker_module

@@ -8,9 +8,9 @@ from fastapi.testclient import TestClient
 
 from tests.docs.blocks import blocks_of
 from woolly.serving import Settings, create_app
-from woolly.serving.app import DIALECTS
+from woolly.serving.dialect import Dialects
 from woolly.serving.dialects.answer import stream_reply
-from woolly.serving.dialects.dialect import Dialects
+from woolly.serving.life.app import DIALECTS
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 from woolly.serving import Settings
+from woolly.serving.dialect import Dialects
 from woolly.serving.dialects import openai
-from woolly.serving.dialects.dialect import Dialects
 from woolly.serving.gate.access import Access
 from woolly.serving.gate.auth import Authority
 from woolly.serving.gate.bodies import Bodies, BodyBudget
@@ -19,8 +19,8 @@ from woolly.serving.gate.identity import Identity
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
 from woolly.serving.gate.refusals import Refusals
-from woolly.serving.health import Health
-from woolly.serving.metrics import Stats
+from woolly.serving.watch.health import Health
+from woolly.serving.watch.metrics import Stats
 
 PATHS = Paths(frozenset({"/health"}), frozenset(), frozenset(), frozenset(), lambda *_: False, lambda *_: False)
 KEY = {"x-api-key": "a-key"}

@@ -9,8 +9,8 @@ from woolly.serving.loading import memory, room
 from woolly.serving.loading.library import Library
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate, check_memory, estimate
-from woolly.serving.loading.options import ModelOptions
-from woolly.serving.settings import Settings
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.settings.table import Settings
 
 GB = 10**9
 GPUS = [Gpu(number, "NVIDIA Fake", "sm_90", free, 80 * GB, 3e12) for number, free in enumerate((20 * GB, 40 * GB))]

@@ -13,8 +13,8 @@ from woolly.serving import Generation, Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.loading import manager as models_module
 from woolly.serving.loading import memory as memory_module
-from woolly.serving.loading.options import ModelOptions
-from woolly.serving.metrics import Stats
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.watch.metrics import Stats
 from woolly.store import CATALOGUE
 
 

@@ -19,7 +19,7 @@ from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.serving.batches import Tally
-    from woolly.serving.settings import Settings
+    from woolly.serving.settings.table import Settings
 
 __all__ = ["batch"]
 
@@ -56,7 +56,7 @@ def batch(
     --errors and ends nothing. A resumed run, also after kill -9, writes the bytes of an undisturbed one.
     """
     from woolly.serving.batches.files import check_input, check_output
-    from woolly.serving.settings import Settings
+    from woolly.serving.settings.table import Settings
 
     source, target = Path(rows), Path(output)
     check_input(source)
@@ -105,10 +105,10 @@ def _journal(target: Path) -> Path:
 
 
 async def _run(settings: Settings, source: Path, target: Path, failed: Path) -> Tally:
-    from woolly.serving.app import create_app
     from woolly.serving.batches import Job, Journal
     from woolly.serving.batches.files import count_rows, read_rows, write_lines
     from woolly.serving.errors import ApiError
+    from woolly.serving.life.app import create_app
 
     n_rows = count_rows(source)
     app = create_app(settings)

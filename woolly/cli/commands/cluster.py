@@ -48,7 +48,7 @@ def cluster(
     """
     if action not in _ACTIONS:
         raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
-    from woolly.serving.configuration import read_settings
+    from woolly.serving.settings.configuration import read_settings
 
     given: dict[str, Any] = {
         "model": model,
@@ -85,7 +85,7 @@ def _replica(secret: str | None, listen: str) -> None:
             " WOOLLY_CLUSTER_SECRET, the same as its front; without it anyone in the network could use it"
         )
     from woolly.cluster.listening import Listening
-    from woolly.serving.logs import set_up_logs
+    from woolly.serving.watch.logs import set_up_logs
 
     set_up_logs("info", False)
     listening = Listening(listen, secret)

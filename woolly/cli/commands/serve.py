@@ -1,4 +1,4 @@
-"""`woolly serve` and `woolly-server`: the server. `serving/settings.py` is the table of its options."""
+"""`woolly serve` and `woolly-server`: the server. `serving/settings/table.py` is the table of its options."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from woolly.cli.parse.help import boxed_help
 from woolly.cli.parse.options import complete_model, one_model
 from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
-from woolly.serving.configuration import environment_name, kind_of, read_settings
-from woolly.serving.settings import Settings, groups
+from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
+from woolly.serving.settings.table import Settings, groups
 
 __all__ = ["main", "serve"]
 
@@ -76,8 +76,8 @@ def _option(setting: Field[Any], section: str) -> Option:
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
-    from woolly.serving.logs import log, set_up_logs
-    from woolly.serving.settings_checks import has_replicas
+    from woolly.serving.settings.checks import has_replicas
+    from woolly.serving.watch.logs import log, set_up_logs
 
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
@@ -106,7 +106,7 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     if has_replicas(settings):
         from woolly.cluster.serve import run
     else:
-        from woolly.serving.lifecycle import run
+        from woolly.serving.life.lifecycle import run
 
     raise click.exceptions.Exit(run(settings, end=os._exit))
 

@@ -84,7 +84,10 @@ def _engine(typed: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `LLM`."""
     if not any(name.startswith("control_vector") for name in typed):
         return typed
-    from woolly.engine.control_vectors import layer_range, vectors_of  # imported late: --help does without NumPy
+    from woolly.engine.opening.control_vectors import (  # imported late: --help does without NumPy
+        layer_range,
+        vectors_of,
+    )
 
     vectors = vectors_of(typed.pop("control_vector", ()), typed.pop("control_vector_scaled", ()))
     layers = typed.pop("control_vector_layer_range", None)
@@ -172,7 +175,7 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
     """Moves the files of `--lora-scaled` to those of `--lora`; returns the field of SamplingParams with the scales."""
     if "lora_scaled" not in engine:
         return {}
-    from woolly.engine.adapters import scaled_file  # imported late: --help does without NumPy
+    from woolly.engine.opening.adapters import scaled_file  # imported late: --help does without NumPy
 
     whole, scaled = engine.get("adapters", ()), [scaled_file(text) for text in engine.pop("lora_scaled")]
     engine["adapters"] = (*whole, *(file for file, _ in scaled))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from woolly.engine.batching import Work
-from woolly.engine.scheduler import Scheduler
+from woolly.engine.step.batching import Work
+from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import RequestError
 from woolly.sampling.params import SamplingParams
 

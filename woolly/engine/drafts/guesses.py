@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from woolly.engine.batching import Work
 from woolly.engine.drafts.draft import Draft, DraftLength
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.request import Request
-from woolly.engine.scheduler import Scheduler
+from woolly.engine.step.batching import Work
+from woolly.engine.step.scheduler import Scheduler
 
 __all__ = ["Guesses"]
 

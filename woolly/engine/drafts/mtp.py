@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.batching import Work
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.request import Request
+from woolly.engine.step.batching import Work
 from woolly.plan import Step
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
-from woolly.runtime.cuda.device import Address, Argument
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
+from woolly.runtime.gpu.device import Address, Argument
 
 __all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
 

@@ -9,7 +9,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.context import forget_current, memory_bandwidth
 from woolly.runtime.cuda.driver import find_level
 from woolly.runtime.cuda.libcuda import open_driver
-from woolly.runtime.cuda.measure import RESERVE
+from woolly.runtime.gpu.measure import RESERVE
 
 __all__ = ["Gpu", "count_gpus", "find_gpu"]
 

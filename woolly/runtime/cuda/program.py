@@ -13,12 +13,12 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import fuse
 from woolly.runtime.batch import Batch
-from woolly.runtime.cuda.core import Core, Meanwhile
-from woolly.runtime.cuda.device import Device
 from woolly.runtime.cuda.driver import find_level, open_device
-from woolly.runtime.cuda.measure import RESERVE, USUAL_ROWS
-from woolly.runtime.cuda.state import CudaState, check_heads
 from woolly.runtime.devices import parse_devices
+from woolly.runtime.gpu.core import Core, Meanwhile
+from woolly.runtime.gpu.device import Device
+from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
+from woolly.runtime.gpu.state import CudaState, check_heads
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, WeightStats, checked_range
 from woolly.runtime.ranking import Following, Ranking

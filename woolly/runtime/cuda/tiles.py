@@ -1,4 +1,4 @@
-"""Tiles: matrices on the device in the order of native/cuda/tile.cuh, packed there from the file's bytes."""
+"""Tiles: matrices on the device in the order of native/cuda/weights/tile.cuh, packed there from the file's bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Weight
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.device import Address, Device
-from woolly.runtime.cuda.emit import Emitter, Part
+from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.gpu.emit import Emitter, Part
 
 __all__ = ["TILE_COLUMNS", "TILE_ROWS", "Tiles", "can_pack", "kind_of", "packed_bytes", "tile_bytes", "tiles_of"]
 

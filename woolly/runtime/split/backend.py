@@ -13,8 +13,8 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
-from woolly.runtime.cuda.measure import RESERVE, USUAL_ROWS
 from woolly.runtime.devices import parse_devices
+from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
 from woolly.runtime.options import Options
 from woolly.runtime.program import Program
 from woolly.runtime.split.costs import cache_bytes, kv_type_of

@@ -9,9 +9,9 @@ from itertools import pairwise
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import cut_points, part, possible_cuts
-from woolly.runtime.cuda.device import Device
-from woolly.runtime.cuda.measure import RESERVE, USUAL_ROWS, measure
-from woolly.runtime.cuda.state import page_bytes
+from woolly.runtime.gpu.device import Device
+from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS, measure
+from woolly.runtime.gpu.state import page_bytes
 from woolly.runtime.options import Options
 from woolly.runtime.state import pages_for, pages_for_window
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from woolly.errors import RequestError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
-from woolly.runtime.cuda.device import Device
+from woolly.runtime.gpu.device import Device
 from woolly.runtime.options import Options
 from woolly.runtime.shares import Share
 from woolly.runtime.split.costs import Atom, Costs, atoms_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from woolly.chat import ChatRequest, Layout, ReasoningOptions, lay_out
 from woolly.engine import Request
-from woolly.engine.mailbox import LoopBell
+from woolly.engine.threads.mailbox import LoopBell
 from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
@@ -24,9 +24,9 @@ from woolly.serving.answers.threads import run_held, start_task
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.logs import log
-from woolly.serving.metrics import Stats
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
+from woolly.serving.watch.logs import log
+from woolly.serving.watch.metrics import Stats
 from woolly.store import find_preset
 
 __all__ = ["Generation", "Generator", "Running", "turn", "urgency"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from woolly.engine import Chunk, Completion, Driver, Request
-from woolly.engine.mailbox import LoopBell, LoopMailbox
+from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
 from woolly.serving.loading.library import ModelInfo

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from woolly.engine.meaning import Reading
-from woolly.engine.meaning.waiting import wait_for_reading
+from woolly.engine.reading import Reading
+from woolly.engine.reading.waiting import wait_for_reading
 from woolly.errors import ModelError, RequestError
 from woolly.llm import LLM
 from woolly.serving.answers.generation import Generator
@@ -21,7 +21,7 @@ from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_
 from woolly.serving.gate.identity import client_of
 from woolly.serving.loading.library import Capability, ModelInfo
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.logs import log
+from woolly.serving.watch.logs import log
 from woolly.store import Purpose, models_for
 
 __all__ = ["ReadTexts", "read_texts"]

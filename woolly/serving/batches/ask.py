@@ -15,7 +15,7 @@ from starlette.types import Message
 from woolly.serving.answers.generation import turn, urgency
 from woolly.serving.batches.rows import Row
 from woolly.serving.errors import ApiError, error_body, of_exception
-from woolly.serving.logs import ignored, log, request_id
+from woolly.serving.watch.logs import ignored, log, request_id
 
 __all__ = ["Busy", "Reply", "ask"]
 

@@ -21,7 +21,7 @@ from woolly.serving.batches.rows import EMBEDDINGS, Row
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.loading.library import Capability
 from woolly.serving.loading.loaded import Loaded
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 __all__ = ["Job", "Source", "Tally"]
 

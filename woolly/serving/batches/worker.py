@@ -18,7 +18,7 @@ from woolly.serving.batches.job import Job, Tally
 from woolly.serving.batches.journal import Journal, JournalTaken
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
-from woolly.serving.logs import log
+from woolly.serving.watch.logs import log
 
 __all__ = ["BatchWorker"]
 

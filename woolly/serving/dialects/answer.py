@@ -18,11 +18,11 @@ from woolly.serving.answers.admission import Place
 from woolly.serving.answers.events import EventStream
 from woolly.serving.answers.generation import Generation, Generator
 from woolly.serving.answers.kept_streams import KeptStreams
-from woolly.serving.dialects.dialect import ChatDialect, Dialect, Head
+from woolly.serving.dialect import ChatDialect, Dialect, Head
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.loading.loaded import Loaded
-from woolly.serving.logs import ignore, log
+from woolly.serving.watch.logs import ignore, log
 
 __all__ = ["answer_chat", "json_bytes", "json_reply", "lay_out_chat", "open_chat", "settle_error", "stream_reply"]
 

@@ -13,7 +13,7 @@ from woolly.serving.gate.auth import Authority
 from woolly.serving.gate.origins import Origins
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 __all__ = ["Access"]
 

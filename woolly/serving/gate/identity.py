@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.paths import Paths
-from woolly.serving.logs import ignored, log, request_id
-from woolly.serving.metrics import Stats
+from woolly.serving.watch.logs import ignored, log, request_id
+from woolly.serving.watch.metrics import Stats
 
 __all__ = ["Identity", "check_admin", "client_of", "owner_of"]
 

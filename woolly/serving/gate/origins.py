@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 __all__ = ["Origins"]
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from woolly.serving.dialects.dialect import Dialects
+from woolly.serving.dialect import Dialects
 from woolly.serving.errors import ApiError, of_exception
-from woolly.serving.logs import log
-from woolly.serving.metrics import Stats
+from woolly.serving.watch.logs import log
+from woolly.serving.watch.metrics import Stats
 
 __all__ = ["Refusals"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from woolly.errors import DeviceError
 from woolly.serving.errors import device_failed
-from woolly.serving.logs import log
+from woolly.serving.watch.logs import log
 
 __all__ = ["Faults"]
 

@@ -19,7 +19,7 @@ from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import trace
 from woolly.plan import Plan
 from woolly.serving.errors import ApiError
-from woolly.serving.logs import log
+from woolly.serving.watch.logs import log
 from woolly.store import find_preset, own_names, quant_of, resolve
 
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]

@@ -10,7 +10,7 @@ from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
 from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.memory import Estimate
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 __all__ = ["Loaded"]
 

@@ -20,10 +20,10 @@ from woolly.serving.loading.library import Capability, Library, ModelInfo, name_
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate
 from woolly.serving.loading.opening import configured, examine, open_model, options_for
-from woolly.serving.loading.options import ModelOptions
 from woolly.serving.loading.room import check_exchange, choose_leaving
-from woolly.serving.logs import ignore, log
-from woolly.serving.settings import Settings
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.settings.table import Settings
+from woolly.serving.watch.logs import ignore, log
 
 __all__ = ["NO_MODEL", "ModelInfo", "ModelManager"]
 

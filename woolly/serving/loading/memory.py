@@ -14,7 +14,7 @@ from woolly.machine.memory import available_memory
 from woolly.models import trace
 from woolly.runtime import Gpu, backend_for, find_gpu, parse_devices, parse_size
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.options import ModelOptions
+from woolly.serving.settings.options import ModelOptions
 
 __all__ = ["Estimate", "check_memory", "estimate"]
 

@@ -10,11 +10,11 @@ from typing import Any
 from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.runtime import Options, parse_size
-from woolly.serving.configuration import checked_value
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.memory import Estimate, estimate
-from woolly.serving.loading.options import ModelOptions
-from woolly.serving.settings import Settings
+from woolly.serving.settings.configuration import checked_value
+from woolly.serving.settings.options import ModelOptions
+from woolly.serving.settings.table import Settings
 from woolly.store import find_preset, resolve
 from woolly.templates import ChatTemplate
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
-from woolly.engine.meaning.reader import Reader
+from woolly.engine.reading.reader import Reader
 
 TEXTS = ["sheep", "a goat on the hill"]
 

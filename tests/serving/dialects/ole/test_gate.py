@@ -2,7 +2,7 @@
 
 import pytest
 
-from woolly.serving import app as app_module
+from woolly.serving.life import app as app_module
 
 invalid = app_module._invalid
 

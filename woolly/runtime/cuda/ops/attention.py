@@ -10,9 +10,9 @@ import numpy.typing as npt
 from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
-from woolly.runtime.cuda.device import Address, Argument
-from woolly.runtime.cuda.emit import Emitter, Rows, emits
-from woolly.runtime.cuda.state import room
+from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.emit import Emitter, Rows, emits
+from woolly.runtime.gpu.state import room
 
 __all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
 
@@ -207,7 +207,7 @@ def _few_memory(entry: Paged, most: int) -> tuple[int, int]:
 
 
 def _arguments(e: Emitter, step: Step, parts: Address, n_parts: int, most: int, stages: int) -> tuple[Argument, ...]:
-    """What struct Attend of native/cuda/attend.cuh has, after the batch."""
+    """What struct Attend of native/cuda/attention/attend.cuh has, after the batch."""
     entry = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // entry.k_dim
     k_room = room(entry.k_dim, e.kv_type)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: native/cuda/moe.cu, moe_route.cu and the products of mixtures.py.
+"""Mixtures of experts: native/cuda/experts/moe.cu, moe_route.cu and the products of mixtures.py.
 
 An entry is one expert of one row. Entries of an expert go together, in items: of up to 8 for few rows, whose kernels
 read each chosen expert once, of more for many.
@@ -12,8 +12,6 @@ import numpy as np
 
 from woolly.plan import Step
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.device import Argument
-from woolly.runtime.cuda.emit import Address, Emitter, Rows, emits
 from woolly.runtime.cuda.ops.mixtures import (
     FEW_ITEM_ROWS,
     ITEM_ROWS,
@@ -36,6 +34,8 @@ from woolly.runtime.cuda.ops.mixtures import (
 from woolly.runtime.cuda.ops.products import NULL
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.tiles import TILE_ROWS, tiles_of
+from woolly.runtime.gpu.device import Argument
+from woolly.runtime.gpu.emit import Address, Emitter, Rows, emits
 
 __all__: list[str] = []
 

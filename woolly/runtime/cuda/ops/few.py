@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.errors import UnsupportedError
-from woolly.runtime.cuda.device import Argument
-from woolly.runtime.cuda.emit import Emitter, Rows
 from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
 from woolly.runtime.cuda.tiles import Tiles
+from woolly.runtime.gpu.device import Argument
+from woolly.runtime.gpu.emit import Emitter, Rows
 
 __all__ = ["few_rows", "heads_of_rows", "most_few"]
 

@@ -1,7 +1,8 @@
 """Products of rows and matrices: which kernels compute them, for few rows and for many.
 
-All variants give a row the same bits (native/cuda/linears.cuh), so the choice is of speed alone. Few rows are bound by
-the reading of weights, many by tensor cores; between them the work is cut so that all multiprocessors have a share.
+All variants give a row the same bits (native/cuda/linears/linears.cuh), so the choice is of speed alone. Few rows are
+bound by the reading of weights, many by tensor cores; between them the work is cut so that all multiprocessors have a
+share.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import numpy as np
 
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.emit import Address, Emitter, Rows, emits
 from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows
 from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat, prepared, tile_bytes
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.ops.some import most_some, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
+from woolly.runtime.gpu.emit import Address, Emitter, Rows, emits
 
 __all__: list[str] = []
 

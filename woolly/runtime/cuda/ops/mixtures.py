@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.device import Argument
-from woolly.runtime.cuda.emit import Address, Emitter, Rows
 from woolly.runtime.cuda.ops.products import NULL, tile_bytes
 from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
+from woolly.runtime.gpu.device import Argument
+from woolly.runtime.gpu.emit import Address, Emitter, Rows
 
 __all__ = [
     *("FEW_ITEM_ROWS", "ITEM_ROWS", "MOST_FEW", "PLACES_APART", "Mixed", "Mixture"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from woolly.runtime.cuda.emit import Address, Emitter
 from woolly.runtime.cuda.tiles import Tiles
+from woolly.runtime.gpu.emit import Address, Emitter
 
 __all__ = ["NULL", "Finish", "Input", "Matrices", "flat", "prepared", "tile_bytes"]
 

@@ -1,4 +1,4 @@
-"""Emitters of ops of rows and elements: native/cuda/embed.cu, rows.cu and norms.cu."""
+"""Emitters of ops of rows and elements: native/cuda/weights/embed.cu, rows.cu and norms.cu."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
-from woolly.runtime.cuda.device import Address, Argument
-from woolly.runtime.cuda.emit import Emitter, Rows, emits
+from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.emit import Emitter, Rows, emits
 
 __all__ = ["ACTIVATIONS", "threads_for"]
 
-# Numbers of native/cuda/activations.cuh, in order.
+# Numbers of native/cuda/primitives/activations.cuh, in order.
 ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped")
 _POOLS = ("mean", "first", "last")
 _BLOCK = 256  # threads

@@ -1,4 +1,4 @@
-"""Emitters of the ops over slots: native/cuda/scans.cu."""
+"""Emitters of the ops over slots: native/cuda/rows/scans.cu."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
-from woolly.runtime.cuda.device import Address, Argument
-from woolly.runtime.cuda.emit import Emitter, Rows, emits
 from woolly.runtime.cuda.ops.rows import threads_for
+from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.emit import Emitter, Rows, emits
 
 __all__: list[str] = []
 
-# As in native/cuda/scans.cu.
+# As in native/cuda/rows/scans.cu.
 _LANES, _COLUMNS = 8, 16
 _EACH = (2, 4, 8, 16, 32)  # keys of a lane
 _LONG = ("delta_net", "wkv7")  # without the last of them

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from woolly.runtime.cuda.emit import Emitter
 from woolly.runtime.cuda.ops.few import most_few
 from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
 from woolly.runtime.cuda.tiles import Tiles
+from woolly.runtime.gpu.emit import Emitter
 
 __all__ = ["most_some", "some_rows"]
 

@@ -10,14 +10,14 @@ from fastapi.responses import Response
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, lay_out_chat
 from woolly.serving.dialects.anthropic.bodies import CountBody, MessagesBody
 from woolly.serving.dialects.anthropic.replies import Form
-from woolly.serving.dialects.dialect import dialect_of
 from woolly.serving.errors import of_exception
 from woolly.serving.loading.manager import ModelManager
-from woolly.serving.logs import request_id
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import request_id
 
 __all__ = ["count_tokens", "messages", "router"]
 

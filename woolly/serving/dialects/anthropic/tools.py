@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["ToolChoiceSpec", "ToolSpec", "read_choice"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from woolly.serving.dialect import Dialect
 from woolly.serving.dialects.cohere import embed, rerank
-from woolly.serving.dialects.dialect import Dialect
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter
 

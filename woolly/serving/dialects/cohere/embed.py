@@ -12,11 +12,11 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.answer import json_reply
-from woolly.serving.dialects.meaning.embeddings import embed_texts
 from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import ignore
 
 __all__ = [
     "EmbedBody",

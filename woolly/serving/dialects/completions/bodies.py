@@ -14,7 +14,7 @@ from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = [
     "ChatBody",

@@ -12,11 +12,11 @@ from fastapi.responses import Response
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import event
+from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs
-from woolly.serving.dialects.dialect import Head, dialect_of
 from woolly.serving.dialects.heartbeat import with_heartbeats
 
 __all__ = ["DONE", "FIELDS", "Choice", "Form", "chat_completions", "delta", "figures", "frames", "message_of", "whole"]

@@ -11,7 +11,7 @@ from woolly import chat
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["FunctionCall", "Message", "MessageCall", "Part", "read_messages"]
 

@@ -6,8 +6,8 @@ from typing import Any
 from starlette.datastructures import State
 
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.completions import chat as completions
-from woolly.serving.dialects.dialect import ChatDialect, Head
 from woolly.serving.dialects.llama import (
     chat,
     completion,

@@ -9,14 +9,14 @@ import numpy.typing as npt
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from woolly.engine.meaning import Reading
+from woolly.engine.reading import Reading
 from woolly.llm import LLM
 from woolly.serving.answers.texts import read_texts
 from woolly.serving.dialects.answer import json_reply
-from woolly.serving.dialects.meaning.bodies import EmbeddingsBody, Input, TextBody, as_texts
-from woolly.serving.dialects.meaning.embeddings import embeddings
-from woolly.serving.dialects.meaning.ranking import classify, rerank, score
-from woolly.serving.dialects.meaning.replies import (
+from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, Input, TextBody, as_texts
+from woolly.serving.dialects.vectors.embeddings import embeddings
+from woolly.serving.dialects.vectors.ranking import classify, rerank, score
+from woolly.serving.dialects.vectors.replies import (
     ClassifyReply,
     EmbeddingsReply,
     RankedText,

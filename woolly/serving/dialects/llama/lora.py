@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
-from woolly.engine.adapters import scales_of
+from woolly.engine.opening.adapters import scales_of
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.parameters import Items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import State
 
 from woolly.serving.answers.generation import Generator
-from woolly.serving.metrics import Stats
+from woolly.serving.watch.metrics import Stats
 
 __all__ = ["metrics_text"]
 

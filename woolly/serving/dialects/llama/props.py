@@ -15,9 +15,9 @@ from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelInfo, ModelManager
-from woolly.serving.logs import ignore
 from woolly.serving.router import APIRouter
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["change_props", "props", "router"]
 

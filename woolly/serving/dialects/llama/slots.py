@@ -23,7 +23,7 @@ from woolly.serving.errors import ApiError, refuse, switched_off
 from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 
 __all__ = ["SlotFile", "change_slot", "router", "slots"]
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.mcp import page_tools
 from woolly.serving.dialects.mcp.endpoint import Endpoint, McpRoute
 from woolly.serving.errors import ApiError, error_body

@@ -14,8 +14,8 @@ from woolly.chat import ToolCall
 from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
 from woolly.serving.errors import ApiError
-from woolly.serving.logs import log
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import log
 
 __all__ = ["CallBody", "PageTools", "call_tool", "list_tools", "router"]
 

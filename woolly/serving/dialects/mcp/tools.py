@@ -14,11 +14,11 @@ from woolly.chat import ChatRequest, Message
 from woolly.llm import LLM
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import lay_out_chat, open_chat
-from woolly.serving.dialects.dialect import dialect_of
-from woolly.serving.dialects.meaning.bodies import RerankBody
-from woolly.serving.dialects.meaning.embeddings import embed_texts
-from woolly.serving.dialects.meaning.ranking import rank
+from woolly.serving.dialects.vectors.bodies import RerankBody
+from woolly.serving.dialects.vectors.embeddings import embed_texts
+from woolly.serving.dialects.vectors.ranking import rank
 from woolly.serving.loading.manager import ModelManager
 
 __all__ = [

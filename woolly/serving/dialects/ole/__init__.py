@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.completions import chat
-from woolly.serving.dialects.dialect import ChatDialect, Head
 from woolly.serving.dialects.ole import auth, inference, models, performance, sessions, websocket
 from woolly.serving.dialects.ole.figures import Bandwidth
 from woolly.serving.dialects.ole.store import SessionStore

@@ -14,9 +14,9 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.bodies import ChatBody, CompletionBody
 from woolly.serving.dialects.completions.chat import Form
 from woolly.serving.dialects.completions.messages import Message
-from woolly.serving.dialects.foreign_fields import fields_of, settle_foreign
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
+from woolly.serving.foreign_fields import fields_of, settle_foreign
 
 __all__ = ["InferenceBody", "validated"]
 

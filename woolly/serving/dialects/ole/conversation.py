@@ -10,9 +10,9 @@ from starlette.requests import HTTPConnection
 
 from woolly.chat import Event
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import Head
 from woolly.serving.dialects.completions.chat import message_of
 from woolly.serving.dialects.completions.messages import Message
-from woolly.serving.dialects.dialect import Head
 from woolly.serving.dialects.ole.store import Session, SessionStore
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import owner_of

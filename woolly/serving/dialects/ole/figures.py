@@ -12,8 +12,8 @@ from woolly.llm import LLM
 from woolly.llm.identity import device_bytes
 from woolly.machine.memory import available_memory, peak_mib
 from woolly.runtime import PAGE_SIZE
-from woolly.serving.settings import Settings
-from woolly.serving.settings_checks import is_reference
+from woolly.serving.settings.checks import is_reference
+from woolly.serving.settings.table import Settings
 
 __all__ = ["Bandwidth", "engine_figures", "memory_mb", "optimizations"]
 

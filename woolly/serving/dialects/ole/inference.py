@@ -11,12 +11,12 @@ from fastapi.responses import Response
 from starlette.requests import HTTPConnection
 
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import json_reply, open_chat, stream_reply
 from woolly.serving.dialects.completions.chat import chat_completions
 from woolly.serving.dialects.completions.messages import Message
 from woolly.serving.dialects.completions.replies import ChatReply, CompletionReply
 from woolly.serving.dialects.completions.text import text_completions
-from woolly.serving.dialects.dialect import Head, dialect_of
 from woolly.serving.dialects.ole.bodies import InferenceBody
 from woolly.serving.dialects.ole.conversation import conversation
 from woolly.serving.errors import refuse

@@ -15,9 +15,9 @@ from woolly.serving.answers.threads import Shared, run_held
 from woolly.serving.dialects.ole.figures import Bandwidth, engine_figures, memory_mb, optimizations
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.manager import ModelInfo, ModelManager
-from woolly.serving.metrics import Stats
 from woolly.serving.router import APIRouter
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
+from woolly.serving.watch.metrics import Stats
 
 __all__ = ["BenchmarkBody", "Look", "benchmark", "look_at", "router", "stats"]
 

@@ -28,14 +28,14 @@ from fastapi.exceptions import RequestValidationError
 
 from woolly.chat import Event, Finished
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import Head
 from woolly.serving.dialects.completions.chat import delta, figures, message_of
-from woolly.serving.dialects.dialect import Head
 from woolly.serving.dialects.ole.bodies import InferenceBody, validated
 from woolly.serving.dialects.ole.inference import open_reply
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.json_guard import parse_json
-from woolly.serving.logs import ignored, log, request_id
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import ignored, log, request_id
 
 __all__ = ["router", "talk"]
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
-from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.ollama import absent, answers, embed, models, pull, replies
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter

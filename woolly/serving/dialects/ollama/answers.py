@@ -14,8 +14,8 @@ from woolly.errors import RequestError
 from woolly.llm import ChatReader
 from woolly.sampling import SamplingParams
 from woolly.serving.answers.generation import Generation, Generator
+from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, stream_reply
-from woolly.serving.dialects.dialect import Head, dialect_of
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.ollama.bodies import AnswerBody, ChatBody, GenerateBody
 from woolly.serving.dialects.ollama.names import tagged
@@ -24,8 +24,8 @@ from woolly.serving.dialects.ollama.replies import Form, at_once
 from woolly.serving.errors import of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.loading.manager import ModelInfo, ModelManager
-from woolly.serving.logs import ignore
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["chat", "generate", "router"]
 

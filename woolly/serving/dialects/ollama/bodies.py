@@ -16,7 +16,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["AnswerBody", "ChatBody", "Function", "GenerateBody", "Message", "MessageCall"]
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["read_options"]
 

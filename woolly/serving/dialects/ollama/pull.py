@@ -12,13 +12,13 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import StoreError
+from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
-from woolly.serving.dialects.dialect import dialect_of
 from woolly.serving.dialects.ollama.replies import line
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.router import APIRouter
-from woolly.serving.settings import Settings
+from woolly.serving.settings.table import Settings
 from woolly.store import HubName, is_catalogued, is_path, models_folder, remote_name
 from woolly.store import pull as fetch
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import Head
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
-from woolly.serving.dialects.dialect import Head
 from woolly.serving.dialects.heartbeat import with_heartbeats
 
 __all__ = ["Form", "Lines", "at_once", "frames", "line", "moment", "whole"]

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.completions import chat
-from woolly.serving.dialects.dialect import ChatDialect, Head
 from woolly.serving.dialects.openai import batches, embeddings, files, models, routes
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter

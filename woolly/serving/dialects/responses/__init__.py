@@ -5,7 +5,7 @@ from typing import Any
 
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import named_event
-from woolly.serving.dialects.dialect import ChatDialect, Head
+from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.responses import replies, routes
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter

@@ -13,7 +13,7 @@ from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.dialects.responses.items import read_items
 from woolly.serving.dialects.responses.tools import Toolbox, read_choice, read_tools
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["ResponseBody", "ResponseReasoning", "ResponseText"]
 

@@ -12,7 +12,7 @@ from woolly.chat import Message, Part, TextPart, ToolCall
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["read_items"]
 

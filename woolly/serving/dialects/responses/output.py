@@ -8,9 +8,9 @@ from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
+from woolly.serving.dialect import Head
 from woolly.serving.dialects.arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
-from woolly.serving.dialects.dialect import Head
 from woolly.serving.dialects.responses.tools import split_name
 from woolly.serving.dialects.sealed import seal
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import named_event
+from woolly.serving.dialect import Head
 from woolly.serving.dialects.answer import settle_error
-from woolly.serving.dialects.dialect import Head
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.responses.bodies import ResponseBody
 from woolly.serving.dialects.responses.output import Output

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import answer_chat, lay_out_chat, stream_reply
-from woolly.serving.dialects.dialect import dialect_of
 from woolly.serving.dialects.responses.bodies import ResponseBody
 from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
-from woolly.serving.logs import ignore
+from woolly.serving.watch.logs import ignore
 
 __all__ = ["Toolbox", "read_choice", "read_tools", "split_name"]
 

@@ -1,0 +1,179 @@
+// What the kernels of attention share: which positions a row sees, scores, and how parts of a softmax are merged.
+//
+// One row, one result: positions are taken in units of 256 that begin at multiples of 256, whoever computes them. A
+// unit has the maximum of its scores, the sum of their powers, and the sum of V weighted by these; units are merged in
+// order. Scores are kept times log2(e), so that powers are of 2.
+#pragma once
+
+#include "primitives/half.cuh"
+
+constexpr int PAGE = 32;
+constexpr int UNIT = 256;
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr int MASK_ALL = 1, MASK_CHUNKED = 2;  // else a row sees itself and those before it
+constexpr int F16 = 0, F32 = 1, Q8_0 = 2;      // types of the cache
+constexpr int FARTHEST = 128;                  // from this distance on positions share a bucket
+
+#define NOTHING __int_as_float(0xff800000)  // the maximum of no scores: minus infinity
+
+// What a step of attention is given, in the order of its kernels' parameters.
+struct Attend {
+    const Batch* b;
+    const float* q;       // [rows][heads][k_dim]
+    float* out;           // [rows][heads][v_dim]
+    float* parts;         // room for parts that are computed apart: `n_parts` of them
+    u32* done;            // zeros: how many parts of some queries are done, as many numbers as parts
+    const float* sinks;   // [heads]: a score that has no value, or null
+    const float* slopes;  // [heads]: how much a score falls with each position of distance, or null
+    const float* table;   // [buckets][heads]: what is added to scores by their distance, or null
+    const int* buckets;   // [2][FARTHEST + 1]: of distances back and ahead
+    int entry, heads, kv_heads, k_dim, v_dim;
+    int k_room, v_room;  // columns of a head in the cache
+    int mask, window, temper_length, temper_offset, n_parts;
+    int most;    // rows of a sequence that the kernel for few rows takes
+    int stages;  // copies of K and V in shared memory: one that is computed with, the others on their way
+    float scale, softcap, temper;
+    int n_group;  // heads of a KV head
+
+    __device__ int group() const { return n_group; }
+    __device__ bool is_plain() const { return slopes == nullptr && table == nullptr && softcap == 0.f; }
+    // Numbers of a part: its maximum, its sum, two that fill up, and the sums of V.
+    __device__ int part_stride() const { return 4 + (v_dim + 3) / 4 * 4; }
+};
+
+#define ATTEND_PARAMETERS                                                                                             \
+    const Batch *b, const float *q, float *out, float *parts, u32 *done, const float *sinks, const float *slopes,     \
+        const float *table, const int *buckets, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, \
+        int v_room, int mask, int window, int temper_length, int temper_offset, int n_parts, int most, int stages,    \
+        float scale, float softcap, float temper, int n_group
+#define ATTEND_ARGUMENTS                                                                                             \
+    Attend {                                                                                                         \
+        b, q, out, parts, done, sinks, slopes, table, buckets, entry, heads, kv_heads, k_dim, v_dim, k_room, v_room, \
+            mask, window, temper_length, temper_offset, n_parts, most, stages, scale, softcap, temper, n_group       \
+    }
+
+__device__ __forceinline__ float power_of_2(float x) {
+#ifdef WOOLLY_EMULATED
+    return std::exp2(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// Positions from `first` to `last` that a row sees.
+struct Seen {
+    int first, last;
+};
+
+__device__ __forceinline__ Seen seen(const Attend& a, int row) {
+    const int at = a.b->positions[row];
+    if (a.mask == MASK_ALL) {
+        const int end = a.b->positions[a.b->offsets[a.b->sequences[row] + 1] - 1];
+        if (a.window == 0) return {0, end};
+        return {max(0, at - a.window / 2), min(end, at + a.window / 2)};
+    }
+    if (a.window == 0) return {0, at};
+    return {a.mask == MASK_CHUNKED ? at - at % a.window : max(0, at - a.window + 1), at};
+}
+
+// What a row's q is multiplied by. Few models need more than 1: a call leaves the others' code short.
+static __device__ NEVER_INLINE float tempered_at(float temper, int position, int length) {
+    return 1.f + temper * log1pf(float(position / length));
+}
+__device__ __forceinline__ float tempered(const Attend& a, int row) {
+    if (a.temper == 0.f) return 1.f;
+    return tempered_at(a.temper, a.b->positions[row] + a.temper_offset, a.temper_length);
+}
+
+// A product of q and k, already scaled, as a score times log2(e). `distance`: how far the position is after the row.
+// Few models need it: it is a call, which takes no registers of the others.
+static __device__ NEVER_INLINE float changed_score(const float* slopes, const float* table, const int* buckets,
+                                                   int heads, float softcap, float product, int head, int distance) {
+    const int far = distance < 0 ? -distance : distance;
+    if (slopes != nullptr) product = __fmaf_rn(-slopes[head], float(far), product);
+    if (table != nullptr) {
+        const int bucket = buckets[(distance > 0 ? FARTHEST + 1 : 0) + min(far, FARTHEST)];
+        product = __fadd_rn(product, table[bucket * heads + head]);
+    }
+    if (softcap != 0.f) product = __fmul_rn(softcap, tanhf(__fdiv_rn(product, softcap)));
+    return __fmul_rn(product, LOG2_E);
+}
+__device__ __forceinline__ float score_of(const Attend& a, float product, int head, int distance) {
+    return changed_score(a.slopes, a.table, a.buckets, a.heads, a.softcap, product, head, distance);
+}
+
+// A maximum that can be subtracted even if there is none.
+__device__ __forceinline__ float finite_top(float top) { return top == NOTHING ? 0.f : top; }
+
+// The maximum and the sum of a softmax that grows part by part; `merge` says what the sums of V are multiplied by.
+struct Softmax {
+    float top, sum;
+
+    __device__ Softmax() : top(NOTHING), sum(0.f) {}
+
+    __device__ __forceinline__ void merge(float other_top, float other_sum, float& mine, float& others) {
+        const float both = fmaxf(top, other_top), base = finite_top(both);
+        mine = power_of_2(top - base), others = power_of_2(other_top - base);
+        sum = __fmaf_rn(other_sum, others, __fmul_rn(sum, mine));
+        top = both;
+    }
+};
+
+__device__ __forceinline__ float merged(float mine, float mine_times, float other, float other_times) {
+    return __fmaf_rn(other, other_times, __fmul_rn(mine, mine_times));
+}
+
+// What sums of V are multiplied by at the end. A sink takes its share and gives nothing.
+__device__ __forceinline__ float share_of(const Attend& a, const Softmax& s, int head) {
+    float sum = s.sum;
+    if (a.sinks != nullptr) sum = __fadd_rn(sum, power_of_2(__fmaf_rn(a.sinks[head], LOG2_E, -finite_top(s.top))));
+    return __fdiv_rn(1.f, sum);
+}
+
+// Whether parts of `span` positions are computed apart, and where. Rows of the batch have room one after another, or,
+// where most rows are of sequences that other kernels compute, each sequence for as many rows as this one takes.
+struct Parts {
+    bool apart, by_sequence;
+    int span, n;  // n: parts of the longest sequence
+
+    __device__ Parts(const Attend& a, int span) : span(span) {
+        n = (a.b->n_longest + span - 1) / span;
+        const long long few = (long long)a.b->n_sequences * a.most;
+        by_sequence = few < a.b->n_rows;
+        const long long rows = by_sequence ? few : a.b->n_rows;
+        apart = n > 1 && rows * a.heads * n <= a.n_parts;
+    }
+    __device__ long long place(const Attend& a, int row) const {
+        if (!by_sequence) return row;
+        const int s = a.b->sequences[row];
+        return (long long)s * a.most + row - a.b->offsets[s];
+    }
+    __device__ float* at(const Attend& a, int row, int head, int part) const {
+        return a.parts + ((place(a, row) * a.heads + head) * n + part) * a.part_stride();
+    }
+};
+
+// Whether the kernels for few rows compute this one.
+__device__ __forceinline__ bool is_of_few(const Attend& a, int row) {
+    const int s = a.b->sequences[row];
+    return a.b->offsets[s + 1] - a.b->offsets[s] <= a.most;
+}
+
+// Where a head of a page of K, or of V, begins.
+template <int type>
+__device__ __forceinline__ const u8* head_of(const u8* entry, int page, int kv_heads, int kv_head, int room) {
+    const int bytes = type == F32 ? PAGE * 4 * room : type == F16 ? PAGE * 2 * room : PAGE / 32 * 36 * room;
+    return entry + ((long long)page * kv_heads + kv_head) * bytes;
+}
+
+// A number of the cache.
+template <int type>
+__device__ __forceinline__ float number_of(const u8* head, int room, int position, int column) {
+    const int at = position * room + column;
+    if (type == F32) return reinterpret_cast<const float*>(head)[at];
+    if (type == F16) return half_to_float(reinterpret_cast<const u16*>(head)[at]);
+    const float scale = reinterpret_cast<const float*>(head + PAGE * room)[position * (room / 32) + column / 32];
+    return __fmul_rn(float(reinterpret_cast<const signed char*>(head)[at]), scale);
+}

@@ -1,0 +1,122 @@
+// A group of positions of a q8_0 cache in shared memory, as it is in the cache: whole numbers of one byte, then their
+// scales. Lanes open what they take to registers, as operands of mma.
+#pragma once
+
+#include "attention/attend_mma.cuh"
+
+namespace {
+
+// 4 or 8 bytes to shared memory, as copy16 brings more.
+template <int n>
+__device__ __forceinline__ void copy_small(void* to, const void* from) {
+#ifdef WOOLLY_EMULATED
+    std::memcpy(to, from, n);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(n) : "memory");
+#endif
+}
+
+template <int D>  // columns of a head, in whole 32
+struct Bytes {
+    static constexpr int chunks = D / 16, blocks = D / 32, bytes = GROUP * (D + D / 8);  // chunks: 16 bytes of a row
+
+    // Where a column of a row is: the same chunk of eight rows lies in different banks.
+    static __device__ __forceinline__ int place(int row, int column) {
+        const int mixed = D == 128 ? row & 7 : D == 64 ? row >> 1 & 3 : 0;
+        return row * D + (column / 16 ^ mixed) * 16 + column % 16;
+    }
+    static __device__ __forceinline__ int scale_place(int row, int block) {
+        return GROUP * D + (row * blocks + block) * 4;
+    }
+
+    // Starts the copy of a group of K or V, of which each head is a page; row `fresh` is left alone.
+    template <bool IS_ONCE, int n_threads>
+    static __device__ __forceinline__ void copy(u8* to, const u8* const (&heads)[2], int fresh) {
+        static_assert(GROUP * chunks % n_threads == 0 && n_threads >= GROUP, "threads share a group evenly");
+        constexpr int step = n_threads / chunks;               // rows at once
+        if (PAGE % step == 0 && step % 8 == 0 && fresh < 0) {  // the compiler knows all but one
+            const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
+            u8* const into = to + place(row, chunk * 16);
+            const int from = row * D + chunk * 16;
+#pragma unroll
+            for (int i = 0; i < GROUP / step; i++)
+                copy16_of<IS_ONCE>(into + i * step * D, heads[i * step / PAGE] + from + i * step % PAGE * D);
+        } else {
+#pragma unroll 1
+            for (int at = threadIdx.x; at < GROUP * chunks; at += n_threads) {
+                const int row = at / chunks, chunk = at % chunks;
+                const u8* const from = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * D + chunk * 16;
+                if (row != fresh) copy16(to + place(row, chunk * 16), from);
+            }
+        }
+        const int row = threadIdx.x;
+        if (row >= GROUP || row == fresh) return;
+        const u8* const from = (row < PAGE ? heads[0] : heads[1]) + PAGE * D + row % PAGE * (4 * blocks);
+        u8* const into = to + scale_place(row, 0);
+        if (D == 128)
+            copy16(into, from);
+        else if (D == 64)
+            copy_small<8>(into, from);
+        else
+            for (int i = 0; i < blocks; i++) copy_small<4>(into + 4 * i, from + 4 * i);
+    }
+
+    // Scores of 16 positions from `first` on.
+    static __device__ __forceinline__ void multiply(float (&scores)[2][4], const u32 (&queries)[D / 16][4],
+                                                    const u8* group, int first, int lane) {
+        const int row = first + (lane & 7) + (lane >> 3 & 1) * 8;
+#pragma unroll
+        for (int b = 0; b < blocks; b++) {
+            u32 words[4];  // of positions g and g + 8, then of the next 16 columns
+            load_matrices<false>(words, group + place(row, 32 * b + (lane >> 4) * 16));
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const float scale = *reinterpret_cast<const float*>(group + scale_place(first + 8 * n + lane / 4, b));
+                const u32 scales = scales_of(scale, scale);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const u32 word = words[2 * i + n] ^ TOP_BITS;
+                    mma(scores[n], queries[2 * b + i], half_mul(whole_numbers<0>(word), scales),
+                        half_mul(whole_numbers<2>(word), scales));
+                }
+            }
+        }
+    }
+
+    // Scales of V of two positions that follow one another, those of this lane. Zeros where no query sees.
+    static __device__ __forceinline__ u32 scales(const u8* group, int block, Seen rows, int lane) {
+        float two[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int row = 2 * lane + e;
+            const float scale = *reinterpret_cast<const float*>(group + scale_place(row, block));
+            two[e] = row >= rows.first && row <= rows.last ? scale : 0.f;
+        }
+        return scales_of(two[0], two[1]);
+    }
+
+    // Four bytes of V of each position that a lane takes of 16, of columns 4 g and on of a block: tile `first` and the
+    // following ones of mma have one of them each.
+    template <int n>
+    static __device__ __forceinline__ void open(u32 (&out)[n][2], const u8* group, int from, int block, int first,
+                                                u32 of_lanes, int lane) {
+        const int row = from + 2 * (lane % 4), column = 32 * block + lane / 4 * 4;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 one = *reinterpret_cast<const u32*>(group + place(row + 8 * i, column)) ^ TOP_BITS,
+                      other = *reinterpret_cast<const u32*>(group + place(row + 8 * i + 1, column)) ^ TOP_BITS;
+            const u32 scales = __shfl_sync(ALL_LANES, of_lanes, from / 2 + 4 * i + lane % 4);
+            const u32 low = pick_bytes(one, other, 0x5140), high = pick_bytes(one, other, 0x7362);
+            // Two of the four tiles, or all.
+            const u32 mine = n == 2 && first != 0 ? high : low;
+            out[0][i] = half_mul(whole_numbers<0>(mine), scales);
+            out[1][i] = half_mul(whole_numbers<2>(mine), scales);
+            if (n == 4) {
+                out[n - 2][i] = half_mul(whole_numbers<0>(high), scales);
+                out[n - 1][i] = half_mul(whole_numbers<2>(high), scales);
+            }
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,361 @@
+// attend over f16 and q8_0 caches for few queries, heads of K and V as long: groups of positions stream through a ring
+// in shared memory, as they are in the cache. A warp takes 16 positions of a group, then 16 columns of V or twice as
+// many. Bits are those of the other kernels on tensor cores.
+#pragma once
+
+#include "attention/attend_bytes.cuh"
+
+constexpr int WARPS = 4, THREADS = 32 * WARPS, POWERS_STRIDE = 2 * GROUP + 16;
+
+namespace {
+
+struct Shared {
+    Query queries[QUERIES];
+    float tops[2][WARPS][QUERIES];  // of even groups and of odd ones
+    bool is_last;                   // of the blocks that compute parts of the same queries
+    alignas(16) u8 powers[2][QUERIES * POWERS_STRIDE];
+};
+
+// Columns of a head, in whole 16; of q8_0, in whole 32. IS_ONCE: the second-level cache need not keep K and V.
+template <int D, int type = F16, bool IS_ONCE = false>
+struct Groups {
+    static constexpr bool is_swizzled = D % 64 == 0;
+    static constexpr int chunks = D / 8, stride = is_swizzled ? 2 * D : 2 * D + 16, q_stride = 2 * D + 16;
+    static constexpr int bytes = type == F16 ? GROUP * stride : Bytes<D>::bytes, q_bytes = QUERIES * q_stride;
+    static constexpr int stages = 3, ring = stages * 2 * bytes;
+    static constexpr int blocks = (D / 16 + WARPS - 1) / WARPS;  // of 16 columns of V, of a warp
+    static constexpr int kept = type;
+
+    const Attend& a;
+    Shared& shared;
+    u8 *const q, *const copies;  // in shared memory
+
+    __device__ __forceinline__ Groups(const Attend& a, Shared& shared, u8* memory)
+        : a(a), shared(shared), q(memory), copies(memory + q_bytes) {}
+
+    // Memory of a warp to merge parts with, when the ring is not needed any more.
+    __device__ __forceinline__ float4* factors() const {
+        return reinterpret_cast<float4*>(copies) + threadIdx.x / 32 * 32;
+    }
+
+    // Where 16 bytes of a row of K or V are: eight rows of the same chunk lie in different banks.
+    static __device__ __forceinline__ int place(int row, int chunk) {
+        return row * stride + (is_swizzled ? chunk ^ (row & 7) : chunk) * 16;
+    }
+
+    // Starts the copy of a group of K or V. Zeros where no query sees; row `fresh` is left alone.
+    __device__ __forceinline__ void copy(u8* to, const u8* entry, int2 pages, int kv_head, Seen rows, int fresh) const {
+        const u8* const heads[2] = {head_of<type>(entry, pages.x, a.kv_heads, kv_head, D),
+                                    head_of<type>(entry, pages.y, a.kv_heads, kv_head, D)};
+        if constexpr (type == F16)
+            copy_halves(to, heads, rows, fresh);
+        else
+            Bytes<D>::template copy<IS_ONCE, THREADS>(to, heads, fresh);
+    }
+    __device__ __forceinline__ void copy_halves(u8* to, const u8* const (&heads)[2], Seen rows, int fresh) const {
+        if (THREADS % chunks == 0 && rows.first <= 0 && rows.last >= GROUP - 1) {  // the compiler knows all but one
+            constexpr int step = THREADS / chunks;
+            const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
+            u8* const into = to + place(row, chunk);
+            const int from = row * (2 * D) + chunk * 16;
+#pragma unroll
+            for (int i = 0; i < GROUP / step; i++)
+                copy16_of<IS_ONCE>(into + i * step * stride, heads[i * step / PAGE] + from + i * step % PAGE * (2 * D));
+            return;
+        }
+#pragma unroll 1
+        for (int at = threadIdx.x; at < GROUP * chunks; at += THREADS) {
+            const int row = at / chunks, chunk = at % chunks;
+            const u8* const source = (row < PAGE ? heads[0] : heads[1]) + row % PAGE * (2 * D) + chunk * 16;
+            if (row != fresh) copy16_or_zeros(to + place(row, chunk), source, row >= rows.first && row <= rows.last);
+        }
+    }
+
+    // Where a column of q stands.
+    static __device__ __forceinline__ int q_column(int c) { return type == F16 ? c : slot_of(c); }
+
+    // Column of K and V that a lane has in products of a warp: number e of tile n of two of its blocks.
+    static __device__ __forceinline__ int column(int j, int n, int e) {
+        const int warp = threadIdx.x / 32, t = threadIdx.x % 4, tile = 2 * blocks * warp + 2 * j + n;
+        if (type == F16) return (warp + j * WARPS) * 16 + 8 * n + 2 * t + e % 2;
+        return tile / 4 * 32 + 8 * t + e % 2 * 4 + tile % 4;
+    }
+
+    // Queries of a block: heads of one KV head, of rows that follow one another.
+    struct Tile {
+        int row, last_row, s, kv_head, tile;
+        Seen range, inner;  // what some query sees, and what all do
+    };
+
+    __device__ __forceinline__ Tile tile_of(int row, int tile, int kv_head) const {
+        const Batch& b = *a.b;
+        const int s = b.sequences[row], rows = a.group() < QUERIES ? QUERIES / a.group() : 1;
+        const int last_row = min(row + rows, b.offsets[s + 1]) - 1;
+        const Seen one = seen(a, row), other = seen(a, last_row);
+        return {row,
+                last_row,
+                s,
+                kv_head,
+                tile,
+                {min(one.first, other.first), max(one.last, other.last)},
+                {max(one.first, other.first), min(one.last, other.last)}};
+    }
+
+    __device__ __forceinline__ void load_queries(const Tile& of) const {
+        const int i = threadIdx.x / 8, group = a.group(), rows = group < QUERIES ? QUERIES / group : 1;
+        const int row = group < QUERIES ? of.row + i / group : of.row;
+        const int head = group < QUERIES ? i % group : of.tile * QUERIES + i;
+        const bool is_one = row <= of.last_row && head < group && (group >= QUERIES || i / group < rows);
+        Query one = query_of(a, row, of.kv_head * group + head, is_one);
+        one.times = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
+        if (threadIdx.x % 8 == 0) shared.queries[i] = one;
+    }
+
+    // Groups from `first` to `last` of a tile. Parts of `span` positions are written to where `part` says for a query;
+    // if it is 0, they are all there are, and the result is written. `prepare` loads the queries, once the first
+    // copies are on their way. The last `n_fresh` positions, 0 or 1, are not copied before: it brings them.
+    template <class Part, class Prepare>
+    __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
+                                           int n_fresh, const Part& part, const Prepare& prepare) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+        const Batch& b = *a.b;
+        const Seen range = of.range, inner = of.inner;
+        const int* const table = entry.pages + (long long)of.s * b.max_pages;
+        // Pages of a group; any where no query sees.
+        auto find = [&](int at) {
+            const int p = at * GROUP;
+            return make_int2(p + PAGE > range.first && p <= range.last ? table[p / PAGE] : 0,
+                             p + PAGE <= range.last ? table[p / PAGE + 1] : 0);
+        };
+        auto slot = [&](int at) { return copies + (at - first) % stages * (2 * bytes); };
+        auto bring = [&](int at, int2 pages, int newest) {
+            const int from = at * GROUP;
+#pragma unroll 1
+            for (int is_v = 0; is_v < 2; is_v++) {
+                if (at <= last)
+                    copy(slot(at) + is_v * bytes, is_v ? entry.v : entry.k, pages, of.kv_head,
+                         {range.first - from, newest - from}, newest < range.last ? range.last - from : -1);
+                copies_commit();
+            }
+        };
+        __syncthreads();  // whoever still reads what the item before left
+#pragma unroll 1
+        for (int i = 0; i + 1 < stages; i++)
+            bring(first + i, first + i <= last ? find(first + i) : make_int2(0, 0), range.last - n_fresh);
+        int2 ahead = first + stages - 1 <= last ? find(first + stages - 1) : make_int2(0, 0);
+        prepare(table);
+        __syncthreads();
+        u32 queries[type == F16 ? 1 : D / 16][4];
+#pragma unroll
+        for (int c = 0; type != F16 && c < D / 16; c++)
+            load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+        const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
+        const bool is_plain = a.is_plain();
+        Softmax all[2], unit[2];  // of queries g and g + 8
+        float sums[blocks][2][4] = {}, of_unit[blocks][2][4] = {};
+        for (int at = first; at <= last; at++) {
+            copies_wait<2 * stages - 3>();  // K is there, V and later groups need not be
+            __syncthreads();
+            bring(at + stages - 1, ahead, range.last);
+            if (at + stages <= last) ahead = find(at + stages);
+            const u8 *const k = slot(at), *const v = k + bytes;
+
+            float scores[2][4] = {}, tops[2];
+            if constexpr (type == F16) {
+                const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;
+#pragma unroll
+                for (int c = 0; c < D / 16; c++) {
+                    u32 columns[4];
+                    load_matrices<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+                    load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
+                    mma(scores[0], queries[0], columns[0], columns[1]);
+                    mma(scores[1], queries[0], columns[2], columns[3]);
+                }
+            } else {
+                Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
+            }
+            const int from = at * GROUP;
+            if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    scores[i / 4][i % 4] = score_at(a, mine[i % 4 / 2], scores[i / 4][i % 4],
+                                                    from + warp * 16 + i / 4 * 8 + 2 * t + i % 2, is_plain);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float top = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
+                                  fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
+                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+            }
+            copies_wait<2 * stages - 2>();
+            __syncthreads();
+            const int tile = 2 * blocks * warp;
+            const bool is_any = D / 16 % WARPS == 0 || tile < D / 8;
+            u32 scales = 0;  // of V of q8_0
+            if constexpr (type != F16)
+                if (is_any) scales = Bytes<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
+            u8* const all_powers = shared.powers[at % 2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = g + 8 * half;
+                const float (&of_warps)[WARPS][QUERIES] = shared.tops[at % 2];
+                tops[half] = fmaxf(fmaxf(of_warps[0][i], of_warps[1][i]), fmaxf(of_warps[2][i], of_warps[3][i]));
+                const float base = finite_top(tops[half]), factor = mine[half].factor(is_plain);
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+                    *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
+                        to_halves(power_at(scores[n][2 * half], factor, base),
+                                  power_at(scores[n][2 * half + 1], factor, base));
+            }
+            __syncthreads();
+
+            u32 powers[GROUP / 16][4];
+            float totals[4] = {}, of_group[blocks][2][4] = {}, old[2], now[2];
+#pragma unroll
+            for (int i = 0; i < GROUP / 16; i++)
+                load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
+#pragma unroll
+            for (int i = 0; i < GROUP / 16; i++) {
+                mma(totals, powers[i], ONES, ONES);
+                if constexpr (type == F16) {
+#pragma unroll
+                    for (int j = 0; j < blocks; j++) {
+                        const int block = warp + j * WARPS;
+                        if (D / 16 % WARPS != 0 && block >= D / 16) continue;
+                        u32 columns[4];
+                        load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
+                        mma(of_group[j][0], powers[i], columns[0], columns[1]);
+                        mma(of_group[j][1], powers[i], columns[2], columns[3]);
+                    }
+                } else if (is_any) {
+                    u32 columns[2 * blocks][2];
+                    Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
+#pragma unroll
+                    for (int j = 0; j < 2 * blocks; j++)
+                        mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);
+                }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) unit[half].merge(tops[half], totals[2 * half], old[half], now[half]);
+            each([&](int j, int n, int e) {
+                of_unit[j][n][e] = merged(of_unit[j][n][e], old[e / 2], of_group[j][n][e], now[e / 2]);
+            });
+            if (span == GROUP) {
+                write(part, mine, unit, of_unit, at);
+            } else if (at % (UNIT / GROUP) == UNIT / GROUP - 1 || at == last) {
+                if (span == UNIT) write(part, mine, unit, of_unit, at / (UNIT / GROUP));
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+                each([&](int j, int n, int e) {
+                    sums[j][n][e] = merged(sums[j][n][e], old[e / 2], of_unit[j][n][e], now[e / 2]);
+                });
+            } else {
+                continue;
+            }
+            unit[0] = unit[1] = Softmax();
+            each([&](int j, int n, int e) { of_unit[j][n][e] = 0.f; });
+        }
+        if (span > 0) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            const float share = share_of(a, all[half], mine[half].head);
+            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
+            each([&](int j, int n, int e) {
+                const int c = column(j, n, e);
+                if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], share);
+            });
+        }
+    }
+
+    // Calls it for each of a lane's sums.
+    template <class Call>
+    static __device__ __forceinline__ void each(const Call& call) {
+#pragma unroll
+        for (int j = 0; j < blocks; j++)
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) call(j, n, e);
+    }
+
+    template <class Part>
+    __device__ __forceinline__ void write(const Part& part, const Query (&mine)[2], const Softmax (&softmaxes)[2],
+                                          const float (&sums)[blocks][2][4], int number) const {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            float* const to = part(mine[half], lane / 4 + 8 * half, number);
+            if (warp == 0 && t == 0) to[0] = softmaxes[half].top, to[1] = softmaxes[half].sum;
+#pragma unroll
+            for (int j = 0; j < blocks; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {  // two that lie together
+                    const float one = type == F16 ? sums[j][i][2 * half] : sums[j][0][2 * half + i],
+                                next = type == F16 ? sums[j][i][2 * half + 1] : sums[j][1][2 * half + i];
+                    // The room of a part is whole fours: the second of two is in it, too.
+                    if (const int c = type == F16 ? column(j, i, 0) : column(j, 0, i); c < a.v_dim)
+                        *reinterpret_cast<float2*>(to + 4 + c) = make_float2(one, next);
+                }
+        }
+    }
+};
+
+// Adds four columns of a part.
+__device__ __forceinline__ void add_part(float4& to, float mine, const float4& x, float others) {
+    to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
+    to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
+}
+
+// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp: four
+// columns of each lane that has some. First lanes are units and find what sums are multiplied by, then columns.
+// `factors`: shared memory of the warp.
+__device__ __forceinline__ float4 merge_units(const Attend& a, const float* from, int first, int last, int c,
+                                              float4* factors, Softmax& all) {
+    const int lane = threadIdx.x % 32, stride = a.part_stride();
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (; first <= last; first += 32) {
+        const float* const here = from + (long long)first * stride;
+        const int n = min(32, last - first + 1);
+        const float2 own =
+            lane < n ? __ldcg(reinterpret_cast<const float2*>(here + lane * stride)) : make_float2(NOTHING, 0.f);
+        float upto = own.x;
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
+            if (lane >= i) upto = fmaxf(upto, other);
+        }
+        upto = fmaxf(upto, all.top);
+        const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
+        factors[lane] =
+            make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
+        all.top = __shfl_sync(ALL_LANES, upto, 31);
+        __syncwarp();
+        const float* const mine = here + 4 + (c < a.v_dim ? c : 0);
+#pragma unroll 8
+        for (int i = 0; i < n; i++) {
+            const float4 by = factors[i], x = __ldcg(reinterpret_cast<const float4*>(mine + i * stride));
+            all.sum = merged(all.sum, by.x, by.z, by.y);
+            add_part(sum, by.x, x, by.y);
+        }
+        __syncwarp();
+    }
+    return sum;
+}
+
+// Four columns of the result, or as many as there are.
+__device__ __forceinline__ void put_result(const Attend& a, int row, int head, int c, const Softmax& all,
+                                           const float4& sum) {
+    const float share = share_of(a, all, head);
+    float* const to = a.out + ((long long)row * a.heads + head) * a.v_dim;
+    if (c < a.v_dim) to[c] = __fmul_rn(sum.x, share);
+    if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(sum.y, share);
+    if (c + 2 < a.v_dim) to[c + 2] = __fmul_rn(sum.z, share);
+    if (c + 3 < a.v_dim) to[c + 3] = __fmul_rn(sum.w, share);
+}
+
+}  // namespace

@@ -1,0 +1,331 @@
+// Attention over f16 and q8_0 caches on tensor cores. Its arithmetic, whichever kernel computes it:
+// - Numbers of a q8_0 cache are opened to halves. q as halves times a power of two of its head; scores are chains of
+// m16n8k16 over 16 columns each, in order.
+// - Groups of 64 positions that begin at multiples of 64: their maximum, powers of 2 as halves, the sum of these halves
+//   and the sums of V by chains over 16 positions each, in order.
+// - Groups are merged in order into their unit, units in order into the result.
+#pragma once
+
+#include "attention/attend.cuh"
+#include "primitives/mma.cuh"
+
+constexpr int GROUP = 64;
+constexpr int QUERIES = 16;        // rows of a product
+constexpr u32 ONES = 0x3C003C00u;  // two halves
+
+// Four matrices of 8 x 8 halves from shared memory: lane 8 i + j has the address of row j of matrix i. A lane gets two
+// neighbours of row lane / 4 of each, or, turned, of column lane / 4.
+template <bool turned>
+__device__ __forceinline__ void load_matrices(u32 (&out)[4], const u8* row) {
+#ifdef WOOLLY_EMULATED
+    struct Mine {
+        const u8* row;
+        u32* out;
+    } mine{row, out};
+    emulated::together(ALL_LANES, &mine, [](void* const brought[32]) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++) {
+                u32 word = 0;
+                for (int e = 0; e < 2; e++) {
+                    const int r = turned ? 2 * (lane % 4) + e : lane / 4, c = turned ? lane / 4 : 2 * (lane % 4) + e;
+                    const u8* from = static_cast<Mine*>(brought[8 * i + r])->row;
+                    if (reinterpret_cast<size_t>(from) % 16 != 0) emulated::fail("a row of a matrix is not aligned");
+                    word |= u32(reinterpret_cast<const u16*>(from)[c]) << (16 * e);
+                }
+                static_cast<Mine*>(brought[lane])->out[i] = word;
+            }
+    });
+#else
+    const u32 at = shared_address(row);
+    if (turned)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                     : "r"(at)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                     : "r"(at)
+                     : "memory");
+#endif
+}
+
+// Bytes from row to row in shared memory: an odd number of 16 bytes, so that eight rows lie in different banks.
+__device__ __forceinline__ int stride_of(int columns) { return 2 * columns + 16; }
+
+// A query: one head of one row.
+struct Query {
+    int row, head, at;  // at: its position
+    Seen range;         // nothing if it is none
+    float times;        // what products are multiplied by
+
+    // What is left to multiply scores with.
+    __device__ __forceinline__ float factor(bool is_plain) const { return is_plain ? times : 1.f; }
+};
+
+__device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bool is_one) {
+    if (!is_one) return {0, 0, 0, {1, 0}, 0.f};
+    return {row, head, a.b->positions[row], seen(a, row), 0.f};
+}
+
+// What a query whose largest magnitude is `most` is multiplied by, so that it fits halves, and its products, back.
+struct Scaled {
+    float up, down;
+
+    __device__ __forceinline__ Scaled(float most) {
+        const int exponent = min(max(__float_as_int(most) >> 23, 9), 253);  // the largest becomes 256 to 512
+        up = __int_as_float((262 - exponent) << 23), down = __int_as_float((exponent - 8) << 23);
+    }
+    __device__ __forceinline__ float times(const Attend& a) const {
+        return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
+    }
+};
+
+// Columns from `base` on of a query's head, tempered, as eight lanes hold 128 of them.
+__device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, int base, int lane, float2 (&x)[8]) {
+    const float* q = a.q + ((long long)one.row * a.heads + one.head) * a.k_dim;
+    const bool is_one = one.range.first <= one.range.last, are_pairs = a.k_dim % 2 == 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = base + 2 * (lane + 8 * i);
+        x[i] = make_float2(0.f, 0.f);
+        if (!is_one || c >= a.k_dim) continue;
+        if (are_pairs)
+            x[i] = *reinterpret_cast<const float2*>(q + c);
+        else
+            x[i] = make_float2(q[c], c + 1 < a.k_dim ? q[c + 1] : 0.f);
+    }
+    if (a.temper == 0.f || !is_one) return;
+    const float temper = tempered(a, one.row);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = make_float2(__fmul_rn(x[i].x, temper), __fmul_rn(x[i].y, temper));
+}
+// The largest magnitude of all the eight lanes hold.
+__device__ __forceinline__ float most_of(const float2 (&x)[8], float most) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) most = fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
+    for (int i = 4; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
+    return most;
+}
+template <class Place>  // of a column
+__device__ __forceinline__ void put_query(const float2 (&x)[8], float up, int base, int columns, int lane,
+                                          const Place& place) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int c = base + 2 * (lane + 8 * i);
+        if (c < columns) *reinterpret_cast<u32*>(place(c)) = to_halves(__fmul_rn(x[i].x, up), __fmul_rn(x[i].y, up));
+    }
+}
+
+// Where column c of q and of K of q8_0 stands in products: a lane of mma takes four columns that lie together.
+__device__ __forceinline__ int slot_of(int c) { return (c & ~15) + (c / 4 & 3) * 2 + (c / 2 & 1) * 8 + (c & 1); }
+
+// The query's head as halves times a power of two; gives what products are to be multiplied by. By eight lanes, which
+// load 128 columns before they wait for the first.
+template <int type = F16>
+__device__ __forceinline__ float load_query(const Attend& a, const Query& one, u8* to, int columns, int lane) {
+    auto place = [&](int c) { return to + 2 * (type == Q8_0 ? slot_of(c) : c); };
+    float2 x[8];
+    float most = 0.f;
+    for (int base = (columns - 1) / 128 * 128; base >= 0; base -= 128) {
+        fetch_query(a, one, base, lane, x);
+        most = most_of(x, most);
+    }
+    const Scaled scaled(most);
+    for (int base = 0; base < columns; base += 128) {
+        if (base > 0) fetch_query(a, one, base, lane, x);
+        put_query(x, scaled.up, base, columns, lane, place);
+    }
+    return scaled.times(a);
+}
+
+// A score, or NOTHING where the query does not see the position. A plain one is the product alone: it is multiplied
+// when its power is computed.
+__device__ __forceinline__ float score_at(const Attend& a, const Query& one, float product, int position,
+                                          bool is_plain) {
+    if (position < one.range.first || position > one.range.last) return NOTHING;
+    return is_plain ? product : score_of(a, __fmul_rn(product, one.times), one.head, position - one.at);
+}
+
+// The power of a score, of which `base` is the largest, multiplied.
+__device__ __forceinline__ float power_at(float score, float factor, float base) {
+    return power_of_2(__fmaf_rn(score, factor, -base));
+}
+
+// Numbers of a q8_0 cache as halves: 64ths of the whole numbers, which are exact, times 64 of the scale. So a scale
+// keeps its bits where the numbers are as small as halves are.
+
+// Two scales, times 64: no larger than what makes the largest whole number a half. Not a number stays what it is.
+__device__ __forceinline__ u32 scales_of(float low, float high) {
+    low = __fmul_rn(low, 64.f), high = __fmul_rn(high, 64.f);
+#ifdef WOOLLY_EMULATED
+    constexpr float most = 32992.f;
+    return to_halves(low > most ? most : low, high > most ? most : high);
+#else
+    u32 out;
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(out) : "r"(to_halves(low, high)), "r"(0x78077807u));
+    return out;
+#endif
+}
+
+// Two bytes of a word, their top bits turned, as 64ths: below the bits of 16 they make a half, 18 too large.
+template <int first>
+__device__ __forceinline__ u32 whole_numbers(u32 bytes) {
+    return half_add(pick_bytes(bytes, 0x4C4C4C4Cu, first == 0 ? 0x4140u : 0x4342u), 0xCC80CC80u);
+}
+constexpr u32 TOP_BITS = 0x80808080u;
+
+// Eight of them.
+__device__ __forceinline__ Words4 opened(Words2 numbers, u32 scales) {
+    const u32 x = numbers.x ^ TOP_BITS, y = numbers.y ^ TOP_BITS;
+    return Words4{half_mul(whole_numbers<0>(x), scales), half_mul(whole_numbers<2>(x), scales),
+                  half_mul(whole_numbers<0>(y), scales), half_mul(whole_numbers<2>(y), scales)};
+}
+
+// 16 bytes to shared memory as copy16 brings them, or zeros; then nothing is read.
+__device__ __forceinline__ void copy16_or_zeros(void* to, const void* from, bool is_copied) {
+#ifdef WOOLLY_EMULATED
+    if (is_copied)
+        copy16(to, from);
+    else
+        *static_cast<Words4*>(to) = Words4{0, 0, 0, 0};
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(is_copied ? 16 : 0)
+                 : "memory");
+#endif
+}
+
+// Starts the copy of a group of positions of K or V to shared memory, as halves; zeros where no query sees, for a sum
+// must not meet rubbish. What is opened on the way is there at once. IS_SLOTTED: in the order of slot_of.
+template <int type, bool IS_SLOTTED = false>
+__device__ __forceinline__ void copy_group(u8* to, const u8* entry, const int* pages, int kv_heads, int kv_head,
+                                           int room, int columns, int group, Seen range, int tid, int n_threads) {
+    constexpr int at_once = type == F16 ? 1 : 4;  // loads before the first of them is waited for
+    const int per_row = columns / 8, stride = stride_of(columns);
+    const int rows = n_threads / per_row, rest = n_threads % per_row;
+    const u8* heads[GROUP / PAGE];
+    for (int i = 0; i < GROUP / PAGE; i++) {
+        const int from = group * GROUP + i * PAGE;
+        const int page = from <= range.last && from + PAGE > range.first ? pages[from / PAGE] : 0;
+        heads[i] = head_of<type>(entry, page, kv_heads, kv_head, room);
+    }
+    for (int row = tid / per_row, c = tid % per_row; row < GROUP;) {
+        Words2 numbers[at_once];
+        float scales[at_once];
+        u8* into[at_once];
+        int into_slot[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int p = group * GROUP + row;
+            const u8* const head = row < PAGE ? heads[0] : heads[1];
+            const bool is_seen = row < GROUP && p >= range.first && p <= range.last;
+            into[i] = row < GROUP ? to + row * stride + c * 16 : nullptr, into_slot[i] = c % 2 * 8;
+            if (type == F16) {
+                if (is_seen)
+                    copy16(into[i], head + (p % PAGE * room + c * 8) * 2);
+                else
+                    *reinterpret_cast<Words4*>(into[i]) = Words4{0, 0, 0, 0};
+            } else {
+                numbers[i] = Words2{0, 0}, scales[i] = 0.f;
+                if (is_seen) {
+                    numbers[i] = *reinterpret_cast<const Words2*>(head + p % PAGE * room + c * 8);
+                    scales[i] = reinterpret_cast<const float*>(head + PAGE * room)[p % PAGE * (room / 32) + c / 4];
+                }
+            }
+            row += rows, c += rest;
+            if (c >= per_row) c -= per_row, row++;
+        }
+#pragma unroll
+        for (int i = 0; type != F16 && i < at_once; i++)
+            if (into[i] != nullptr) {
+                const Words4 out = opened(numbers[i], scales_of(scales[i], scales[i]));
+                if (!IS_SLOTTED) {
+                    *reinterpret_cast<Words4*>(into[i]) = out;
+                    continue;
+                }
+                u8* const first = into[i] - into_slot[i];  // of the two halves of 16 columns
+                *reinterpret_cast<Words2*>(first) = Words2{out.x, out.z};
+                *reinterpret_cast<Words2*>(first + 16) = Words2{out.y, out.w};
+            }
+    }
+}
+
+// Whether this block is the last of n that call it for the same number, which is 0 again afterwards. What the others
+// wrote before is there for it.
+static __device__ bool is_last_of(int n, u32* done, bool& is_last) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(done, 1u) == u32(n - 1);
+        if (is_last) *done = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
+// All parts of the queries, merged in order: groups into units where they are apart, units into the result.
+static __device__ void merge_parts(const Attend& a, const Parts& parts, const Query* queries, int tid, int n_threads) {
+    constexpr int at_once = 8;  // loads before the first of them is waited for
+    const int chunks = (a.v_dim + 3) / 4;
+    for (int i = tid; i < QUERIES * chunks; i += n_threads) {
+        const Query one = queries[i / chunks];
+        if (one.range.first > one.range.last) continue;
+        const int c = i % chunks * 4, first = one.range.first / parts.span, last = one.range.last / parts.span;
+        const float* from = parts.at(a, one.row, one.head, 0);
+        Softmax all, unit;
+        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), of_unit = sum;
+        auto add = [](float4& to, Softmax& s, float top, float total, const float4& x) {
+            float mine, others;
+            s.merge(top, total, mine, others);
+            to.x = merged(to.x, mine, x.x, others), to.y = merged(to.y, mine, x.y, others);
+            to.z = merged(to.z, mine, x.z, others), to.w = merged(to.w, mine, x.w, others);
+        };
+        for (int p = first; p <= last; p += at_once) {
+            float2 softmaxes[at_once];
+            float4 values[at_once];
+#pragma unroll
+            for (int j = 0; j < at_once; j++)
+                if (p + j <= last) {
+                    const float* part = from + (long long)(p + j) * a.part_stride();
+                    softmaxes[j] = __ldcg(reinterpret_cast<const float2*>(part));
+                    values[j] = __ldcg(reinterpret_cast<const float4*>(part + 4 + c));
+                }
+#pragma unroll
+            for (int j = 0; j < at_once; j++) {
+                if (p + j > last) continue;
+                add(of_unit, unit, softmaxes[j].x, softmaxes[j].y, values[j]);
+                if (parts.span < UNIT && (p + j) % (UNIT / GROUP) != UNIT / GROUP - 1 && p + j != last) continue;
+                add(sum, all, unit.top, unit.sum, of_unit);
+                unit = Softmax(), of_unit = make_float4(0.f, 0.f, 0.f, 0.f);
+            }
+        }
+        const float share = share_of(a, all, one.head);
+        float* to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim + c;
+        to[0] = __fmul_rn(sum.x, share);
+        if (c + 1 < a.v_dim) to[1] = __fmul_rn(sum.y, share);
+        if (c + 2 < a.v_dim) to[2] = __fmul_rn(sum.z, share);
+        if (c + 3 < a.v_dim) to[3] = __fmul_rn(sum.w, share);
+    }
+}
+
+// Results of the two queries of a thread: sums of columns 8 j + 2 t and the next, first of the one, then of the other.
+template <int columns>
+__device__ __forceinline__ void store_sums(const Attend& a, const Query (&mine)[2], const Softmax (&all)[2],
+                                           const float4* sums, int t) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const Query& one = mine[half];
+        if (one.range.first > one.range.last) continue;
+        const float share = share_of(a, all[half], one.head);
+        float* const to = a.out + ((long long)one.row * a.heads + one.head) * a.v_dim;
+#pragma unroll
+        for (int j = 0; j < columns / 8; j++) {
+            const float4 sum = sums[j * 32];
+            const int c = 8 * j + 2 * t;
+            if (c < a.v_dim) to[c] = __fmul_rn(half ? sum.z : sum.x, share);
+            if (c + 1 < a.v_dim) to[c + 1] = __fmul_rn(half ? sum.w : sum.y, share);
+        }
+    }
+}

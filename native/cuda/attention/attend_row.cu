@@ -1,0 +1,207 @@
+// attend over f16 and q8_0 caches for a run of one row, heads of K and V as long, together with store: the row's heads
+// are normed and turned here, with the functions of store: by every block its q, by the block of the newest position k,
+// which it writes to the cache. Older positions are on their way before the kernel before has ended.
+//
+// On Hopper blocks form clusters. A cluster takes all heads of one KV head, and where that would be long, a part of its
+// positions. Its blocks take a run of groups each, and then a part of the columns to merge: from each other's shared
+// memory, or, in the last of several clusters, from memory.
+#include "attention/attend_heads.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define CLUSTERED 1
+constexpr int CLUSTER = 8;
+#else
+#define CLUSTERED 0
+constexpr int CLUSTER = 1;
+#endif
+
+namespace {
+
+// Waits for all threads of the cluster. What they wrote to shared memory is there for all, until they pass another.
+__device__ __forceinline__ void cluster_barrier() {
+#if CLUSTERED
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+// Four numbers at an address in shared memory, of another block of the cluster.
+__device__ __forceinline__ float4 load_of(const float* p, int rank) {
+#if CLUSTERED
+    float4 x;
+    u32 there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there));
+    return x;
+#else
+    return *reinterpret_cast<const float4*>(p);
+#endif
+}
+
+// Units from `first` to `last` of a query, which lie apart in memory from `from` on, merged in order by a warp:
+// `columns` chunks of four columns from `chunk` on, one of each of the first lanes. All are copied at once, as far as
+// `most` find room in `memory`, the warp's own; then lanes are units, and find what sums are multiplied by.
+template <int columns, int most>
+__device__ __forceinline__ float4 merge_far(const float* from, int stride, int first, int last, int chunk, u8* memory,
+                                            Softmax& all) {
+    const int lane = threadIdx.x % 32, n_chunks = stride / 4 - 1 - chunk;
+    float4* const headers = reinterpret_cast<float4*>(memory);  // of each unit
+    float4* const chunks = headers + most;
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (; first <= last; first += most) {
+        const float* const here = from + (long long)first * stride;
+        const int n = min(most, last - first + 1);
+        __syncwarp();
+        for (int i = lane; i < n; i += 32) copy16(headers + i, here + i * stride);
+        for (int i = lane; i < n * columns; i += 32)
+            if (i % columns < n_chunks) copy16(chunks + i, here + i / columns * stride + 4 + (chunk + i % columns) * 4);
+        copies_commit();
+        copies_wait<0>();
+        __syncwarp();
+        for (int at = 0; at < n; at += 32) {
+            float4 own = at + lane < n ? headers[at + lane] : make_float4(NOTHING, 0.f, 0.f, 0.f);
+            float upto = own.x;
+#pragma unroll
+            for (int i = 1; i < 32; i *= 2) {
+                const float other = __shfl_sync(ALL_LANES, upto, max(lane - i, 0));
+                if (lane >= i) upto = fmaxf(upto, other);
+            }
+            upto = fmaxf(upto, all.top);
+            const float before = __shfl_sync(ALL_LANES, upto, max(lane - 1, 0)), base = finite_top(upto);
+            own = make_float4(power_of_2((lane == 0 ? all.top : before) - base), power_of_2(own.x - base), own.y, 0.f);
+            if (at + lane < n) headers[at + lane] = own;
+            all.top = __shfl_sync(ALL_LANES, upto, 31);
+        }
+        __syncwarp();
+        const float4* const mine = chunks + min(lane, columns - 1);
+#pragma unroll 8
+        for (int i = 0; i < n; i++) {
+            const float4 by = headers[i], x = mine[i * columns];
+            all.sum = merged(all.sum, by.x, by.z, by.y);
+            add_part(sum, by.x, x, by.y);
+        }
+    }
+    return sum;
+}
+
+template <int D, int type>
+__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    __shared__ __align__(16) float is_last[4];  // which load_of reads at once
+    let_next_kernel_begin();
+    constexpr int of_unit = UNIT / GROUP, stride = D + 4;
+    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, rank = blockIdx.x % CLUSTER;
+    const int tiles = (a.group() + QUERIES - 1) / QUERIES, items = a.kv_heads * tiles, cluster = blockIdx.x / CLUSTER;
+    const Entry entry = a.b->entries[a.entry];
+    const Seen range = seen(a, 0);
+    const int first = range.first / GROUP, last = range.last / GROUP;
+    // Runs of 1, 2 or 4 groups if a cluster has enough blocks for them, else of whole units.
+    int shift = 0;
+    while ((1 << shift) < of_unit && (last >> shift) - (first >> shift) >= CLUSTER) shift++;
+    const bool is_inside = (last >> shift) - (first >> shift) < CLUSTER;
+    int per_run = 1 << shift, each = 1, at_once = gridDim.x / CLUSTER;  // clusters of an item, and items at once
+    if (!is_inside) {
+        each = max(1, at_once / items), at_once /= each;
+        per_run = ((last - first) / (each * CLUSTER) + of_unit) / of_unit * of_unit;
+        while (last / per_run - first / per_run >= each * CLUSTER) per_run += of_unit;
+    }
+    const int span = per_run < of_unit ? GROUP : UNIT;
+    const Parts parts(a, UNIT);
+    if (!is_inside && !parts.apart) per_run = last + 1;  // no room for parts
+    const int first_run = is_inside ? first >> shift : first / per_run;
+    const int n_runs = (is_inside ? last >> shift : last / per_run) - first_run + 1;
+    const Groups<D, type> groups(a, shared, memory);
+    const Heads<D, Groups<D, type>> heads(groups, turned, k, v, range.last);
+    // Parts inside the cluster wait in the ring's last place, which no group of so short a run needs any more.
+    float* const inside = reinterpret_cast<float*>(groups.copies + (groups.stages - 1) * 2 * groups.bytes);
+    auto place_of = [&](int part) { return span == UNIT ? 0 : part & (per_run - 1); };
+    for (int item = is_inside ? cluster : cluster / each; cluster < at_once * each && item < items; item += at_once) {
+        const int tile = tiles == 1 ? 0 : item / a.kv_heads, kv_head = item - tile * a.kv_heads;
+        const int first_head = kv_head * a.group() + tile * QUERIES, part_stride = a.part_stride();
+        const int first_of_cluster = is_inside ? 0 : cluster % each * CLUSTER,
+                  run = first_run + first_of_cluster + rank;
+        float* const outside = a.parts + (long long)first_head * parts.n * part_stride;
+        const int run_first = max(first, run * per_run), run_last = min(last, run * per_run + per_run - 1);
+        if (run < first_run + n_runs)
+            groups.attend(
+                entry, {0, 0, 0, kv_head, tile, range, range}, run_first, run_last, n_runs > 1 ? span : 0, 1,
+                [&](const Query&, int i, int part) {
+                    return is_inside ? inside + (place_of(part) * QUERIES + i) * stride
+                                     : outside + (i * parts.n + part) * part_stride;
+                },
+                [&](const int* table) {
+                    heads.prepare(entry, table, first_head, kv_head, run_first, run_last, range);
+                });
+        if (n_runs == 1 || first_of_cluster >= n_runs) continue;
+        if (!is_inside) {
+            __threadfence();
+            cluster_barrier();
+            if (rank == 0 && tid == 0) {
+                u32* const done = a.done + item;
+                is_last[0] = atomicAdd(done, 1u) == u32((n_runs + CLUSTER - 1) / CLUSTER - 1);
+                if (is_last[0] != 0.f) *done = 0;
+            }
+        }
+        cluster_barrier();
+        const int n = min(QUERIES, a.group() - tile * QUERIES);
+        if (is_inside) {
+            // A thread takes four columns of a query.
+            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, at_a_time = 8;
+            const int i = tid / columns, c = (tid % columns * CLUSTER + rank) * 4;
+            const int first_part = range.first / span, last_part = range.last / span;
+            Softmax all, unit;
+            float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), unit_sum = sum;
+            for (int from = first_part; from <= last_part && i < n && c < D; from += at_a_time) {
+                float4 headers[at_a_time], values[at_a_time];
+#pragma unroll
+                for (int j = 0; j < at_a_time; j++) {
+                    const int p = min(from + j, last_part), owner = (span == UNIT ? p : p >> shift) - first_run;
+                    const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
+                    headers[j] = load_of(part, owner), values[j] = load_of(part + 4 + c, owner);
+                }
+#pragma unroll
+                for (int j = 0; j < at_a_time; j++) {
+                    const int p = from + j;
+                    if (p > last_part) break;
+                    float mine, others;
+                    unit.merge(headers[j].x, headers[j].y, mine, others);
+                    add_part(unit_sum, mine, values[j], others);
+                    if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
+                    all.merge(unit.top, unit.sum, mine, others);
+                    add_part(sum, mine, unit_sum, others);
+                    unit = Softmax(), unit_sum = make_float4(0.f, 0.f, 0.f, 0.f);
+                }
+            }
+            if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
+        } else if (load_of(is_last, 0).x != 0.f) {
+            __threadfence();
+            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = groups.ring / WARPS;
+            const int c = (rank * columns + lane) * 4;
+            for (int i = warp; i < n; i += WARPS) {
+                Softmax all;
+                const float4 sum = merge_far<columns, room / 16 / (columns + 1)>(
+                    outside + (long long)i * parts.n * part_stride, part_stride, range.first / UNIT, range.last / UNIT,
+                    rank * columns, groups.copies + warp * room, all);
+                if (lane < columns) put_result(a, 0, first_head + i, c, all, sum);
+            }
+        }
+        cluster_barrier();  // nobody's shared memory is needed any more
+    }
+    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+}
+
+}  // namespace
+
+#if CLUSTERED
+#define KERNEL_CLUSTERED(name) extern "C" __global__ void __launch_bounds__(128, 2) __cluster_dims__(8, 1, 1) name
+#else
+#define KERNEL_CLUSTERED(name) KERNEL_MANY(128, 2, name)
+#endif
+#define ATTEND_ROW(name, type, D) \
+    KERNEL_CLUSTERED(attend_row_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+
+EACH_OF_HEADS(ATTEND_ROW)

@@ -1,0 +1,149 @@
+// attend over f16 and q8_0 caches for one row of each of several sequences, heads of K and V as long, together with
+// store: the rows' heads are normed and turned here, with the functions of store: by every block its q, by the block of
+// the newest position k, which it writes to the cache. No sequence may see a page that is written for another. Older
+// positions are on their way before the kernel before has ended.
+#include "attention/attend_heads.cuh"
+
+namespace {
+
+constexpr int OF_UNIT = UNIT / GROUP, MOST_ROWS = 256;  // of a batch whose sequences are cut into runs
+constexpr int WHOLE = 1 << 30;
+
+// How groups of positions are dealt to the blocks of any grid: all of a sequence, or runs of whole units.
+struct Runs {
+    int per;      // groups of a run, WHOLE: as many as there are
+    int n_items;  // runs of all rows, times KV heads and tiles of each
+
+    // The last run has a quarter more at most, rather than that a short one follows.
+    __device__ __forceinline__ int count(int first, int last) const {
+        const int n = last / per - first / per + 1;
+        return n > 1 && last % per < max(1, per / 4) ? n - 1 : n;
+    }
+};
+
+// Groups of a row.
+__device__ __forceinline__ int2 groups_of(const Attend& a, int row) {
+    const Seen range = seen(a, row);
+    return make_int2(range.first / GROUP, range.last / GROUP);
+}
+
+// Chooses the runs whose blocks end first, by each warp, and fills `ends` with how many runs there are up to each row.
+// Time is counted in groups that all blocks together read from memory. As many as three quarters of them read as fast,
+// so that merging runs is worth it only where there are fewer, or some rows are long.
+__device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of_row, int (&ends)[MOST_ROWS]) {
+    const int lane = threadIdx.x % 32, n_rows = a.b->n_rows, at_once = gridDim.x;
+    const int alone = 3 * at_once / 4, merging = 3 * at_once / 2;  // a group of one block; merging
+    const Runs whole{WHOLE, n_rows * of_row};
+    if (!parts.apart || n_rows > MOST_ROWS || whole.n_items >= 4 * at_once) return whole;
+    int most = 0, sum = 0;
+#pragma unroll 1
+    for (int row = lane; row < n_rows; row += 32) {
+        const int2 groups = groups_of(a, row);
+        most = max(most, groups.y - groups.x + 1), sum += groups.y - groups.x + 1;
+    }
+#pragma unroll 1
+    for (int i = 16; i > 0; i >>= 1) {
+        most = max(most, __shfl_xor_sync(ALL_LANES, most, i));
+        sum += __shfl_xor_sync(ALL_LANES, sum, i);
+    }
+    const int all = sum * of_row, cost_of_whole = max(all, most * alone);
+    // What follows is long, and its code comes from memory. Runs of more rows than for half of the blocks take longer.
+    if (cost_of_whole <= all + merging || (2 * whole.n_items > at_once && cost_of_whole <= 2 * all)) return whole;
+    // A lane weighs one length: the longest row in so many runs, down or up to whole units.
+    const int length = most / (lane / 2 + 1);
+    Runs mine{max(OF_UNIT, (length + lane % 2 * (OF_UNIT - 1)) / OF_UNIT * OF_UNIT), 0};
+    const int cost = max(all, min(mine.per, most) * alone) + merging;
+    int best = cost;
+#pragma unroll 1
+    for (int i = 16; i > 0; i >>= 1) best = min(best, __shfl_xor_sync(ALL_LANES, best, i));
+    if (cost_of_whole <= best) return whole;
+    mine.per = __shfl_sync(ALL_LANES, mine.per, __ffs(int(__ballot_sync(ALL_LANES, cost == best))) - 1);
+    int before = 0;
+    for (int base = 0; base < n_rows; base += 32) {
+        int n = 0;
+        if (base + lane < n_rows) {
+            const int2 groups = groups_of(a, base + lane);
+            n = mine.count(groups.x, groups.y);
+        }
+#pragma unroll
+        for (int i = 1; i < 32; i *= 2) {
+            const int other = __shfl_sync(ALL_LANES, n, max(lane - i, 0));
+            if (lane >= i) n += other;
+        }
+        if (base + lane < n_rows && threadIdx.x < 32) ends[base + lane] = before + n;
+        before += __shfl_sync(ALL_LANES, n, 31);
+    }
+    mine.n_items = before * of_row;
+    return mine;
+}
+
+// What a block takes at a time: a run of groups of one row and KV head.
+struct Run {
+    int row, kv_head, tile, first, last, n;  // n: runs of the row
+    Seen range;
+
+    // Runs of a row lie together, and of each run all KV heads.
+    __device__ __forceinline__ Run(const Attend& a, const Runs& runs, int of_row, const int* ends, int item) {
+        const int lane = threadIdx.x % 32, next = item / of_row, at = item - next * of_row;
+        int number = 0;
+        row = next, tile = at / a.kv_heads, kv_head = at - tile * a.kv_heads;
+        if (runs.per != WHOLE) {
+            row = 0;
+            for (int base = 0; base < a.b->n_rows; base += 32)
+                row += __popc(__ballot_sync(ALL_LANES, base + lane < a.b->n_rows && ends[base + lane] <= next));
+            number = next - (row == 0 ? 0 : ends[row - 1]);
+        }
+        range = seen(a, row);
+        first = range.first / GROUP, last = range.last / GROUP, n = 1;
+        if (runs.per == WHOLE) return;
+        n = runs.count(first, last);
+        const int from = (first / runs.per + number) * runs.per;
+        first = max(first, from), last = number == n - 1 ? last : from + runs.per - 1;
+    }
+};
+
+template <int D, int type>
+__device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    __shared__ int ends[MOST_ROWS];
+    let_next_kernel_begin();
+    const int tiles = (a.group() + QUERIES - 1) / QUERIES, of_row = a.kv_heads * tiles, lane = threadIdx.x % 32;
+    const Entry entry = a.b->entries[a.entry];
+    const Parts parts(a, UNIT);
+    const Runs runs = deal(a, parts, of_row, ends);
+    __syncthreads();
+    typedef Groups<D, type, true> Streamed;
+    const Streamed groups(a, shared, memory);
+    for (int item = blockIdx.x; item < runs.n_items; item += gridDim.x) {
+        const Run run(a, runs, of_row, ends, item);
+        const Heads<D, Streamed> heads(groups, turned, k, v, run.range.last, run.row);
+        const int first_head = run.kv_head * a.group() + run.tile * QUERIES;
+        groups.attend(
+            entry, {run.row, run.row, run.row, run.kv_head, run.tile, run.range, run.range}, run.first, run.last,
+            run.n > 1 ? UNIT : 0, 1,
+            [&](const Query& one, int, int part) { return parts.at(a, one.row, one.head, part); },
+            [&](const int* table) {
+                heads.prepare(entry, table, first_head, run.kv_head, run.first, run.last, run.range);
+            });
+        if (run.n == 1) continue;
+        u32* const done = a.done + ((long long)run.row * a.kv_heads + run.kv_head) * tiles + run.tile;
+        if (!is_last_of(run.n, done, shared.is_last)) continue;
+        for (int i = threadIdx.x / 32; i < QUERIES; i += WARPS) {
+            const Query one = shared.queries[i];
+            if (one.range.first > one.range.last) continue;
+            Softmax all;
+            const float4 sum = merge_units(a, parts.at(a, one.row, one.head, 0), one.range.first / UNIT,
+                                           one.range.last / UNIT, lane * 4, groups.factors(), all);
+            put_result(a, one.row, one.head, lane * 4, all, sum);
+        }
+    }
+    wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+}
+
+}  // namespace
+
+#define ATTEND_ROWS(name, type, D) \
+    KERNEL_MANY(128, 2, attend_rows_##name##_##D)(HEADS_PARAMETERS) { attend<D, type>(HEADS_ARGUMENTS); }
+
+EACH_OF_HEADS(ATTEND_ROWS)

@@ -1,0 +1,273 @@
+// attend over f16 caches for few rows of each sequence, heads of K and V as long: a block takes all heads of
+// one KV head, up to 16 queries, and a run of units. All of a unit is asked for before anything waits. A warp takes 16
+// of its positions, then 8 columns of V. Bits are those of the other kernels on tensor cores.
+#include "attention/attend_mma.cuh"
+
+constexpr int WARPS = 8, THREADS = 32 * WARPS, GROUPS = UNIT / GROUP, POWERS_STRIDE = 2 * UNIT + 16;
+
+namespace {
+
+struct Shared {
+    Query queries[QUERIES];
+    float tops[WARPS][QUERIES], group_tops[GROUPS][QUERIES];
+    bool is_last;  // of the blocks that compute parts of the same queries
+    alignas(16) u8 powers[QUERIES * POWERS_STRIDE];
+};
+
+template <int D>  // columns of a head, in whole 16
+struct Units {
+    static constexpr int stride = 2 * D + 16;
+    // Lanes that copy a row, some of them idle, so that a thread's rows lie in pages known to the compiler.
+    static constexpr int lanes = D <= 64 ? 8 : 16, rows = THREADS / lanes, copies = UNIT / rows;
+
+    const Attend& a;
+    Shared& shared;
+    u8 *const q, *const k, *const v;  // in shared memory
+
+    __device__ __forceinline__ Units(const Attend& a, Shared& shared, u8* memory)
+        : a(a), shared(shared), q(memory), k(memory + QUERIES * stride), v(k + UNIT * stride) {}
+
+    // Pages of a unit; -1 where no query sees.
+    __device__ __forceinline__ void find(int (&pages)[UNIT / PAGE], const int* table, int unit, Seen range) const {
+#pragma unroll
+        for (int i = 0; i < UNIT / PAGE; i++) {
+            const int p = unit * UNIT + i * PAGE;
+            pages[i] = p + PAGE > range.first && p <= range.last ? table[p / PAGE] : -1;
+        }
+    }
+
+    // Starts the copy of the positions `now` of a unit; zeros, if it is the last copy, where no query sees.
+    __device__ __forceinline__ void copy(u8* to, const u8* entry, const int (&pages)[UNIT / PAGE], int kv_head,
+                                         int unit, Seen range, Seen now, bool is_last) const {
+        const int c = threadIdx.x % lanes, first = threadIdx.x / lanes;
+#pragma unroll
+        for (int i = 0; i < copies; i++) {
+            const int row = first + i * rows, page = pages[i * rows / PAGE], p = unit * UNIT + row;
+            const bool is_copied = page >= 0 && p >= now.first && p <= now.last;
+            if (c >= D / 8 || !(is_copied || (is_last && (p < range.first || p > range.last)))) continue;
+            u8* const into = to + row * stride + c * 16;
+            if (is_copied)
+                copy16(into, head_of<F16>(entry, page, a.kv_heads, kv_head, D) + (row % PAGE * D + c * 8) * 2);
+            else
+                *reinterpret_cast<Words4*>(into) = Words4{0, 0, 0, 0};
+        }
+        copies_commit();
+    }
+
+    // Units of the run of the queries of a tile, or all if it is -1.
+    __device__ __forceinline__ void attend(const Parts& parts, int row, int tile, int kv_head, int run, int per_run,
+                                           bool& has_waited) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4, group = a.group();
+        const Batch& b = *a.b;
+        const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
+        const int rows = group < QUERIES ? QUERIES / group : 1;
+        if (end - first_row > a.most || (row - first_row) % rows != 0) return;
+        // All positions that some query sees: their rows follow one another.
+        const int last_row = min(row + rows, end) - 1;
+        const Seen early = seen(a, row), late = seen(a, last_row);
+        const Seen range{min(early.first, late.first), max(early.last, late.last)};
+        int first = range.first / UNIT, last = range.last / UNIT;
+        const int n_runs = run < 0 ? 1 : last / per_run - first / per_run + 1;
+        if (run >= 0) first = max(first, run * per_run), last = min(last, run * per_run + per_run - 1);
+        if (first > last) return;
+
+        const Entry entry = b.entries[a.entry];
+        const int* table = entry.pages + (long long)s * b.max_pages;
+        int pages[UNIT / PAGE];
+        __syncthreads();  // whoever still reads what the item before left
+        find(pages, table, first, range);
+        Seen later = range;
+        if (!has_waited) {
+            // The kernel before this one writes the positions of the batch's rows; older ones are asked for at once.
+            // Not so with other sequences in the batch: one may share pages that are written for another.
+            const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
+            const Seen older{range.first, min(range.last, fresh - 1)};
+            later.first = max(range.first, fresh);
+            if (older.last >= first * UNIT) {
+                copy(k, entry.k, pages, kv_head, first, range, older, false);
+                copy(v, entry.v, pages, kv_head, first, range, older, false);
+            }
+            wait_for_kernel_before();
+            has_waited = true;
+        }
+        copy(k, entry.k, pages, kv_head, first, range, later, true);
+        copy(v, entry.v, pages, kv_head, first, range, later, true);
+        if (warp < QUERIES / 4) {
+            const int i = tid / 8;
+            const int of_row = group < QUERIES ? row + i / group : row;
+            const int of_head = group < QUERIES ? i % group : tile * QUERIES + i;
+            const bool is_one = of_row <= last_row && of_head < group && (group >= QUERIES || i / group < rows);
+            Query one = query_of(a, of_row, kv_head * group + of_head, is_one);
+            one.times = load_query(a, one, q + i * stride, D, tid % 8);
+            if (tid % 8 == 0) shared.queries[i] = one;
+        }
+        __syncthreads();
+        const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
+        u32 queries[D / 16][4];
+#pragma unroll
+        for (int c = 0; c < D / 16; c++)
+            load_matrices<false>(queries[c], q + (lane & 15) * stride + (c * 16 + (lane >> 4) * 8) * 2);
+
+        const bool is_plain = a.is_plain();
+        Softmax all[2];
+        float sums[2][4] = {};
+        for (int unit = first; unit <= last; unit++) {
+            if (unit < last) find(pages, table, unit + 1, range);
+            copies_wait<1>();
+            __syncthreads();
+            const int from = unit * UNIT + warp * 32;
+            float scores[4][4] = {};
+            const u8* k_row = k + (warp * 32 + (lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
+#pragma unroll
+            for (int c = 0; c < D / 16; c++)
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    u32 columns[4];
+                    load_matrices<false>(columns, k_row + n * 16 * stride + c * 32);
+                    mma(scores[2 * n], queries[c], columns[0], columns[1]);
+                    mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
+                }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float top = NOTHING;
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+#pragma unroll
+                    for (int e = 2 * half; e < 2 * half + 2; e++) {
+                        scores[n][e] = score_at(a, mine[half], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
+                        top = fmaxf(top, scores[n][e]);
+                    }
+                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+                if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+            }
+            __syncthreads();
+            if (unit < last)
+                copy(k, entry.k, pages, kv_head, unit + 1, range, range, true);
+            else
+                copies_commit();
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = g + 8 * half;
+                const float top = fmaxf(shared.tops[warp][i], shared.tops[warp ^ 1][i]), base = finite_top(top);
+                const float factor = mine[half].factor(is_plain);
+                if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+                    *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
+                        to_halves(power_at(scores[n][2 * half], factor, base),
+                                  power_at(scores[n][2 * half + 1], factor, base));
+            }
+            copies_wait<1>();
+            __syncthreads();
+
+            Softmax of_unit[2];
+            float unit_sums[2][4] = {};
+            if (warp < D / 16) {
+                const u8* p_row = shared.powers + (lane & 15) * POWERS_STRIDE + (lane >> 4) * 16;
+                const u8* v_row = v + (lane & 15) * stride + warp * 32 + (lane >> 4) * 16;
+                float of_groups[GROUPS][2][4] = {}, totals[GROUPS][4] = {};
+#pragma unroll
+                for (int j = 0; j < GROUP / 16; j++)
+#pragma unroll
+                    for (int i = 0; i < GROUPS; i++) {
+                        const int at = i * (GROUP / 16) + j;
+                        u32 columns[4], powers[4];
+                        load_matrices<false>(powers, p_row + at * 32);
+                        load_matrices<true>(columns, v_row + at * 16 * stride);
+                        mma(totals[i], powers, ONES, ONES);
+                        mma(of_groups[i][0], powers, columns[0], columns[1]);
+                        mma(of_groups[i][1], powers, columns[2], columns[3]);
+                    }
+#pragma unroll
+                for (int i = 0; i < GROUPS; i++) {
+                    float old[2], now[2];
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        of_unit[half].merge(shared.group_tops[i][g + 8 * half], totals[i][2 * half], old[half],
+                                            now[half]);
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            unit_sums[n][e] = merged(unit_sums[n][e], old[e / 2], of_groups[i][n][e], now[e / 2]);
+                }
+                if (n_runs > 1) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        if (mine[half].range.first > mine[half].range.last) continue;
+                        float* part = parts.at(a, mine[half].row, mine[half].head, unit);
+                        if (warp == 0 && t == 0) part[0] = of_unit[half].top, part[1] = of_unit[half].sum;
+                        // The room of a part is whole fours: the second of two is in it, too.
+#pragma unroll
+                        for (int n = 0; n < 2; n++)
+                            if (const int c = warp * 16 + 8 * n + 2 * t; c < a.v_dim)
+                                *reinterpret_cast<float2*>(part + 4 + c) =
+                                    make_float2(unit_sums[n][2 * half], unit_sums[n][2 * half + 1]);
+                    }
+                } else {
+                    float old[2], now[2];
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        all[half].merge(of_unit[half].top, of_unit[half].sum, old[half], now[half]);
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            sums[n][e] = merged(sums[n][e], old[e / 2], unit_sums[n][e], now[e / 2]);
+                }
+            }
+            if (unit == last) break;
+            __syncthreads();
+            copy(v, entry.v, pages, kv_head, unit + 1, range, range, true);
+        }
+        if (n_runs > 1) {
+            const int tiles = (group + QUERIES - 1) / QUERIES;
+            u32* const done = a.done + (parts.place(a, row) * a.kv_heads + kv_head) * tiles + tile;
+            if (is_last_of(n_runs, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, WARPS * 32);
+            return;
+        }
+        if (warp >= D / 16) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            const float share = share_of(a, all[half], mine[half].head);
+            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (const int c = warp * 16 + 8 * n + 2 * t + e; c < a.v_dim)
+                        to[c] = __fmul_rn(sums[n][2 * half + e], share);
+        }
+    }
+};
+
+// Items are dealt to the blocks of any grid: rows, KV heads, and runs of units, as long as leave each block about one.
+template <int D>
+__device__ __forceinline__ void attend(const Attend& a) {
+    DYNAMIC_SHARED(memory);
+    __shared__ Shared shared;
+    let_next_kernel_begin();
+    bool has_waited = false;
+    const Parts parts(a, UNIT);
+    const int tiles = (a.group() + QUERIES - 1) / QUERIES;
+    const long long wholes = (long long)a.b->n_rows * a.kv_heads * tiles;
+    const int per_run = int((wholes * parts.n + gridDim.x - 1) / gridDim.x);
+    const bool is_whole = !parts.apart || per_run >= parts.n;
+    const int runs = is_whole ? 1 : (parts.n + per_run - 1) / per_run;
+    const Units<D> units(a, shared, memory);
+    for (long long item = blockIdx.x; item < wholes * runs; item += gridDim.x) {
+        const int kv_head = int(item % a.kv_heads), run = int(item / a.kv_heads % runs);
+        const int at = int(item / a.kv_heads / runs);
+        units.attend(parts, at / tiles, at % tiles, kv_head, is_whole ? -1 : run, per_run, has_waited);
+    }
+    if (!has_waited) wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+}
+
+}  // namespace
+
+KERNEL_OF(256, attend_units_f16_64)(ATTEND_PARAMETERS) { attend<64>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_80)(ATTEND_PARAMETERS) { attend<80>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_96)(ATTEND_PARAMETERS) { attend<96>(ATTEND_ARGUMENTS); }
+KERNEL_OF(256, attend_units_f16_128)(ATTEND_PARAMETERS) { attend<128>(ATTEND_ARGUMENTS); }

@@ -1,0 +1,37 @@
+// Products of attention by wgmma: scores of operands in shared memory, and powers in registers times V, whose positions
+// are rows of shared memory. Bits are those of chains of mma.
+#pragma once
+
+#include "primitives/wgmma.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// V in blocks of 64 columns, rows of 128 bytes in the order of prepared_at: 1024 bytes for 8 positions, and `block`
+// bytes from one 64 columns to the next.
+__device__ __forceinline__ u64 turned_operand(u32 address, u32 block) {
+    return (u64(address & 0x3FFFF) >> 4) | (u64(block >> 4) << 16) | (64ull << 32) | (1ull << 62);
+}
+
+// Sums of products that were waited for: the compiler reads them no earlier.
+template <int n>
+__device__ __forceinline__ void settle(float (&sums)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// d = a b of 64 columns, both operands in shared memory, plus d if `is_added`.
+__device__ __forceinline__ void start_products(float (&d)[32], u64 a, u64 b, int is_added) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+        "%29,%30,%31"
+        "}, %32, %33, p, 1, 1, 0, 0;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+          "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+          "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(is_added));
+}
+
+#endif

@@ -1,0 +1,160 @@
+// store: q and k normed per head and turned; k and v written to the cache. A warp takes some heads of q, then k and
+// v of some KV heads, of one row.
+#include "primitives/mma.cuh"
+#include "attention/store.cuh"
+
+constexpr int WARPS = 4;
+constexpr int MOST_COLUMNS = 576;
+
+namespace {
+
+struct Store {
+    Turned turned;
+    const float *q, *k, *v;  // v is null if it is a part of k
+    float* out;              // q normed and turned
+    int entry, heads, kv_heads, k_dim, v_dim, k_room, v_room;
+};
+
+// Heads of 128 columns that all turn and have no norm need no shared memory: a lane has two pairs of columns that turn
+// together, (x, y) and (z, w).
+struct Plain {
+    static constexpr int columns = 128, at_once = 4;
+    float2 cosines, sines;
+    int is_adjacent, lane;
+
+    // The turns of a position do not depend on the kernel before.
+    __device__ __forceinline__ Plain(const Turned& turned, long long table, int lane)
+        : cosines(*reinterpret_cast<const float2*>(turned.b->cosines + table + 2 * lane)),
+          sines(*reinterpret_cast<const float2*>(turned.b->sines + table + 2 * lane)),
+          is_adjacent(turned.is_adjacent),
+          lane(lane) {}
+    __device__ __forceinline__ float4 load(const float* head) const {
+        if (is_adjacent) return __ldcg(reinterpret_cast<const float4*>(head) + lane);
+        const float2 left = __ldcg(reinterpret_cast<const float2*>(head) + lane);
+        const float2 right = __ldcg(reinterpret_cast<const float2*>(head + columns / 2) + lane);
+        return make_float4(left.x, right.x, left.y, right.y);
+    }
+    __device__ __forceinline__ float4 turn(const float4& v) const {
+        return make_float4(__fsub_rn(__fmul_rn(v.x, cosines.x), __fmul_rn(v.y, sines.x)),
+                           __fadd_rn(__fmul_rn(v.x, sines.x), __fmul_rn(v.y, cosines.x)),
+                           __fsub_rn(__fmul_rn(v.z, cosines.y), __fmul_rn(v.w, sines.y)),
+                           __fadd_rn(__fmul_rn(v.z, sines.y), __fmul_rn(v.w, cosines.y)));
+    }
+    __device__ __forceinline__ void store(const float4& v, float* head) const {
+        if (is_adjacent) {
+            reinterpret_cast<float4*>(head)[lane] = v;
+        } else {
+            reinterpret_cast<float2*>(head)[lane] = make_float2(v.x, v.z);
+            reinterpret_cast<float2*>(head + columns / 2)[lane] = make_float2(v.y, v.w);
+        }
+    }
+    // As put, for halves.
+    __device__ __forceinline__ void put(const float4& v, u8* page, int slot) const {
+        u32* const head = reinterpret_cast<u32*>(page) + slot * (columns / 2);
+        if (is_adjacent) {
+            reinterpret_cast<Words2*>(head)[lane] = {to_halves_saturated(v.x, v.y), to_halves_saturated(v.z, v.w)};
+        } else {
+            head[lane] = to_halves_saturated(v.x, v.z);
+            head[columns / 4 + lane] = to_halves_saturated(v.y, v.w);
+        }
+    }
+};
+
+__device__ __forceinline__ bool is_plain(const Store& s, long long table) {
+    const bool are_whole = s.k_dim == Plain::columns && s.turned.n_turned == s.k_dim && s.k_room == s.k_dim;
+    return are_whole && s.v != nullptr && s.v_dim == s.k_dim && s.v_room == s.k_dim && table % 2 == 0 &&
+           s.turned.q_norm == nullptr && s.turned.k_norm == nullptr;
+}
+
+// A warp's heads of a row: every `step`-th from h on.
+__device__ __forceinline__ void store_plain(const Store& s, const Plain& plain, const Entry& entry, int row, int page,
+                                            int slot, int h, int step) {
+    constexpr int n = Plain::columns;
+    for (int each = Plain::at_once * step; h < s.heads; h += each) {
+        float4 v[Plain::at_once];
+        const long long first = (long long)row * s.heads + h;
+#pragma unroll
+        for (int i = 0; i < Plain::at_once; i++)
+            if (h + i * step < s.heads) v[i] = plain.load(s.q + (first + i * step) * n);
+#pragma unroll
+        for (int i = 0; i < Plain::at_once; i++)
+            if (h + i * step < s.heads) plain.store(plain.turn(v[i]), s.out + (first + i * step) * n);
+    }
+    while (h - step >= s.heads) h -= step;  // the first behind the heads of q
+    for (; h < s.heads + s.kv_heads; h += step) {
+        const int kv_head = h - s.heads;
+        const long long at = ((long long)row * s.kv_heads + kv_head) * n;
+        float4 k = plain.load(s.k + at), v = plain.load(s.v + at);
+        k = plain.turn(k);
+        // As check_value.
+        const bool are_numbers =
+            fabsf(v.x) <= 3e38f && fabsf(v.y) <= 3e38f && fabsf(v.z) <= 3e38f && fabsf(v.w) <= 3e38f;
+        if (!__all_sync(ALL_LANES, are_numbers)) {
+            v = make_float4(0.f, 0.f, 0.f, 0.f);
+            if (plain.lane == 31) k.w = __int_as_float(0x7fc00000);
+        }
+        plain.put(k, const_cast<u8*>(head_of<F16>(entry.k, page, s.kv_heads, kv_head, n)), slot);
+        plain.put(v, const_cast<u8*>(head_of<F16>(entry.v, page, s.kv_heads, kv_head, n)), slot);
+    }
+}
+
+template <int type>
+__device__ void store(const Store& s) {
+    __shared__ float heads[WARPS][MOST_COLUMNS];
+    let_next_kernel_begin();
+    const Batch& b = *s.turned.b;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, step = gridDim.y * WARPS;
+    int h = blockIdx.y * WARPS + warp;
+    if (row >= b.n_rows || h >= s.heads + s.kv_heads) {
+        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        return;
+    }
+    const int position = b.positions[row];
+    const Entry entry = b.entries[s.entry];
+    const int page = entry.pages[(long long)b.sequences[row] * b.max_pages + position / PAGE], slot = position % PAGE;
+    const long long table = s.turned.table(position);
+    if (type == F16 && is_plain(s, table)) {
+        const Plain plain(s.turned, table, lane);
+        wait_for_kernel_before();
+        store_plain(s, plain, entry, row, page, slot, h, step);
+        return;
+    }
+    wait_for_kernel_before();
+    float* const head = heads[warp];
+    for (; h < s.heads + s.kv_heads; h += step) {
+        const bool is_q = h < s.heads;
+        const int kv_head = h - s.heads;
+        const float* from = is_q ? s.q + ((long long)row * s.heads + h) * s.k_dim
+                                 : s.k + ((long long)row * s.kv_heads + kv_head) * s.k_dim;
+        __syncwarp();  // whoever still reads the head before
+        load_head(s.turned, head, from, is_q ? s.turned.q_norm : s.turned.k_norm, s.k_dim, b.cosines + table,
+                  b.sines + table, lane);
+        if (is_q) {
+            for (int c = lane; c < s.k_dim; c += 32) s.out[((long long)row * s.heads + h) * s.k_dim + c] = head[c];
+            continue;
+        }
+        u8* const k = const_cast<u8*>(head_of<type>(entry.k, page, s.kv_heads, kv_head, s.k_room));
+        const float* value = s.v == nullptr ? nullptr : s.v + ((long long)row * s.kv_heads + kv_head) * s.v_dim;
+        const bool is_number = type == F32 || check_value(head, s.k_dim, value, s.v_dim, lane);
+        put<type>(head, s.k_dim, s.k_room, k, slot, lane);
+        if (s.v == nullptr) continue;
+        u8* const v = const_cast<u8*>(head_of<type>(entry.v, page, s.kv_heads, kv_head, s.v_room));
+        put<type>(value, is_number ? s.v_dim : 0, s.v_room, v, slot, lane);
+    }
+}
+
+}  // namespace
+
+#define STORE_PARAMETERS                                                                                       \
+    const Batch *b, const float *q, const float *k, const float *v, float *out, const float *q_norm,           \
+        const float *k_norm, int entry, int heads, int kv_heads, int k_dim, int v_dim, int k_room, int v_room, \
+        int n_turned, int column, int is_adjacent, float eps
+#define STORE_ARGUMENTS                                                                                              \
+    Store {                                                                                                          \
+        {b, q_norm, k_norm, n_turned, column, is_adjacent, eps}, q, k, v, out, entry, heads, kv_heads, k_dim, v_dim, \
+            k_room, v_room                                                                                           \
+    }
+
+KERNEL_MANY(128, 8, store_f16)(STORE_PARAMETERS) { store<F16>(STORE_ARGUMENTS); }
+KERNEL(store_f32)(STORE_PARAMETERS) { store<F32>(STORE_ARGUMENTS); }
+KERNEL(store_q8_0)(STORE_PARAMETERS) { store<Q8_0>(STORE_ARGUMENTS); }

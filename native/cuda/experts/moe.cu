@@ -1,0 +1,202 @@
+// Mixtures of experts without the products of tiles: rows made ready, the choice of experts, rows in the order of
+// experts, what stands between the products, and the sum. For few rows moe_route.cu does all that comes first.
+#include "experts/moe_choose.cuh"
+
+// Rows normed, as f32 and halved; a block of 256 threads for each. Without a norm they are halved alone, and `normed`
+// is null. Shared: a row.
+KERNEL(moe_rows)
+(const Batch* b, int kind, const float* x, const float* norm, float eps, int n, int n_padded, float* normed, u8* halves,
+ float* backs) {
+    DYNAMIC_SHARED(shared);
+    float* here = reinterpret_cast<float*>(shared);
+    const RowNorm normer(norm, eps, n);
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    const float largest = normer.apply(x + u64(row) * n, here);
+    __syncthreads();
+    if (normed != nullptr)
+        for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
+    halve([&](int k) { return here[k]; }, largest, n, n_padded, halves + u64(row) * n_padded * 2, backs + row);
+}
+
+// Logits: a warp takes four outputs and eight rows. grid: outputs by 32, rows by 8.
+KERNEL_MANY(256, 2, moe_logits)
+(const Batch* b, int kind, const float* x, int n, const float* w, const float* bias, float* y, int n_out) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int lane = threadIdx.x % 32, out = (blockIdx.x * 8 + threadIdx.x / 32) * 4, first = blockIdx.y * 8;
+    const int n_rows = min(8, b->rows(kind) - first);
+    if (out >= n_out || n_rows <= 0) return;
+    float sums[8][4] = {};
+    x += u64(first) * n;
+    for (int k = 4 * lane; k < n; k += 128) {
+        float4 weights[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) weights[i] = four_of(w + u64(min(out + i, n_out - 1)) * n, k, n);
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            const float4 v = four_of(x + u64(min(r, n_rows - 1)) * n, k, n);  // rows behind the last repeat it
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[r][i] = add_products(weights[i], v, sums[r][i]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 8; r++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float sum = sums[r][i];
+            for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
+            if (lane == 0 && r < n_rows && out + i < n_out)
+                y[u64(first + r) * n_out + out + i] = bias == nullptr ? sum : sum + bias[out + i];
+        }
+}
+
+// The experts of a row and their weights: a warp for each row, four in a block. Shared: three numbers for each expert
+// and warp.
+KERNEL(moe_choose)(const Batch* b, int kind, const float* logits, CHOICE, int* experts, float* shares) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    DYNAMIC_SHARED(shared);
+    const int warp = threadIdx.x / 32, row = blockIdx.x * 4 + warp;
+    if (row >= b->rows(kind)) return;
+    choose_experts(CHOICE_OF, logits + u64(row) * n_experts, reinterpret_cast<float*>(shared) + warp * 3 * n_experts,
+                   experts + row * n_used, shares + row * n_used);
+}
+
+// Entries in the order of their experts. One block. Shared: two numbers for each expert.
+KERNEL(moe_group)
+(const Batch* b, int kind, const int* experts, int n_experts, int n_used, int n_bundle, int n_apart, int* members,
+ int* places, Bundle* items) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    DYNAMIC_SHARED(shared);
+    group_entries(experts, b->rows(kind) * n_used, n_experts, n_bundle, n_apart, reinterpret_cast<int*>(shared),
+                  members, places, items);
+}
+
+// Eight columns of a row of n from k on, times a power of two.
+__device__ __forceinline__ Words4 eight_halves(const float* row, int k, int n, float times) {
+    float v[8];
+    if ((n & 3) == 0) {
+        const float4 none = make_float4(0, 0, 0, 0);
+        const float4 a = k < n ? __ldcg(reinterpret_cast<const float4*>(row + k)) : none;
+        const float4 b = k + 4 < n ? __ldcg(reinterpret_cast<const float4*>(row + k + 4)) : none;
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+        for (int i = 0; i < 8; i++) v[i] = k + i < n ? __ldcg(row + k + i) : 0.0f;
+    }
+    auto two = [&](int i) { return to_halves_saturated(v[i] * times, v[i + 1] * times); };
+    return {two(0), two(2), two(4), two(6)};
+}
+
+// Rows to the places of their entries, in the order of prepared_at: a block for each. `x` has them normed, `backs` the
+// inverses of their powers of two.
+KERNEL(moe_spread)
+(const Batch* b, int kind, int n_used, const int* places, const float* x, const float* backs, int n, int n_padded,
+ int n_stride, u16* prepared, float* place_backs) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    const float back = __ldcg(backs + row);
+    places += row * n_used;
+    for (int k = 8 * threadIdx.x; k < n_padded; k += 8 * blockDim.x) {
+        const Words4 v = eight_halves(x + u64(row) * n, k, n, 1.0f / back);
+        for (int i = 0; i < n_used; i++)
+            *reinterpret_cast<Words4*>(prepared + prepared_at(__ldcg(places + i), k, n_stride)) = v;
+    }
+    for (int i = threadIdx.x; i < n_used; i += blockDim.x) place_backs[__ldcg(places + i)] = back;
+}
+
+// What stands between the products to its places, as moe_spread: a warp for each entry, eight in a block.
+KERNEL(moe_ready)
+(const Batch* b, int kind, int n_used, const int* places, const float* hidden, int n, int n_padded, int n_stride,
+ u16* prepared, float* place_backs) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int lane = threadIdx.x % 32, entry = blockIdx.x * 8 + threadIdx.x / 32;
+    if (entry >= b->rows(kind) * n_used) return;
+    const float* row = hidden + u64(entry) * n;
+    const int place = __ldcg(places + entry);
+    float largest = 0.0f;
+    if ((n & 3) == 0) {
+        for (int k = 4 * lane; k < n; k += 128) {
+            const float4 v = __ldcg(reinterpret_cast<const float4*>(row + k));
+            largest = fmaxf(fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+        }
+    } else {
+        for (int k = lane; k < n; k += 32) largest = fmaxf(largest, fabsf(__ldcg(row + k)));
+    }
+    for (int i = 16; i; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, i));
+    const Power power = power_for(largest);
+    for (int k = 8 * lane; k < n_padded; k += 256)
+        *reinterpret_cast<Words4*>(prepared + prepared_at(place, k, n_stride)) = eight_halves(row, k, n, power.times);
+    if (lane == 0) place_backs[place] = power.back;
+}
+
+// act(gate) * up or act(up) of each entry, as f32 and halved, and its largest magnitude: a block for each. In pairs,
+// rows of `up` have those of the gate eight before them, and both are in `gate`.
+KERNEL(moe_hidden)
+(const Batch* b, int kind, int n_used, const int* experts, const float* gate, const float* up, BETWEEN, int is_paired,
+ int stride, int n, int n_padded, float* hidden, u32* largests, u8* halves, float* backs) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int entry = blockIdx.x;
+    if (entry >= b->rows(kind) * n_used) return;
+    const Between between = BETWEEN_OF;
+    const int expert = experts[entry];
+    const float share = shares == nullptr ? 1.0f : shares[entry];
+    const float* second = is_paired ? gate : up;
+    hidden += u64(entry) * n;
+    float largest = 0.0f;
+    for (int k = 2 * threadIdx.x; k < n; k += 2 * blockDim.x)
+        for (int i = k; i < min(k + 2, n); i++) {
+            const u64 at = u64(entry) * stride + (is_paired ? i / 8 * 16 + i % 8 : i);
+            const float u = second[is_paired ? at + 8 : at];
+            const float v = gate == nullptr
+                                ? activation(act, given(u, share, expert, up_scale, up_bias, u64(expert) * n + i))
+                                : between.of(gate[at], u, entry, expert, n, i);
+            hidden[i] = v;
+            largest = fmaxf(largest, fabsf(v));
+        }
+    largest = block_largest(largest);
+    if (threadIdx.x == 0) largests[entry] = __float_as_uint(largest);
+    halve([&](int k) { return hidden[k]; }, largest, n, n_padded, halves + u64(entry) * n_padded * 2, backs + entry);
+}
+
+// The entries of a row, summed by ascending expert. grid: rows, columns by 256.
+KERNEL(moe_sum)
+(const Batch* b, int kind, int n_used, const int* experts, const float* shares, int weigh_input, const float* down,
+ const float* bias, const float* scale, int stride, int n, float factor, const float* residual, float* y) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int row = blockIdx.x, column = blockIdx.y * blockDim.x + threadIdx.x;
+    if (row >= b->rows(kind) || column >= n) return;
+    float sum = 0.0f;
+    for (int entry = row * n_used; entry < (row + 1) * n_used; entry++) {
+        const int expert = experts[entry];
+        const float v = given(down[u64(entry) * stride + column], 1.0f, expert, scale, bias, u64(expert) * n + column);
+        sum += weigh_input ? v : shares[entry] * v;
+    }
+    const u64 at = u64(row) * n + column;
+    if (factor != 1.0f) sum *= factor;
+    y[at] = residual == nullptr ? sum : residual[at] + sum;
+}
+
+// Matrices of f32: a warp for each output of an entry, whose row is entry / per. grid: entries, outputs by 8.
+KERNEL(moe_f32)
+(const Batch* b, int kind, int n_used, const int* experts, const float* x, int per, int n, const float* w, float* y,
+ int n_out, int stride) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    const int lane = threadIdx.x % 32, out = blockIdx.y * 8 + threadIdx.x / 32, entry = blockIdx.x;
+    if (entry >= b->rows(kind) * n_used || out >= n_out) return;
+    w += (u64(experts[entry]) * n_out + out) * n;
+    x += u64(entry / per) * n;
+    float sum = 0.0f;
+    for (int k = lane; k < n; k += 32) sum = fmaf(w[k], x[k], sum);
+    sum = warp_sum(sum);
+    if (lane == 0) y[u64(entry) * stride + out] = sum;
+}

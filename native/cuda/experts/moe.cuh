@@ -1,0 +1,51 @@
+// Mixtures of experts: what their kernels share. An entry is one expert of one row: entry row * n_used + i, experts of
+// a row in ascending order.
+#pragma once
+
+#include "linears/linears.cuh"
+
+// Rows that wait for one expert, as many as a kernel takes at once.
+struct Bundle {
+    int expert, first, n_rows, pad;  // of `members`
+};
+// Items in memory: how many there are, in the first, then the items.
+
+// Matrices of experts, `step` times 16 bytes apart.
+struct Stack {
+    const u8* tiles;
+    int step, n_strips, n_tiles;
+    __device__ __forceinline__ const u8* of(int expert) const { return tiles + u64(expert) * u32(step) * 16; }
+};
+#define STACK const u8 *tiles, int step, int n_strips, int n_tiles
+#define STACK_OF {tiles, step, n_strips, n_tiles}
+
+// Halved rows: 64 bytes for 32 columns, of which lane t of a group of four has 16: what two mma take of a row.
+__device__ __forceinline__ int halved_at(int k) {
+    return (k >> 5) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+}
+
+// What an expert's matrix gave, times its scale, plus its bias.
+__device__ __forceinline__ float given(float y, float share, int expert, const float* scale, const float* bias,
+                                       u64 place) {
+    float v = y * share;
+    if (scale != nullptr) v *= scale[expert];
+    return bias == nullptr ? v : v + bias[place];
+}
+
+// What stands between an expert's products: act(gate) * up, of numbers of one entry.
+struct Between {
+    const float *gate_bias, *gate_scale, *up_bias, *up_scale;
+    const float* shares;  // of entries, if their rows are weighed; else null
+    int act;
+    float limit;
+    __device__ __forceinline__ float of(float gate, float up, int entry, int expert, int n, int column) const {
+        const float share = shares == nullptr ? 1.0f : __ldcg(shares + entry);
+        const u64 place = u64(expert) * n + column;
+        return gated_sum(act, limit, given(gate, share, expert, gate_scale, gate_bias, place),
+                         given(up, share, expert, up_scale, up_bias, place));
+    }
+};
+#define BETWEEN                                                                                                        \
+    const float *gate_bias, const float *gate_scale, const float *up_bias, const float *up_scale, const float *shares, \
+        int act, float limit
+#define BETWEEN_OF {gate_bias, gate_scale, up_bias, up_scale, shares, act, limit}

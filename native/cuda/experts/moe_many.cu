@@ -1,0 +1,91 @@
+// Products of experts for many rows where there is no wgmma. The arithmetic is that of linears.cuh: 16 slices of the
+// columns, a chain of m16n8k16 in each, and the slices in order. So a row's result is the same, alone or with others.
+//
+// What a product gives is not yet times the expert's scale and without bias: [entries][16 n_strips] packed rows.
+#include "experts/moe.cuh"
+
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+
+namespace {
+
+// An item in each block, up to 64 rows of one expert; a warp for each strip.
+constexpr int MANY_WARPS = 4, BUNDLE_ROWS = 64;
+
+template <class T>
+__device__ __forceinline__ void moe_many(const int* members, const Bundle* items, const u8* halves, const float* backs,
+                                         int per, const Stack& stack, float* y) {
+    typedef Tile<T> Opener;
+    constexpr int N = BUNDLE_ROWS / 8;
+    const int lane = threadIdx.x & 31, strip = int(blockIdx.y) * MANY_WARPS + int(threadIdx.x >> 5);
+    const int g = lane >> 2, t = lane & 3, n_tiles = stack.n_tiles;
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    if (int(blockIdx.x) >= items[0].expert || strip >= stack.n_strips) return;
+    const Bundle item = items[1 + blockIdx.x];
+    const u8* tiles = stack.of(item.expert);
+    u32 offsets[N];  // of rows, in pieces of 16 bytes
+    float sum[N][4], acc[N][4];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int member = members[item.first + min(8 * i + g, item.n_rows - 1)];
+        offsets[i] = u32(member / per) * u32(n_tiles) * 32 + t;
+        for (int e = 0; e < 4; e++) sum[i][e] = 0;
+    }
+    for (int slice = 0; slice < min(n_tiles, N_SLICES); slice++) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            for (int e = 0; e < 4; e++) acc[i][e] = 0;
+        for (int k = slice_start(slice, n_tiles); k < slice_start(slice + 1, n_tiles); k++) {
+            const u8* tile = tiles + (u64(strip) * n_tiles + k) * Opener::bytes;
+            const typename Opener::Scales scales = Opener::scales(tile, lane);
+#pragma unroll
+            for (int k32 = 0; k32 < 8; k32++) {
+                u32 a[4], c[4];
+                Opener::open(tile, scales, lane, 2 * k32, a);
+                Opener::open(tile, scales, lane, 2 * k32 + 1, c);
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    if (8 * i >= item.n_rows) break;
+                    const Words4 two = reinterpret_cast<const Words4*>(halves)[u64(offsets[i]) + k * 32 + k32 * 4];
+                    mma(acc[i], a, two.x, two.y);
+                    mma(acc[i], c, two.z, two.w);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            for (int e = 0; e < 4; e++) sum[i][e] += acc[i][e];
+    }
+    const float* factors = reinterpret_cast<const float*>(tiles + u64(stack.n_strips) * n_tiles * Opener::bytes);
+    const float low = factors[strip * 16 + g], high = factors[strip * 16 + g + 8];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int which = 8 * i + 2 * t + e;
+            if (which >= item.n_rows) continue;
+            const int entry = members[item.first + which];
+            const float back = backs[entry / per];
+            float* to = y + u64(entry) * stack.n_strips * 16 + strip * 16 + g;
+            to[0] = sum[i][e] * low * back;
+            to[8] = sum[i][e + 2] * high * back;
+        }
+}
+
+}  // namespace
+
+// Rows of an entry are entry / per. grid: items, strips by 4.
+#define MOE(name, Type)                                                                                           \
+    KERNEL(moe_many__##name)                                                                                      \
+    (const Batch*, const int* members, const Bundle* items, const u8* halves, const float* backs, int per, STACK, \
+     float* y) {                                                                                                  \
+        moe_many<Type>(members, items, halves, backs, per, STACK_OF, y);                                          \
+    }
+#define MOE_OF(name, Type) MOE(name, Type)
+#ifdef WOOLLY_TYPE
+MOE_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#else
+TILE_TYPES(MOE)
+#endif
+
+#endif

@@ -1,0 +1,94 @@
+// Mixtures of experts: all that comes before the products of few rows, in one kernel. Rows are normed and halved,
+// their experts chosen and entries put in the order of experts.
+//
+// Each block has some rows and some experts. The last block that has logits of these rows chooses their experts, and
+// the last of those groups the entries of all.
+#include "experts/moe_choose.cuh"
+
+namespace {
+
+constexpr int WARPS = 8, KEPT = 16;  // KEPT: fours of a lane that come before the rows
+
+// Whether this block is the last of n that come here; then it sees what they wrote, past the first-level cache.
+__device__ inline bool is_last(u32* arrivals, u32 n) {
+    __shared__ int last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(arrivals, 1u) + 1 == n;
+        if (last) *arrivals = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+}  // namespace
+
+// grid: experts by 8, rows by n_each. Shared: a row, and three numbers for each expert and row of the block.
+KERNEL_MANY(256, 2, moe_route)
+(const Batch* b, int kind, int n_each, const float* x, const float* norm, float eps, int n, int n_padded, float* normed,
+ u8* halves, float* backs, const float* routed, int n_routed, const float* w, const float* bias, float* logits, CHOICE,
+ int* experts, float* shares, u32* largests, int n_bundle, int* members, Bundle* items, u32* arrivals) {
+    DYNAMIC_SHARED(shared);
+    float* here = reinterpret_cast<float*>(shared);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, expert = blockIdx.x * WARPS + warp;
+    const int width = routed == nullptr ? n : n_routed, first = blockIdx.y * n_each;
+    const float* mine = w + u64(min(expert, n_experts - 1)) * width;
+    float4 weights[KEPT];
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (4 * lane + 128 * i < width) weights[i] = four_of(mine, 4 * lane + 128 * i, width);
+    const RowNorm normer(norm, eps, n);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    const int end = min(first + n_each, b->rows(kind));
+    for (int row = first; row < end; row++) {
+        if (routed == nullptr || blockIdx.x == 0) {
+            const float largest = normer.apply(x + u64(row) * n, here);
+            __syncthreads();
+            if (blockIdx.x == 0) {
+                halve([&](int k) { return here[k]; }, largest, n, n_padded, halves + u64(row) * n_padded * 2,
+                      backs + row);
+                if (normed != nullptr)
+                    for (int k = threadIdx.x; k < n; k += blockDim.x) normed[u64(row) * n + k] = here[k];
+            }
+        }
+        if (routed != nullptr) __syncthreads();
+        if (routed != nullptr) {
+            for (int k = threadIdx.x; k < width; k += blockDim.x) here[k] = __ldcg(routed + u64(row) * width + k);
+            __syncthreads();
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            if (const int k = 4 * lane + 128 * i; k < width)
+                sum = add_products(weights[i], four_of(here, k, width), sum);
+        for (int k = 4 * lane + 128 * KEPT; k < width; k += 128)
+            sum = add_products(four_of(mine, k, width), four_of(here, k, width), sum);
+        sum = warp_sum(sum);
+        if (lane == 0 && expert < n_experts)
+            logits[u64(row) * n_experts + expert] = bias == nullptr ? sum : sum + bias[expert];
+        __syncthreads();
+    }
+    if (!is_last(arrivals + 1 + blockIdx.y, gridDim.x)) return;
+    const int pitch = (max(n, width) + 3) / 4 * 4;
+    for (int row = first + warp; row < end; row += WARPS) {
+        choose_experts(CHOICE_OF, logits + u64(row) * n_experts, here + pitch + warp * 3 * n_experts,
+                       experts + row * n_used, shares + row * n_used);
+        for (int i = lane; i < n_used; i += 32) largests[row * n_used + i] = 0;
+    }
+    const int n_rows = b->rows(kind);
+    if (n_rows == 1) {
+        __syncwarp();
+        if (warp != 0) return;
+        for (int i = lane; i < n_used; i += 32) {
+            members[i] = i;
+            items[1 + i] = {__ldcg(experts + i), i, 1, 0};
+        }
+        if (lane == 0) items[0] = {n_used, n_used, 0, 0};
+    } else if (is_last(arrivals, gridDim.y)) {
+        group_entries(experts, n_rows * n_used, n_experts, n_bundle, 1, reinterpret_cast<int*>(here + pitch), members,
+                      nullptr, items);
+    }
+}

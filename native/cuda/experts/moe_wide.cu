@@ -1,0 +1,268 @@
+// Products of experts for many rows on Hopper, as linear_wide.cu computes those of one matrix: 128 rows of weights by
+// up to NT rows of an expert in a block. Where half as many are left, products are half as wide.
+//
+// Rows lie in the order of experts, prepared (linears.cuh), those of an item from a multiple of 8 on. Blocks work in
+// pairs, with other rows of weights and the same rows of activations: each copies half of these, for both.
+#include "experts/moe.cuh"
+#include "primitives/wgmma.cuh"
+
+#if WOOLLY_HOPPER
+
+namespace {
+
+// Items and their rows, in the order of experts.
+struct Ordered {
+    const Bundle* items;
+    const int* members;
+    const u16* x;
+    const float* backs;  // of each place
+    int x_stride, n_tile_stages, n_row_stages;
+};
+#define ORDERED                                                                                                 \
+    const Bundle *items, const int *members, const u16 *x, const float *backs, int x_stride, int n_tile_stages, \
+        int n_row_stages
+#define ORDERED_OF {items, members, x, backs, x_stride, n_tile_stages, n_row_stages}
+
+// An item and rows of weights of one block of the pair. Behind the last rows of weights: those again, for results that
+// nobody stores.
+struct Piece {
+    Bundle item;
+    int high;
+    bool is_stored;
+    __device__ __forceinline__ Piece(const Bundle* items, int number, int n_high, int rank) {
+        const int n_pairs = (n_high + 1) / 2, i = number / n_pairs, mine = 2 * (number - i * n_pairs) + rank;
+        const int4 v = __ldcg(reinterpret_cast<const int4*>(items + 1 + i));
+        item = {v.x, v.y, v.z, v.w};
+        high = min(mine, n_high - 1), is_stored = mine < n_high;
+    }
+};
+
+// What becomes of the sums of rows out and out + 8: numbers of packed rows ...
+struct WidePacked {
+    float* y;
+    int stride;
+    __device__ __forceinline__ void put(float a, float b, int entry, int, int strip, int g) const {
+        float* to = y + u64(entry) * stride + strip * 16 + g;
+        to[0] = a, to[8] = b;
+    }
+};
+// ... or what stands between the products.
+struct WidePaired {
+    Between between;
+    int n;
+    float* hidden;
+    bool is_usual_gate;
+    __device__ __forceinline__ void put(float a, float b, int entry, int expert, int strip, int g) const {
+        const int column = strip * 8 + g;
+        if (column >= n) return;
+        hidden[u64(entry) * n + column] =
+            is_usual_gate ? usual_gate(a, b) : unusual(between, a, b, entry, expert, n, column);
+    }
+    static __device__ NEVER_INLINE float unusual(const Between& between, float a, float b, int entry, int expert, int n,
+                                                 int column) {
+        return between.of(a, b, entry, expert, n, column);
+    }
+};
+
+// A group of warps that computes: where it is in the rings.
+template <class T, int NT>
+struct Consumer {
+    u8 *rows, *tiles;
+    u32 barriers;
+    int n_tiles, n_tile_stages, n_row_stages, lane, warp;
+    int row_stage, row_phase, tile_stage, tile_phase;
+    const u8* opened;
+    typename Tile<T>::Scales scales;
+    u32 a[2][4][4];
+
+    __device__ __forceinline__ void open(int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); }
+    __device__ __forceinline__ void open_next_tile() {
+        barrier_wait(barriers + 256 + tile_stage * 8, tile_phase);
+        opened = tiles + (tile_stage * 8 + warp) * Tile<T>::bytes;
+        scales = Tile<T>::scales(opened, lane);
+        open(0);
+    }
+    __device__ __forceinline__ void free_rows(int stage) {
+        if (lane < 2) barrier_arrive_at(barriers + 128 + stage * 8, lane);
+    }
+    // The sums of a piece with W rows.
+    template <int W>
+    __device__ __forceinline__ void products(float (&sum)[W / 2]) {
+        float acc[W / 2];
+#pragma unroll
+        for (int i = 0; i < W / 2; i++) sum[i] = 0;
+        open_next_tile();
+        for (int slice = 0; slice < min(n_tiles, N_SLICES); slice++) {
+            int is_added = 0, before = -1;
+            for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
+#pragma unroll
+                for (int k64 = 0; k64 < 4; k64++) {
+                    barrier_wait(barriers + row_stage * 8, row_phase);
+                    const u64 operand = wgmma_operand(shared_address(rows + row_stage * NT * 128));
+                    wgmma_fence();
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        Wgmma<W>::go(acc, a[k64 & 1][e], operand + e * 2, is_added);
+                        is_added = 1;
+                    }
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    if (before >= 0) free_rows(before);
+                    before = row_stage;
+                    if (++row_stage == n_row_stages) row_stage = 0, row_phase ^= 1;
+                    // While this runs, what follows is opened.
+                    if (k64 < 3) {
+                        open(k64 + 1);
+                    } else {
+                        __syncwarp();
+                        if (lane == 0) barrier_arrive(barriers + 384 + tile_stage * 8);
+                        if (++tile_stage == n_tile_stages) tile_stage = 0, tile_phase ^= 1;
+                        if (tile + 1 < n_tiles) open_next_tile();
+                    }
+                }
+            }
+            wgmma_wait<0>();
+            free_rows(before);
+#pragma unroll
+            for (int i = 0; i < W / 2; i++) sum[i] += acc[i];
+        }
+    }
+    // ... and what becomes of them. `back` and `entry` are of the piece's rows, in shared memory.
+    template <int W, class Out>
+    __device__ __forceinline__ void compute(const Piece& piece, const Stack& stack, const float* back, const int* entry,
+                                            const Out& out) {
+        float sum[W / 2];
+        products<W>(sum);
+        const int strip = piece.high * 8 + warp, g = lane >> 2, t = lane & 3;
+        if (!piece.is_stored || strip >= stack.n_strips) return;
+        const float* factors = reinterpret_cast<const float*>(stack.of(piece.item.expert) +
+                                                              u64(stack.n_strips) * n_tiles * Tile<T>::bytes) +
+                               strip * 16 + g;
+        const float low = factors[0], high = factors[8];
+#pragma unroll
+        for (int i = 0; i < W / 4; i++) {
+            const int row = (i >> 1) * 8 + 2 * t + (i & 1), at = (i >> 1) * 4 + (i & 1);
+            if (row < piece.item.n_rows)
+                out.put(__fmul_rn(__fmul_rn(sum[at], low), back[row]),
+                        __fmul_rn(__fmul_rn(sum[at + 2], high), back[row]), entry[row], piece.item.expert, strip, g);
+        }
+    }
+};
+
+template <class T, int NT, class Out>
+__device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack, const Out& out) {
+    typedef Tile<T> Opener;
+    constexpr int STAGE_BYTES = NT * 128;
+    DYNAMIC_SHARED(raw);
+    u8* shared = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
+    u8 *rows = shared, *tiles = shared + wide.n_row_stages * STAGE_BYTES;
+    const int n_tile_stages = wide.n_tile_stages, n_row_stages = wide.n_row_stages, n_tiles = stack.n_tiles;
+    const u32 barriers = shared_address(tiles + n_tile_stages * 8 * Opener::bytes);
+    auto rows_full = [&](int i) { return barriers + i * 8; };
+    auto rows_free = [&](int i) { return barriers + 128 + i * 8; };
+    auto tiles_full = [&](int i) { return barriers + 256 + i * 8; };
+    auto tiles_free = [&](int i) { return barriers + 384 + i * 8; };
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < n_row_stages; i++) barrier_start(rows_full(i), 1), barrier_start(rows_free(i), 16);
+        for (int i = 0; i < n_tile_stages; i++) barrier_start(tiles_full(i), 1), barrier_start(tiles_free(i), 8);
+        barriers_started();
+    }
+    pair_sync();
+    let_next_kernel_begin();
+    // Items were made before the kernel that this one waits for.
+    const int n_high = (stack.n_strips + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
+    const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
+
+    if (warp >= 8) {
+        leave_registers<40>();
+        const u64 keep = read_often(), once = read_once();
+        int stage = 0, phase = 1;
+        if (warp == 8) {
+            for (int number = first; number < n_pieces; number += step) {
+                const Piece piece(wide.items, number, n_high, rank);
+                // Behind the last strip: that strip again, for results that nobody stores.
+                const u8* from = stack.of(piece.item.expert) +
+                                 u64(min(piece.high * 8 + (lane & 7), stack.n_strips - 1)) * n_tiles * Opener::bytes;
+                for (int tile = 0; tile < n_tiles; tile++) {
+                    barrier_wait(tiles_free(stage), phase);
+                    if (lane == 0) barrier_expect(tiles_full(stage), 8 * Opener::bytes);
+                    __syncwarp();
+                    if (lane < 8)
+                        bulk_copy(shared_address(tiles + (stage * 8 + lane) * Opener::bytes),
+                                  from + u64(tile) * Opener::bytes, Opener::bytes, tiles_full(stage), once);
+                    if (++stage == n_tile_stages) stage = 0, phase ^= 1;
+                }
+            }
+        } else if (warp == 9) {
+            wait_for_kernel_before();
+            for (int number = first; number < n_pieces; number += step) {
+                const Piece piece(wide.items, number, n_high, rank);
+                const int n_half = (piece.item.n_rows <= NT / 2 ? NT / 4 : NT / 2);
+                const u16* from = wide.x + u64(piece.item.first + rank * n_half) * 64;
+                for (int block = 0; block < n_tiles * 4; block++) {
+                    barrier_wait(rows_free(stage), phase);
+                    if (lane == 0) {
+                        barrier_expect(rows_full(stage), n_half * 256);
+                        bulk_copy_to_pair(shared_address(rows + stage * STAGE_BYTES + rank * n_half * 128),
+                                          from + u64(block) * wide.x_stride * 64, n_half * 128, rows_full(stage), keep);
+                    }
+                    __syncwarp();
+                    if (++stage == n_row_stages) stage = 0, phase ^= 1;
+                }
+            }
+            // The other block says here that it has read rows: it must not say so to a block that has left.
+            for (int i = 0; i < n_row_stages; i++) {
+                barrier_wait(rows_free(stage), phase);
+                if (++stage == n_row_stages) stage = 0, phase ^= 1;
+            }
+        }
+    } else {
+        take_registers<232>();
+        wait_for_kernel_before();
+        // Inverses of the powers of an item's rows, and their entries, of each warp by itself.
+        float* back = reinterpret_cast<float*>(tiles + n_tile_stages * 8 * Opener::bytes + 512) + warp * 2 * NT;
+        int* entry = reinterpret_cast<int*>(back + NT);
+        Consumer<T, NT> consumer = {rows, tiles, barriers, n_tiles, n_tile_stages, n_row_stages, lane, warp,
+                                    0,    0,     0,        0};
+        for (int number = first; number < n_pieces; number += step) {
+            const Piece piece(wide.items, number, n_high, rank);
+            __syncwarp();
+            for (int i = lane; i < piece.item.n_rows; i += 32) {
+                back[i] = __ldcg(wide.backs + piece.item.first + i);
+                entry[i] = __ldcg(wide.members + piece.item.first + i);
+            }
+            __syncwarp();
+            if (piece.item.n_rows <= NT / 2)
+                consumer.template compute<NT / 2>(piece, stack, back, entry, out);
+            else
+                consumer.template compute<NT>(piece, stack, back, entry, out);
+        }
+    }
+    // Copies of one block go to the other, too.
+    pair_sync();
+}
+
+}  // namespace
+
+// grid: pairs of blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+#define MOE_WIDE_AT(name, Type, NT)                                                                  \
+    KERNEL_IN_PAIRS(384, moe_wide_pairs__##name##_##NT)                                              \
+    (const Batch*, ORDERED, STACK, BETWEEN, int n, float* hidden) {                                  \
+        const Between between = BETWEEN_OF;                                                          \
+        const bool is_plain = gate_bias == nullptr && gate_scale == nullptr && up_bias == nullptr && \
+                              up_scale == nullptr && shares == nullptr && is_usual(act, limit);      \
+        moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePaired{between, n, hidden, is_plain});          \
+    }                                                                                                \
+    KERNEL_IN_PAIRS(384, moe_wide_rows__##name##_##NT)(const Batch*, ORDERED, STACK, float* y) {     \
+        moe_wide<Type, NT>(ORDERED_OF, STACK_OF, WidePacked{y, n_strips * 16});                      \
+    }
+#define MOE_WIDE(name, Type) MOE_WIDE_AT(name, Type, 64) MOE_WIDE_AT(name, Type, 128)
+#define MOE_WIDE_OF(name, Type) MOE_WIDE(name, Type)
+#ifdef WOOLLY_TYPE
+MOE_WIDE_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#else
+TILE_TYPES(MOE_WIDE)
+#endif
+
+#endif

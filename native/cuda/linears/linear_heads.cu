@@ -1,0 +1,87 @@
+// Products of heads, each with a matrix of its own: 1 to 8 rows at a time, which every block halves for itself.
+#include "primitives/ring.cuh"
+
+namespace {
+
+// Strips whose sums wait in shared memory, times rows.
+constexpr int HELD_SUMS = 16;
+
+template <class T>
+__device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const float* x, int n_columns,
+                                             const Matrix& matrix, int head_bytes, int n_group, int n_stages) {
+    DYNAMIC_SHARED(shared);
+    const int first_row = int(blockIdx.z) * n_group, n_rows = min(n_group, batch->rows(kind) - first_row);
+    if (n_rows <= 0) {
+        wait_for_kernel_before();  // what comes after this kernel relies on the one before it, too
+        return;
+    }
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, n_heads = gridDim.y;
+    const int n_tiles = (n_columns + 255) / 256, g = lane >> 2, t = lane & 3, n_grid = int(gridDim.x);
+    const u8* tiles = matrix.tiles + u64(head) * head_bytes;
+    const Matrix all[3] = {{tiles, nullptr, matrix.y, matrix.n_rows, matrix.n_strips}, {}, {}};
+
+    // Shared: reductions and barriers in 1 KB each, halves [n_tiles * 8][n_group][64 bytes], sums, rings.
+    float* reduced = reinterpret_cast<float*>(shared);
+    u8* halves = shared + 2048;
+    float* sums = reinterpret_cast<float*>(halves + n_tiles * 512 * n_group);
+    Stream<T, T> stream(all, n_tiles, warp, lane);
+    stream.start(shared, reinterpret_cast<u8*>(sums + 2 * HELD_SUMS * N_SLICES * 16), n_stages);
+    for (int i = 0; i < n_stages; i++) stream.fetch(i);
+    let_next_kernel_begin();
+
+    float* backs = reduced + 64;  // of each row
+    RowHalver<2> halver(nullptr, n_columns, n_tiles * 256);
+    wait_for_kernel_before();
+    for (int r = 0; r < n_rows; r++) {
+        const float* row = x + (u64(first_row + r) * n_heads + head) * n_columns;
+        const float back = halver.halve(row, 0, reduced + r % 2 * 32, [&](int k, u32 low, u32 high) {
+            u8* place = halves + half_at(k, r, n_group);
+            *reinterpret_cast<u32*>(place) = low;
+            *reinterpret_cast<u32*>(place + 16) = high;
+        });
+        if (threadIdx.x == 0) backs[r] = back;
+    }
+    __syncthreads();
+
+    const int per_round = HELD_SUMS / n_group;
+    const u8* mine = halves + min(g, n_rows - 1) * 64 + t * 16;
+    for (int first = 0, half = 0; int(blockIdx.x) + first * n_grid < matrix.n_strips; first += per_round, half ^= 1) {
+        float* held = sums + half * HELD_SUMS * N_SLICES * 16;
+        for (int i = 0; i < per_round && int(blockIdx.x) + (first + i) * n_grid < matrix.n_strips; i++) {
+            Cursor c;
+            c.seek(first + i, warp, n_tiles);
+            float acc[4] = {0, 0, 0, 0};
+            for (; c.tile < c.end; c.tile++)
+                stream.multiply(Tile<T>(), acc, [&](int k32) {
+                    return *reinterpret_cast<const Words4*>(mine + (c.tile * 8 + k32) * 64 * n_group);
+                });
+            float* sum = held + (i * N_SLICES + c.slice) * 16 * n_group + 2 * t * 16 + g;
+            if (2 * t < n_rows) sum[0] = acc[0], sum[8] = acc[2];
+            if (2 * t + 1 < n_rows) sum[16] = acc[1], sum[24] = acc[3];
+        }
+        __syncthreads();  // the other half of the sums is free: who comes here has read it
+        const int e = threadIdx.x & 15, row = int(threadIdx.x) / 16 % n_rows, i = int(threadIdx.x) / (16 * n_rows);
+        const int strip = int(blockIdx.x) + (first + i) * n_grid, out = strip * 16 + e;
+        if (i >= per_round || strip >= matrix.n_strips || out >= matrix.n_rows) continue;
+        const float* from = held + i * N_SLICES * 16 * n_group + row * 16 + e;
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < N_SLICES; s++) sum += from[s * 16 * n_group];
+        const float* factors = reinterpret_cast<const float*>(tiles + u64(matrix.n_strips) * n_tiles * Tile<T>::bytes);
+        matrix.y[(u64(first_row + row) * n_heads + head) * matrix.n_rows + out] =
+            finished(sum, factors[out], backs[row], false, 0, 1);
+    }
+}
+
+}  // namespace
+
+// Values [rows][heads][columns] to values [rows][heads][n_rows0]. grid: blocks that share the strips, heads, groups of
+// rows.
+#define LINEAR_HEADS(name, Type)                                                                                       \
+    KERNEL_OF(512, linear_heads__##name)                                                                               \
+    (const Batch* batch, int kind, const float* x, int n_columns, const u8* tiles, float* y, int n_rows, int n_strips, \
+     int head_bytes, int n_group, int n_stages) {                                                                      \
+        linear_heads<Type>(batch, kind, x, n_columns, {tiles, nullptr, y, n_rows, n_strips}, head_bytes, n_group,      \
+                           n_stages);                                                                                  \
+    }
+TILE_TYPES(LINEAR_HEADS)

@@ -1,0 +1,106 @@
+// Products of many rows where there is no wgmma: 128 rows of weights by NT rows of activations in a block, by mma.
+//
+// Each of 8 warps opens the tiles of one strip; prepared rows and tiles of 256 columns come by copies that run some
+// stages ahead. Items, sums and what follows are those of linear_wide.cu, and so are the bits.
+#include "linears/linears.cuh"
+
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+
+namespace {
+
+template <class T, int NT>
+__device__ __forceinline__ void linear_many(const Batch* batch, int kind, const u16* x, const float* backs,
+                                            int x_stride, int n_columns, const Matrix (&all)[3], const Finish& finish,
+                                            float* parts, int n_splits, int n_stages) {
+    typedef Tile<T> Opener;
+    constexpr int ROW_BYTES = NT * 512, STAGE_BYTES = ROW_BYTES + 8 * Opener::bytes;
+    DYNAMIC_SHARED(shared);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int n_rows = batch->rows(kind), n_tiles = (n_columns + 255) / 256, n_each = N_SLICES / n_splits;
+    const Items items(all, n_rows, NT, n_splits);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    for (int number = blockIdx.x; number < items.count(); number += gridDim.x) {
+        const Item item(items, number);
+        const Matrix m = chosen(all, item.which);
+        const int first = slice_start(item.split * n_each, n_tiles);
+        const int end = slice_start((item.split + 1) * n_each, n_tiles);
+        // Behind the last strip: that strip again, for results that nobody stores.
+        const u8* from = m.tiles + u64(min(item.high * 8 + warp, m.n_strips - 1)) * n_tiles * Opener::bytes;
+        auto fetch = [&](int tile) {
+            u8* stage = shared + (tile - first) % n_stages * STAGE_BYTES;
+            if (tile < end) {
+                for (int i = threadIdx.x * 16; i < ROW_BYTES; i += 256 * 16) {
+                    const int block = i / (NT * 128), in = i % (NT * 128);
+                    copy16(stage + i, x + (u64(tile * 4 + block) * x_stride + item.wide * NT) * 64 + in / 2);
+                }
+                for (int i = lane * 16; i < Opener::bytes; i += 512)
+                    copy16(stage + ROW_BYTES + warp * Opener::bytes + i, from + u64(tile) * Opener::bytes + i);
+            }
+            copies_commit();
+        };
+        for (int i = 0; i < n_stages; i++) fetch(first + i);
+        float sum[NT / 2], acc[NT / 2];
+#pragma unroll
+        for (int i = 0; i < NT / 2; i++) sum[i] = 0;
+        for (int slice = item.split * n_each; slice < (item.split + 1) * n_each; slice++) {
+#pragma unroll
+            for (int i = 0; i < NT / 2; i++) acc[i] = 0;
+            for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
+                wait_for_stage(n_stages);
+                __syncthreads();
+                const u8* rows = shared + (tile - first) % n_stages * STAGE_BYTES;
+                const u8* opened = rows + ROW_BYTES + warp * Opener::bytes;
+                const typename Opener::Scales scales = Opener::scales(opened, lane);
+#pragma unroll
+                for (int k16 = 0; k16 < 16; k16++) {
+                    u32 a[4];
+                    Opener::open(opened, scales, lane, k16, a);
+                    // Pieces of 16 bytes are swapped by the row's number, whose last bits are g.
+                    const u8* b = rows + ((k16 >> 2) * NT + g) * 128 + t * 4;
+                    const int low = ((k16 & 3) * 2 ^ g) * 16, high = (((k16 & 3) * 2 + 1) ^ g) * 16;
+#pragma unroll
+                    for (int j = 0; j < NT / 8; j++)
+                        mma(*reinterpret_cast<float (*)[4]>(acc + 4 * j), a,
+                            *reinterpret_cast<const u32*>(b + j * 1024 + low),
+                            *reinterpret_cast<const u32*>(b + j * 1024 + high));
+                }
+                __syncthreads();
+                fetch(tile + n_stages);
+            }
+            if (n_splits == 1) {
+#pragma unroll
+                for (int i = 0; i < NT / 2; i++) sum[i] += acc[i];
+            } else {
+                store_part<NT>(acc, parts, items, item, slice, warp);
+            }
+        }
+        if (n_splits > 1) continue;
+        store_item<NT, NT / 4 < 8 ? NT / 4 : 8>(
+            sum, all, item, warp, n_tiles * Opener::bytes, n_rows, finish,
+            [&](int row) { return __ldcg(backs + min(item.wide * NT + row, n_rows - 1)); });
+    }
+}
+
+}  // namespace
+
+// grid: blocks that share the items. x: prepared rows, with x_stride rows in a block of 64 columns.
+#define LINEAR_MANY(name, Type, NT)                                                                                \
+    KERNEL_OF(256, linear_many__##name##_##NT)                                                                     \
+    (const Batch* batch, int kind, const u16* x, const float* backs, int x_stride, int n_columns, MATRIX(0),       \
+     MATRIX(1), MATRIX(2), FINISH, float* parts, int n_splits, int n_stages) {                                     \
+        const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};                                          \
+        const Finish finish = FINISH_OF;                                                                           \
+        linear_many<Type, NT>(batch, kind, x, backs, x_stride, n_columns, all, finish, parts, n_splits, n_stages); \
+    }
+#define LINEAR_MANIES(name, Type) \
+    LINEAR_MANY(name, Type, 16)   \
+    LINEAR_MANY(name, Type, 64)
+#define LINEAR_MANIES_OF(name, Type) LINEAR_MANIES(name, Type)
+#ifdef WOOLLY_TYPE
+LINEAR_MANIES_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#else
+TILE_TYPES(LINEAR_MANIES)
+#endif
+
+#endif

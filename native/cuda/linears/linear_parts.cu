@@ -1,0 +1,131 @@
+// What stands around the products of many rows, and products with matrices of f32.
+#include "linears/linears.cuh"
+
+// Rows as the kernels of many rows read them: normed, halved, in the order of prepared_at; `backs` has the inverse of
+// each row's power of two. One block for each row.
+template <int HELD, int EACH>
+__device__ __forceinline__ void prepare(const Batch* batch, int kind, const float* x, int x_width, const float* norm,
+                                        float eps, int n_columns, int n_stride, u16* prepared, float* backs) {
+    __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
+    const int row = blockIdx.x;
+    let_next_kernel_begin();
+    RowHalver<HELD, false, false, EACH> halver(norm, n_columns, (n_columns + 255) / 256 * 256);
+    const int n_rows = batch->rows(kind);
+    wait_for_kernel_before();
+    if (row >= n_rows) return;
+    const float back = halver.halve(x + u64(row) * x_width, eps, reduced, [&](int k, u32 low, u32 high) {
+        *reinterpret_cast<Words2*>(prepared + prepared_at(row, k, n_stride)) = {low, high};
+    });
+    if (threadIdx.x == 0) backs[row] = back;
+}
+KERNEL_MANY(128, 6, linear_prepare)
+(const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
+ u16* prepared, float* backs) {
+    prepare<2, 4>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+}
+// The same of rows of more than 4096 columns.
+KERNEL_MANY(256, 2, linear_prepare_long)
+(const Batch* batch, int kind, const float* x, int x_width, const float* norm, float eps, int n_columns, int n_stride,
+ u16* prepared, float* backs) {
+    prepare<7, 2>(batch, kind, x, x_width, norm, eps, n_columns, n_stride, prepared, backs);
+}
+
+// Adds the slices that blocks left in `parts`: [slice][n_stride rows][n_packed], n_packed = strips in groups of 128
+// rows, matrix after matrix. grid: columns by 128, rows.
+KERNEL_OF(128, linear_sum)
+(const Batch* batch, int kind, const float* parts, const float* backs, int n_width, int strip_bytes, MATRIX(0),
+ MATRIX(1), MATRIX(2), FINISH) {
+    const int n_rows = batch->rows(kind), row = blockIdx.y, column = int(blockIdx.x) * 128 + int(threadIdx.x);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    if (row >= n_rows) return;
+    const Matrix all[3] = {MATRIX_OF(0), MATRIX_OF(1), MATRIX_OF(2)};
+    const Items items(all, n_rows, n_width, 1);
+    const Item item(items, int(blockIdx.x) * items.n_wide);
+    const Matrix m = chosen(all, item.which);
+    const int n_packed = items.n_high * 128;
+    const int strip = item.high * 8 + (column >> 4 & 7), e = column & 15;
+    const int out = epilogue == GLU ? strip * 8 + e : strip * 16 + e;
+    if (strip >= m.n_strips || out >= m.n_rows || (epilogue == GLU && e >= 8)) return;
+    const u64 n_all = u64(items.n_wide) * n_width * n_packed;
+    auto summed = [&](const float* part) {
+        float v[N_SLICES], sum = 0;
+#pragma unroll
+        for (int i = 0; i < N_SLICES; i++) v[i] = __ldcg(part + i * n_all);
+#pragma unroll
+        for (int i = 0; i < N_SLICES; i++) sum += v[i];
+        return sum;
+    };
+    const float* part = parts + u64(row) * n_packed + column;
+    const float* factors = reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * strip_bytes) + strip * 16 + e;
+    const float back = __ldcg(backs + row);
+    const float* second = all[1].bias;
+    float y = finished(summed(part), factors[0], back, m.bias != nullptr, m.bias == nullptr ? 0.f : m.bias[out], scale);
+    if (epilogue == GLU)
+        y = gated_sum(gate, limit, y,
+                      finished(summed(part + 8), factors[8], back, second != nullptr,
+                               second == nullptr ? 0.f : second[out], scale));
+    const u64 to = u64(row) * m.n_rows + out;
+    m.y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), y) : y;
+}
+
+// Rows normed, as f32. One block for each row.
+KERNEL_OF(512, linear_normed)
+(const Batch* batch, int kind, const float* x, const float* norm, float eps, int n_columns, float* y) {
+    __shared__ __align__(16) float reduced[2 * ROW_THREADS / 32];
+    const int row = blockIdx.x;
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    if (row >= batch->rows(kind)) return;
+    const float* from = x + u64(row) * n_columns;
+    float sum[1] = {0}, largest = 0;
+    for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
+        sum[0] = __fmaf_rn(__ldcg(from + k), __ldcg(from + k), sum[0]);
+    const float all = reduce_row(sum, largest, reduced);
+    const float scale = __fdiv_rn(1.f, __fsqrt_rn(__fdiv_rn(all, float(n_columns)) + eps));
+    for (int k = threadIdx.x; k < n_columns; k += ROW_THREADS)
+        y[u64(row) * n_columns + k] = __fmul_rn(__fmul_rn(__ldcg(from + k), scale), norm[k]);
+}
+
+// A matrix of f32: a warp takes one of its rows times up to 8 rows of activations; lane l adds up columns l, l + 32,
+// ... grid: rows of the matrix by 8, rows by 8, heads.
+KERNEL_OF(256, linear_f32)
+(const Batch* batch, int kind, const float* x, int x_stride, int n_columns, const float* w, const float* bias, float* y,
+ int y_stride, int n_out, FINISH) {
+    const int lane = threadIdx.x & 31, out = int(blockIdx.x) * 8 + int(threadIdx.x >> 5), head = blockIdx.z;
+    const int first = int(blockIdx.y) * 8, n_rows = min(8, batch->rows(kind) - first);
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    if (out >= n_out || n_rows <= 0) return;
+    w += (u64(head) * n_out + out) * n_columns;
+    x += u64(first) * x_stride + u64(head) * n_columns;
+    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int k = lane; k < n_columns; k += 32) {
+        const float weight = w[k];
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+            if (r < n_rows) sums[r] = __fmaf_rn(weight, __ldcg(x + u64(r) * x_stride + k), sums[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < 8; r++) {
+        if (r >= n_rows) break;
+        float sum = sums[r];
+#pragma unroll
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(ALL_LANES, sum, o);
+        if (lane != 0) continue;
+        sum = finished(sum, 1.f, 1.f, bias != nullptr, bias == nullptr ? 0.f : bias[out], scale);
+        const u64 to = u64(first + r) * y_stride + u64(head) * n_out + out;
+        y[to] = epilogue == RESIDUAL ? __fadd_rn(__ldcg(residual + to), sum) : sum;
+    }
+}
+
+// act(a) * b of values that two kernels made. grid: columns by 256, rows.
+KERNEL(linear_gate)
+(const Batch* batch, int kind, const float* a, const float* b, float* y, int n_columns, int gate, float limit) {
+    const int column = int(blockIdx.x) * 256 + int(threadIdx.x), row = blockIdx.y;
+    let_next_kernel_begin();
+    wait_for_kernel_before();
+    if (row >= batch->rows(kind) || column >= n_columns) return;
+    const u64 at = u64(row) * n_columns + column;
+    y[at] = gated_sum(gate, limit, __ldcg(a + at), __ldcg(b + at));
+}

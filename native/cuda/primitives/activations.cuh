@@ -1,0 +1,40 @@
+// Activations of single numbers. Their order is that of ACTIVATIONS in woolly/runtime/cuda/ops/rows.py.
+#pragma once
+
+#include "primitives/common.cuh"
+
+enum Activation { SILU, GELU, GELU_ERF, RELU, RELU2, SIGMOID, SOFTPLUS, TANH, CLAMPED };
+
+__device__ inline float activation(int kind, float x) {
+    switch (kind) {
+        case SILU:
+            return x / (1.0f + expf(-x));
+        case GELU:  // the tanh form: x times the sigmoid of twice its argument
+            return x / (1.0f + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
+        case GELU_ERF:
+            return x * 0.5f * (1.0f + erff(x * 0.7071067811865476f));
+        case RELU:
+            return x < 0.0f ? 0.0f : x;  // NaN stays
+        case RELU2:
+            return x < 0.0f ? 0.0f : x * x;
+        case SIGMOID:
+            return 1.0f / (1.0f + expf(-x));
+        case SOFTPLUS:
+            return (x > 0.0f ? x : x != x ? x : 0.0f) + log1pf(expf(-fabsf(x)));
+        default:
+            return tanhf(x);
+    }
+}
+
+// Numbers between -most and most stay as they are, and NaN.
+__device__ inline float bounded(float x, float most) { return x > most ? most : x < -most ? -most : x; }
+
+// activation(gate) * up. With a limit both are bounded by it, the first from above alone.
+__device__ inline float gated(int kind, float gate, float up, float limit) {
+    if (kind == CLAMPED) {  // gpt-oss: both bounded by 7
+        gate = gate > 7.0f ? 7.0f : gate;
+        return gate / (1.0f + expf(-1.702f * gate)) * (bounded(up, 7.0f) + 1.0f);
+    }
+    const float y = activation(kind, gate);
+    return limit == 0.0f ? y * up : (y > limit ? limit : y) * bounded(up, limit);
+}

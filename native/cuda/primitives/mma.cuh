@@ -1,0 +1,186 @@
+// Products of tiles on tensor cores, and copies to shared memory that run beside the computation.
+#pragma once
+
+#include "primitives/half.cuh"
+
+// Whether bulk copies, barriers in shared memory and kernels that begin before the one before ends are there.
+#if WOOLLY_HOPPER || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#define WOOLLY_BULK 1
+#else
+#define WOOLLY_BULK 0
+#endif
+
+// c += a b: a of 16 x 16 (rows g and g + 8, as Tile opens it), b of 16 x 8 (column g, rows 2t, 2t + 1 and 2t + 8,
+// 2t + 9), c of 16 x 8: c[0], c[1] row g, columns 2t and 2t + 1; c[2], c[3] row g + 8.
+#ifdef WOOLLY_EMULATED
+struct EmulatedMma {
+    float* c;
+    const u32* a;
+    u32 b[2];
+};
+inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    EmulatedMma mine{c, a, {b0, b1}};
+    emulated::together(ALL_LANES, &mine, [](void* const brought[32]) {
+        double a[16][16], b[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            const EmulatedMma& one = *static_cast<EmulatedMma*>(brought[lane]);
+            const int g = lane >> 2, t = lane & 3;
+            for (int i = 0; i < 4; i++)
+                for (int e = 0; e < 2; e++)
+                    a[g + (i & 1) * 8][2 * t + (i >> 1) * 8 + e] = half_to_float(u16(one.a[i] >> (16 * e)));
+            for (int i = 0; i < 2; i++)
+                for (int e = 0; e < 2; e++) b[2 * t + i * 8 + e][g] = half_to_float(u16(one.b[i] >> (16 * e)));
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            const EmulatedMma& one = *static_cast<EmulatedMma*>(brought[lane]);
+            for (int i = 0; i < 4; i++) {
+                double sum = one.c[i];
+                const int row = (lane >> 2) + (i >> 1) * 8, column = 2 * (lane & 3) + (i & 1);
+                for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
+                one.c[i] = float(sum);
+            }
+        }
+    });
+}
+#else
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+#ifdef WOOLLY_EMULATED
+
+// 16 bytes from global to shared memory, which are there after a wait of this thread.
+inline void copy16(void* to, const void* from) { std::memcpy(to, from, 16); }
+template <bool is_once>
+inline void copy16_of(void* to, const void* from) {
+    copy16(to, from);
+}
+inline void copies_commit() {}
+template <int n>
+inline void copies_wait() {}
+inline void wait_for_stage(int) {}
+inline void wait_for_kernel_before() {}
+inline void let_next_kernel_begin() {}
+#if WOOLLY_HOPPER
+#include "emulated/hopper.h"
+#endif
+
+#else
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+// ... of what is read once: the second-level cache has no room to lose for it.
+template <bool is_once>
+__device__ __forceinline__ void copy16_of(void* to, const void* from) {
+    if (!is_once) return copy16(to, from);
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the last n groups of this thread are there.
+template <int n>
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+// With a group for each of n stages under way: waits for the oldest.
+__device__ __forceinline__ void wait_for_stage(int n) {
+    switch (n) {
+        case 1:
+            copies_wait<0>();
+            break;
+        case 2:
+            copies_wait<1>();
+            break;
+        case 3:
+            copies_wait<2>();
+            break;
+        case 4:
+            copies_wait<3>();
+            break;
+        case 5:
+            copies_wait<4>();
+            break;
+        case 6:
+            copies_wait<5>();
+            break;
+        case 7:
+            copies_wait<6>();
+            break;
+        default:
+            copies_wait<7>();
+            break;
+    }
+}
+// What the kernel before wrote may be read after this. A kernel that is not launched to begin early passes at once.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if WOOLLY_BULK
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if WOOLLY_BULK
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#endif
+
+#if WOOLLY_BULK && !defined(WOOLLY_EMULATED)
+
+// Barriers in shared memory: a phase ends when `n` arrivals and all expected bytes are there.
+__device__ __forceinline__ void barrier_start(u32 barrier, int n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n));
+}
+// After the starts, before other threads and copies use the barriers.
+__device__ __forceinline__ void barriers_started() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// What other blocks of this kernel wrote, and this thread knows of, may be copied after this.
+__device__ __forceinline__ void written_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 n_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra W;\nD:\n}" ::"r"(
+            barrier),
+        "r"(parity)
+        : "memory");
+}
+// One thread copies; the barrier counts the bytes. The policy says what stays in the second-level cache.
+__device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(n_bytes), "r"(barrier), "l"(policy)
+        : "memory");
+}
+// Asks the second-level cache for memory that will be read soon; whole 16 bytes.
+__device__ __forceinline__ void bulk_prefetch(const void* from, u32 n_bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ u64 read_once() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ u64 read_often() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+#endif

@@ -1,0 +1,211 @@
+// What kernels of few rows share: each of the 16 warps of a block streams tiles through a ring of its own in shared
+// memory, so that no barrier of the block stands in the loop.
+#pragma once
+
+#include "linears/linears.cuh"
+
+constexpr int MOST_STAGES = 8;
+
+// Tiles on their way to one warp, stage by stage.
+struct Ring {
+    u8* memory;
+    int n_stages, stage_bytes;
+#if WOOLLY_BULK
+    u32 barriers;
+    u64 policy;
+#endif
+
+    // `rings` has those of all warps; barriers are in the second KB of shared memory.
+    __device__ __forceinline__ void start(u8* shared, u8* rings, int warp, int lane, int stages, int bytes) {
+        memory = rings + warp * stages * bytes;
+        n_stages = stages;
+        stage_bytes = bytes;
+#if WOOLLY_BULK
+        barriers = shared_address(shared + 1024 + warp * MOST_STAGES * 8);
+        policy = read_once();
+        if (lane < n_stages) {
+            barrier_start(barriers + lane * 8, 1);
+            barriers_started();
+        }
+        __syncwarp();
+#endif
+    }
+    // All lanes call it, with null if nothing is left to fetch.
+    __device__ __forceinline__ void fetch(int stage, const u8* tile, int n_bytes, int lane) {
+#if WOOLLY_BULK
+        if (lane == 0 && tile != nullptr) {
+            barrier_expect(barriers + stage * 8, n_bytes);
+            bulk_copy(shared_address(memory + stage * stage_bytes), tile, n_bytes, barriers + stage * 8, policy);
+        }
+#else
+        if (tile != nullptr)
+            for (int i = lane * 16; i < n_bytes; i += 512) copy16(memory + stage * stage_bytes + i, tile + i);
+        copies_commit();
+#endif
+    }
+    __device__ __forceinline__ void wait(int stage, int phase) {
+#if WOOLLY_BULK
+        barrier_wait(barriers + stage * 8, phase);
+#else
+        wait_for_stage(n_stages);
+        __syncwarp();
+#endif
+    }
+};
+
+// Which tiles a warp takes: strip after strip of its block; of each, one slice. Slices that are one tile longer go
+// round the warps. With TEAM blocks that share strips, each has every TEAM-th slice, and its warps work on TEAM strips.
+template <int TEAM>
+struct CursorOf {
+    static constexpr int N = N_SLICES / TEAM;  // slices of a block
+    int strip, tile, end, slice;
+
+    __device__ __forceinline__ static int rank() { return TEAM == 1 ? 0 : int(blockIdx.x) % TEAM; }
+    // Slices of this block that are longer.
+    __device__ __forceinline__ static int longer(int n_tiles) {
+        return TEAM == 1 ? n_tiles % N_SLICES : (n_tiles % N_SLICES + TEAM - 1 - rank()) / TEAM;
+    }
+    __device__ __forceinline__ static int strip_at(int i) {
+        return int(blockIdx.x) / TEAM + i * (int(gridDim.x) / TEAM);
+    }
+    __device__ __forceinline__ void seek(int i, int warp, int n_tiles) {
+        strip = strip_at(TEAM == 1 ? i : i * TEAM + warp / N);
+        slice = (warp + longer(n_tiles) * i) % N * TEAM + rank();
+        tile = slice_start(slice, n_tiles);
+        end = slice_start(slice + 1, n_tiles);
+    }
+    // Tiles of the block's slices before this one.
+    __device__ __forceinline__ int before(int n_tiles) const {
+        return slice / TEAM * (n_tiles / N_SLICES) + min(slice / TEAM, longer(n_tiles));
+    }
+};
+typedef CursorOf<1> Cursor;
+
+// The tiles of a warp, from all strips of its block, as they come through a ring. Matrices follow one another; the
+// third may be of another kind, U. IS_SINGLE: slices are a tile each, and a warp has that of its number.
+template <class T, class U, int TEAM = 1, bool IS_SINGLE = false>
+struct Stream {
+    static constexpr bool IS_MIXED = Tile<T>::bytes != Tile<U>::bytes;
+    static constexpr int STAGE_BYTES = Tile<T>::bytes > Tile<U>::bytes ? Tile<T>::bytes : Tile<U>::bytes;
+    const Matrix (&all)[3];
+    const int n_tiles, n_first, n_two, n_strips, warp, lane;
+    Ring ring;
+    CursorOf<TEAM> ahead;
+    const u8* next;
+    int at, next_bytes, stage, phase;
+
+    __device__ __forceinline__ Stream(const Matrix (&all)[3], int n_tiles, int warp, int lane)
+        : all(all),
+          n_tiles(n_tiles),
+          n_first(all[0].n_strips),
+          n_two(n_first + all[1].n_strips),
+          n_strips(n_two + all[2].n_strips),
+          warp(warp),
+          lane(lane),
+          at(0),
+          stage(0),
+          phase(0) {}
+    __device__ __forceinline__ void start(u8* shared, u8* rings, int n_stages) {
+        ring.start(shared, rings, warp, lane, n_stages, STAGE_BYTES);
+        ahead.strip = ahead.strip_at(0);
+        seek();
+    }
+    __device__ __forceinline__ static int bytes_of(int which) {
+        return IS_MIXED && which == 2 ? Tile<U>::bytes : Tile<T>::bytes;
+    }
+    // The strip in its own matrix, and which that is.
+    __device__ __forceinline__ int strip_of(int strip, int& which) const {
+        which = strip < n_first ? 0 : strip < n_two ? 1 : 2;
+        return strip - (which == 0 ? 0 : which == 1 ? n_first : n_two);
+    }
+    // The first tile of the next slice that has any or, of single ones, of the next matrix.
+    __device__ __forceinline__ void seek() {
+        if (IS_SINGLE) {
+            ahead.tile = warp;
+        } else {
+            for (ahead.seek(at, warp, n_tiles); ahead.strip < n_strips && ahead.tile >= ahead.end;)
+                ahead.seek(++at, warp, n_tiles);
+        }
+        int which;
+        const int strip = strip_of(ahead.strip, which);
+        if (IS_SINGLE) ahead.end = which == 0 ? n_first : which == 1 ? n_two : n_strips;
+        const u8* tiles = which == 0 ? all[0].tiles : which == 1 ? all[1].tiles : all[2].tiles;
+        next_bytes = bytes_of(which);
+        next = ahead.strip < n_strips ? tiles + (u64(strip) * n_tiles + ahead.tile) * next_bytes : nullptr;
+    }
+    __device__ __forceinline__ void fetch(int to) {
+        ring.fetch(to, next, next_bytes, lane);
+        if (next == nullptr) return;
+        if (IS_SINGLE) {
+            next += u32(gridDim.x) * N_SLICES * next_bytes;
+            ahead.strip += int(gridDim.x);
+            if (ahead.strip >= ahead.end) seek();
+            return;
+        }
+        next += next_bytes;
+        if (++ahead.tile == ahead.end) at++, seek();
+    }
+    // The next tile, of the opener's kind, times rows, of which columns(k32) are what two mma want; then another is
+    // asked for in its place.
+    template <class Opener, class Columns>
+    __device__ __forceinline__ void multiply(Opener, float (&acc)[4], Columns&& columns) {
+        const u8* tile = ring.memory + stage * STAGE_BYTES;
+        ring.wait(stage, phase);
+        const typename Opener::Scales scales = Opener::scales(tile, lane);
+        Words4 two = {};
+#pragma unroll
+        for (int k16 = 0; k16 < 16; k16++) {
+            u32 a[4];
+            Opener::open(tile, scales, lane, k16, a);
+            if ((k16 & 1) == 0) two = columns(k16 >> 1);
+            mma(acc, a, k16 & 1 ? two.z : two.x, k16 & 1 ? two.w : two.y);
+        }
+        __syncwarp();
+        fetch(stage);
+        if (++stage == ring.n_stages) stage = 0, phase ^= 1;
+    }
+};
+
+// Where halves of a row are as lanes want them, columns k and k + 1 (k a multiple of 4); 16 bytes further k + 2 and k
+// + 3. 16 bytes of lane t are what two mma of 16 columns want.
+__device__ __forceinline__ int half_at(int k, int row, int n_rows) {
+    return ((k >> 5) * n_rows + row) * 64 + ((k & 7) >> 1) * 16 + (k >> 4 & 1) * 8 + (k >> 3 & 1) * 4;
+}
+
+// An element of a value that a thread finishes, with what it needs beside the sum, which comes while tiles do.
+struct Element {
+    Matrix m;
+    u64 to;
+    const float* other_bias;
+    float factor[2], bias[2], residual;
+    bool is_mine;
+
+    // Row `e` of a strip of the matrix, of a row of activations. If it is not this thread's, nothing is read.
+    __device__ __forceinline__ Element(const Matrix (&all)[3], int which, int strip, int e, int row, int n_tiles,
+                                       int tile_bytes, bool is_mine_if_there, const Finish& finish)
+        : m(chosen(all, which)), other_bias(all[1].bias), factor{1, 1}, bias{0, 0}, residual(0) {
+        const bool is_glu = finish.epilogue == GLU;
+        const int out = strip * (is_glu ? 8 : 16) + e;
+        to = u64(row) * m.n_rows + out;
+        is_mine = is_mine_if_there && out < m.n_rows;
+        if (!is_mine) return;
+        const float* factors =
+            reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * tile_bytes) + strip * 16 + e;
+        factor[0] = factors[0];
+        if (m.bias != nullptr) bias[0] = m.bias[out];
+        if (is_glu) {
+            factor[1] = factors[8];
+            if (other_bias != nullptr) bias[1] = other_bias[out];
+        }
+        if (finish.epilogue == RESIDUAL) residual = __ldcg(finish.residual + to);
+    }
+    // summed(e) gives the sum of all slices of a row of the strip.
+    template <class Summed>
+    __device__ __forceinline__ void store(Summed&& summed, int e, float back, const Finish& finish) const {
+        float y = finished(summed(e), factor[0], back, m.bias != nullptr, bias[0], finish.scale);
+        if (finish.epilogue == GLU)
+            y = gated_sum(finish.gate, finish.limit, y,
+                          finished(summed(e + 8), factor[1], back, other_bias != nullptr, bias[1], finish.scale));
+        m.y[to] = finish.epilogue == RESIDUAL ? __fadd_rn(residual, y) : y;
+    }
+};

@@ -1,0 +1,180 @@
+// wgmma of Hopper: 64 rows of weights from the registers of four warps times N rows of activations in shared memory.
+// A warp's part of the operand A and of the sum is that of mma.m16n8k16, and so are the bits.
+#pragma once
+
+#include "primitives/mma.cuh"
+
+#if WOOLLY_HOPPER
+
+// Rows of 128 bytes, K major, in the order of prepared_at: 1024 bytes for 8 rows.
+__device__ __forceinline__ u64 wgmma_operand(u32 address) {
+    return (u64(address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+// d = a b, plus d if `is_added`. b may be turned: a column of it lies in a row of shared memory.
+template <int N, bool is_turned = false>
+struct Wgmma;
+
+#ifdef WOOLLY_EMULATED
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int n>
+inline void wgmma_wait() {}
+template <int n>
+inline void take_registers() {}
+template <int n>
+inline void leave_registers() {}
+
+// Each warp by itself: its rows of a and d are those of mma.
+template <int N>
+struct Wgmma<N, false> {
+    static void go(float (&d)[N / 2], const u32 (&a)[4], u64 b, int is_added) {
+        const u32 first = u32(b & 0x3FFF) << 4;
+        const int g = emulated::lane() >> 2, t = emulated::lane() & 3;
+        // Column n of b, and its rows k and k + 1.
+        auto two_of = [&](int n, int k) {
+            const u32 plain = first + (n >> 3) * 1024 + (n & 7) * 128 + k * 2;
+            return *reinterpret_cast<const u32*>(emulated::dynamic_shared() + (plain ^ (plain >> 3 & 0x70)));
+        };
+        for (int n = 0; n < N; n += 8) {
+            float (&c)[4] = reinterpret_cast<float (&)[4]>(d[n / 2]);
+            if (!is_added) c[0] = c[1] = c[2] = c[3] = 0;
+            mma(c, a, two_of(n + g, 2 * t), two_of(n + g, 2 * t + 8));
+        }
+    }
+};
+
+#else
+
+// Before registers of a sum or an operand change hands.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all groups but the last n.
+template <int n>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
+// Registers of each thread of four warps: fewer, or, of those that others left, more.
+template <int n>
+__device__ __forceinline__ void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+
+// Waits for all threads of the pair. What they wrote, but the starts of barriers, may still be under way.
+__device__ __forceinline__ void pair_sync() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Arrives at the barrier of block `rank` of the pair that has this address in each. Without a scope: with that of the
+// pair, each arrival would wait for all that the thread wrote.
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+}
+// A copy to the same place in both blocks; the barrier of each counts its bytes.
+__device__ __forceinline__ void bulk_copy_to_pair(u32 to, const void* from, u32 n_bytes, u32 barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+        "l"(from), "r"(n_bytes), "r"(barrier), "h"(u16(3)), "l"(policy)
+        : "memory");
+}
+
+template <bool is_turned>
+struct Wgmma<16, is_turned> {
+    static __device__ __forceinline__ void go(float (&d)[8], const u32 (&a)[4], u64 b, int is_added) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7"
+            "}, {%8,%9,%10,%11}, %12, p, 1, 1, %14;\n}"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+    }
+};
+template <bool is_turned>
+struct Wgmma<32, is_turned> {
+    static __device__ __forceinline__ void go(float (&d)[16], const u32 (&a)[4], u64 b, int is_added) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+            "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;\n}"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+    }
+};
+template <bool is_turned>
+struct Wgmma<64, is_turned> {
+    static __device__ __forceinline__ void go(float (&d)[32], const u32 (&a)[4], u64 b, int is_added) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"
+            "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+            "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;\n}"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+    }
+};
+template <bool is_turned>
+struct Wgmma<128, is_turned> {
+    static __device__ __forceinline__ void go(float (&d)[64], const u32 (&a)[4], u64 b, int is_added) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"
+            "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,"
+            "%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"
+            "%56,%57,%58,%59,%60,%61,%62,%63"
+            "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+              "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+              "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+              "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+              "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+    }
+};
+template <bool is_turned>
+struct Wgmma<160, is_turned> {
+    static __device__ __forceinline__ void go(float (&d)[80], const u32 (&a)[4], u64 b, int is_added) {
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %85, 0;\n"
+            "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"
+            "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,"
+            "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"
+            "%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,"
+            "%75,%76,%77,%78,%79"
+            "}, {%80,%81,%82,%83}, %84, p, 1, 1, %86;\n}"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+              "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+              "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+              "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+              "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+              "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+              "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(is_added), "n"(int(is_turned)));
+    }
+};
+
+#endif
+#endif

@@ -1,0 +1,141 @@
+// Norms and other ops that sum over a row or a part of one. A block has one group of one row.
+#include "primitives/sums.cuh"
+
+__device__ inline float4 times(float4 x, float factor) {
+    return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
+}
+__device__ inline float4 times(float4 x, float4 y) {
+    return make_float4(__fmul_rn(x.x, y.x), __fmul_rn(x.y, y.y), __fmul_rn(x.z, y.z), __fmul_rn(x.w, y.w));
+}
+
+// y = x times a factor times the weight, if there is one.
+__device__ inline void weigh(const float* x, float factor, const float* weight, float* y, int n) {
+    if (n % 4 == 0) {  // then all of them begin at 16 bytes
+        for (int i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
+            const float4 v = times(*(const float4*)(x + i), factor);
+            *(float4*)(y + i) = weight ? times(v, *(const float4*)(weight + i)) : v;
+        }
+        return;
+    }
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float v = __fmul_rn(x[i], factor);
+        y[i] = weight ? __fmul_rn(v, weight[i]) : v;
+    }
+}
+
+__device__ inline void norm_row(const float* x, const float* weight, float* y, int n, float eps) {
+    const float mean = sum_of_squares(x, n) / float(n);
+    weigh(x, 1.0f / sqrtf(mean + eps), weight, y, n);
+}
+
+// Each group of n columns divided by its root mean square, times the weight.
+KERNEL(rms_norm)(const Batch* b, const float* x, const float* weight, float* y, int kind, int n, float eps) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
+    norm_row(x + at, weight, y + at, n, eps);
+}
+
+// The rows that the batch brings, normed unless a draft made them.
+KERNEL(hidden)(const Batch* b, const float* weight, float* y, int n, float eps) {
+    if ((int)blockIdx.x >= b->n_rows) return;
+    const long long at = (long long)blockIdx.x * n;
+    if (!b->is_hidden_normed) return norm_row(b->hidden + at, weight, y + at, n, eps);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[at + i] = b->hidden[at + i];
+}
+
+// The mean of n numbers, what it misses because it is rounded, and the mean square of what they differ from it.
+struct Spread {
+    float mean, rest, square;
+};
+
+__device__ inline Spread spread_of(const float* x, int n) {
+    float sum = 0.0f, rest = 0.0f, squares = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
+    const float mean = block_sum(sum) / float(n);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float d = x[i] - mean;
+        rest += d;
+        squares = fmaf(d, d, squares);
+    }
+    const Sums both = block_sums(rest, squares);
+    rest = both.a / float(n);
+    const float square = both.b / float(n) - rest * rest;
+    return {mean, rest, square < 0.0f ? 0.0f : square};
+}
+
+// Each group of n columns minus its mean, divided by its deviation, times the weight, plus the bias. The weights of
+// group i begin at i * step.
+KERNEL(layer_norm)(const Batch* b, const float* x, const float* weight, const float* bias, float* y, int kind, int n,
+                   int step, float eps) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
+    const int first = blockIdx.y * step;
+    const Spread s = spread_of(x + at, n);
+    const float factor = 1.0f / sqrtf(s.square + eps);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = __fmul_rn(x[at + i] - s.mean - s.rest, factor);
+        if (weight) v = __fmul_rn(v, weight[first + i]);
+        y[at + i] = bias ? __fadd_rn(v, bias[first + i]) : v;
+    }
+}
+
+// What each element has above the row's mean and some standard deviations.
+KERNEL(peaks)(const Batch* b, const float* x, float* y, int kind, int n, float deviations) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long at = (long long)blockIdx.x * n;
+    const Spread s = spread_of(x + at, n);
+    const float floor = s.mean + s.rest + deviations * sqrtf(s.square);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const float above = x[at + i] - floor;
+        y[at + i] = above < 0.0f ? 0.0f : above;
+    }
+}
+
+// Each stream of n columns brought to the mean square of `like`.
+KERNEL(match)(const Batch* b, const float* x, const float* like, float* y, int kind, int n, float least) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long at = ((long long)blockIdx.x * gridDim.y + blockIdx.y) * n;
+    const float own = sum_of_squares(x + at, n) / float(n);
+    const float wanted = sum_of_squares(like + (long long)blockIdx.x * n, n) / float(n);
+    weigh(x + at, sqrtf(wanted / (own < least ? least : own)), nullptr, y + at, n);
+}
+
+// The sum of products over each group of n columns.
+KERNEL(dots)(const Batch* b, const float* p, const float* q, float* y, int kind, int n) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long group = (long long)blockIdx.x * gridDim.y + blockIdx.y;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum = fmaf(p[group * n + i], q[group * n + i], sum);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) y[group] = sum;
+}
+
+// Each new stream j of n columns: the sum of the streams of x times coefs[j * streams + i] + plus.
+KERNEL(mix)(const Batch* b, const float* x, const float* coefs, float* y, int kind, int n, int streams, float plus) {
+    if ((int)blockIdx.x >= b->rows(kind)) return;
+    const long long row = blockIdx.x;
+    x += row * streams * n;
+    coefs += (row * gridDim.y + blockIdx.y) * streams;
+    for (int c = threadIdx.x; c < n; c += blockDim.x) {
+        float sum = 0.0f;
+        for (int i = 0; i < streams; i++) sum = fmaf(coefs[i] + plus, x[i * n + c], sum);
+        y[(row * gridDim.y + blockIdx.y) * n + c] = sum;
+    }
+}
+
+// One row for each text that a wanted row belongs to: the mean of its rows (0), the first (1), or the last (2).
+KERNEL(pool)(const Batch* b, const float* x, float* y, int n, int which) {
+    if ((int)blockIdx.x >= b->n_output) return;
+    const int text = b->sequences[b->output_rows[blockIdx.x]], first = b->offsets[text], last = b->offsets[text + 1];
+    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < n; c += gridDim.y * blockDim.x) {
+        float value;
+        if (which == 0) {
+            double sum = 0.0;  // numbers of either sign may leave next to nothing
+            for (int row = first; row < last; row++) sum += double(x[(long long)row * n + c]);
+            value = float(sum / double(last - first));
+        } else {
+            value = x[(long long)(which == 1 ? first : last - 1) * n + c];
+        }
+        y[(long long)blockIdx.x * n + c] = value;
+    }
+}

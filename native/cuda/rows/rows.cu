@@ -1,0 +1,157 @@
+// Ops of single elements. Blocks of (rows, chunks of columns); four columns of a thread lie side by side.
+#include "primitives/activations.cuh"
+
+// Calls f(row, column) for each element of the block's part of a value of `width` columns.
+template <class F>
+__device__ inline void each(const Batch* b, int kind, int width, F f) {
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < width; c += gridDim.y * blockDim.x)
+        f((long long)row * width + c, row, c);
+}
+
+// y = f(x) of each element.
+template <class F>
+__device__ inline void map(const Batch* b, int kind, int width, const float* x, float* y, F f) {
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    x += (long long)row * width;
+    y += (long long)row * width;
+    const int first = 4 * (blockIdx.y * blockDim.x + threadIdx.x), stride = 4 * gridDim.y * blockDim.x;
+    if (width % 4 == 0) {
+        for (int c = first; c < width; c += stride) {
+            const float4 v = *(const float4*)(x + c);
+            *(float4*)(y + c) = make_float4(f(v.x), f(v.y), f(v.z), f(v.w));
+        }
+    } else {
+        for (int c = first; c < width; c += stride)
+            for (int j = c; j < c + 4 && j < width; j++) y[j] = f(x[j]);
+    }
+}
+
+// y = f(p, q) of the elements of two values.
+template <class F>
+__device__ inline void map2(const Batch* b, int kind, int width, const float* p, const float* q, float* y, F f) {
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    p += (long long)row * width;
+    q += (long long)row * width;
+    y += (long long)row * width;
+    const int first = 4 * (blockIdx.y * blockDim.x + threadIdx.x), stride = 4 * gridDim.y * blockDim.x;
+    if (width % 4 == 0) {
+        for (int c = first; c < width; c += stride) {
+            const float4 u = *(const float4*)(p + c), v = *(const float4*)(q + c);
+            *(float4*)(y + c) = make_float4(f(u.x, v.x), f(u.y, v.y), f(u.z, v.z), f(u.w, v.w));
+        }
+    } else {
+        for (int c = first; c < width; c += stride)
+            for (int j = c; j < c + 4 && j < width; j++) y[j] = f(p[j], q[j]);
+    }
+}
+
+KERNEL(add)(const Batch* b, const float* p, const float* q, float* y, int width, int kind) {
+    map2(b, kind, width, p, q, y, [](float u, float v) { return u + v; });
+}
+
+KERNEL(scale)(const Batch* b, const float* x, float* y, int width, int kind, float factor) {
+    map(b, kind, width, x, y, [=](float v) { return v * factor; });
+}
+
+KERNEL(softcap)(const Batch* b, const float* x, float* y, int width, int kind, float cap) {
+    map(b, kind, width, x, y, [=](float v) { return cap * tanhf(v / cap); });
+}
+
+KERNEL(act)(const Batch* b, const float* x, float* y, int width, int kind, int which) {
+    map(b, kind, width, x, y, [=](float v) { return activation(which, v); });
+}
+
+KERNEL(xielu)(const Batch* b, const float* x, float* y, int width, int kind, float alpha_p, float alpha_n, float beta,
+              float eps) {
+    map(b, kind, width, x, y, [=](float v) {
+        const float bent = v > 0.0f ? alpha_p * v * v : alpha_n * (expm1f(v < eps ? v : eps) - v);
+        return bent + beta * v;
+    });
+}
+
+KERNEL(glu)(const Batch* b, const float* gate, const float* up, float* y, int width, int kind, int which, float limit) {
+    map2(b, kind, width, gate, up, y, [=](float g, float u) { return gated(which, g, u, limit); });
+}
+
+// y = p times q, each element of which serves `run` columns.
+KERNEL(mul)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int run) {
+    if (run == 1) return map2(b, kind, width, p, q, y, [](float u, float v) { return u * v; });
+    each(b, kind, width, [=](long long at, int row, int c) { y[at] = p[at] * q[row * (width / run) + c / run]; });
+}
+
+// y = x times the weight of n elements, each of which serves `run` columns, over and over.
+KERNEL(gain)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n, int run) {
+    each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] * weight[c / run % n]; });
+}
+
+// y = x plus the weight of n elements, over and over.
+KERNEL(shift)(const Batch* b, const float* x, const float* weight, float* y, int width, int kind, int n) {
+    each(b, kind, width, [=](long long at, int, int c) { y[at] = x[at] + weight[c % n]; });
+}
+
+// y = p + (q - p) times the weight, for each run of the weight as long as a row of p.
+KERNEL(lerp)(const Batch* b, const float* p, const float* q, const float* weight, float* y, int width, int kind,
+             int n) {
+    each(b, kind, width, [=](long long at, int row, int c) {
+        const float from = p[(long long)row * n + c % n], to = q[(long long)row * n + c % n];
+        y[at] = __fadd_rn(from, __fmul_rn(to - from, weight[c]));
+    });
+}
+
+// y = `part` columns from `first` on of each run of `run` columns of x.
+KERNEL(columns)(const Batch* b, const float* x, float* y, int width, int kind, int width_x, int run, int first,
+                int part) {
+    each(b, kind, width, [=](long long at, int row, int c) {
+        y[at] = x[(long long)row * width_x + c / part * run + first + c % part];
+    });
+}
+
+// y = each head of p, of n_p columns, followed by that of q, of n_q; q has one head for all if it is shared.
+KERNEL(join)(const Batch* b, const float* p, const float* q, float* y, int width, int kind, int n_p, int n_q,
+             int is_shared) {
+    const int heads = width / (n_p + n_q);
+    each(b, kind, width, [=](long long at, int row, int c) {
+        const int head = c / (n_p + n_q), i = c % (n_p + n_q);
+        if (i < n_p)
+            y[at] = p[((long long)row * heads + head) * n_p + i];
+        else
+            y[at] = q[(is_shared ? (long long)row : (long long)row * heads + head) * n_q + i - n_p];
+    });
+}
+
+KERNEL(output_rows)(const Batch* b, const float* x, float* y, int width) {
+    each(b, 1, width, [=](long long at, int row, int c) { y[at] = x[(long long)b->output_rows[row] * width + c]; });
+}
+
+// y = x + factor times the sequence's scale of the adapter times what it adds. A scale of 0 leaves x as it is.
+KERNEL(adapt)(const Batch* b, const float* x, const float* added, float* y, int width, int kind, int adapter,
+              float factor) {
+    each(b, kind, width, [=](long long at, int row, int c) {
+        const int sequence = b->sequences[kind ? b->output_rows[row] : row];
+        const float scale = b->n_adapters ? b->adapters[sequence * b->n_adapters + adapter] : 1.0f;
+        const float times = __fmul_rn(scale, factor);
+        y[at] = times == 0.0f ? x[at] : __fadd_rn(x[at], __fmul_rn(times, added[at]));
+    });
+}
+
+// Heads of `head` columns, the first `n_rot` of which turn in pairs by the row's position.
+KERNEL(rope)(const Batch* b, const float* x, float* y, int width, int kind, int head, int n_rot, int is_adjacent,
+             int column) {
+    each(b, kind, width, [=](long long at, int row, int c) {
+        const int i = c % head, half = n_rot / 2;
+        if (i >= n_rot) {
+            y[at] = x[at];
+            return;
+        }
+        const bool is_first = is_adjacent ? i % 2 == 0 : i < half;
+        const int pair = is_adjacent ? i / 2 : i % half, other = is_adjacent ? 1 : half;
+        const int position = b->positions[kind ? b->output_rows[row] : row];
+        const float cosine = b->cosines[(long long)position * b->n_turns + column + pair];
+        const float sine = b->sines[(long long)position * b->n_turns + column + pair];
+        y[at] = is_first ? x[at] * cosine - x[at + other] * sine : x[at - other] * sine + x[at] * cosine;
+    });
+}

@@ -1,0 +1,85 @@
+// Rows of tables: of each token, of each position, of each type of text.
+#include "weights/elements.cuh"
+
+// Blocks of (rows, chunks of columns).
+template <class Element>
+__device__ inline float element_of(const u8* table, const u8* points, int row, int column, int width) {
+    const u8* const start = table + (long long)row * (width / Element::columns) * Element::bytes;
+    return Element::value(start + (column / Element::columns) * Element::bytes, column % Element::columns, points);
+}
+
+// y = the row of the token.
+template <class Element>
+__device__ inline void embed(const Batch* b, const u8* table, const u8* points, float* y, int width) {
+    const int row = blockIdx.x;
+    if (row >= b->n_rows) return;
+    const int token = b->tokens[row];
+    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < width; c += gridDim.y * blockDim.x)
+        y[(long long)row * width + c] = element_of<Element>(table, points, token, c, width);
+}
+
+// y = x + the row of the position.
+template <class Element>
+__device__ inline void embed_position(const Batch* b, const u8* table, const u8* points, const float* x, float* y,
+                                      int width, int kind) {
+    const int row = blockIdx.x;
+    if (row >= b->rows(kind)) return;
+    const int position = b->positions[kind ? b->output_rows[row] : row];
+    for (int c = blockIdx.y * blockDim.x + threadIdx.x; c < width; c += gridDim.y * blockDim.x) {
+        const long long at = (long long)row * width + c;
+        y[at] = x[at] + element_of<Element>(table, points, position, c, width);
+    }
+}
+
+#define TABLES(name)                                                                                           \
+    KERNEL(embed_##name)(const Batch* b, const u8* table, const u8* points, float* y, int width) {             \
+        embed<elements::name>(b, table, points, y, width);                                                     \
+    }                                                                                                          \
+    KERNEL(embed_position_##name)(const Batch* b, const u8* table, const u8* points, const float* x, float* y, \
+                                  int width, int kind) {                                                       \
+        embed_position<elements::name>(b, table, points, x, y, width, kind);                                   \
+    }
+
+TABLES(F32)
+TABLES(F16)
+TABLES(BF16)
+TABLES(Q4_0)
+TABLES(Q4_1)
+TABLES(Q5_0)
+TABLES(Q5_1)
+TABLES(Q8_0)
+TABLES(IQ4_NL)
+TABLES(MXFP4)
+TABLES(NVFP4)
+TABLES(Q2_K)
+TABLES(Q3_K)
+TABLES(Q4_K)
+TABLES(Q5_K)
+TABLES(Q6_K)
+TABLES(IQ4_XS)
+TABLES(TQ1_0)
+TABLES(TQ2_0)
+TABLES(IQ2_XXS)
+TABLES(IQ2_XS)
+TABLES(IQ2_S)
+TABLES(IQ3_XXS)
+TABLES(IQ3_S)
+TABLES(IQ1_S)
+TABLES(IQ1_M)
+
+// y = x + the first row of the table; after a token `separator`, if it is not 0, plus the second.
+KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {
+    __shared__ int is_second;
+    const int row = blockIdx.x;
+    if (row >= b->n_rows) return;
+    if (threadIdx.x == 0) {
+        is_second = 0;
+        for (int i = b->offsets[b->sequences[row]]; separator && i < row; i++) is_second |= b->tokens[i] == separator;
+    }
+    __syncthreads();
+    const float* const added = table + is_second * width;
+    for (int c = threadIdx.x; c < width; c += blockDim.x) {
+        const long long at = (long long)row * width + c;
+        y[at] = x[at] + added[c];
+    }
+}

@@ -1,0 +1,86 @@
+// Packing: blocks of a file to tiles. First the factors of rows, then a warp for each tile.
+//
+// The rows of a source go to a matrix's rows in one of three orders: 0: as they are; 1: to the first eight of each
+// strip of 16; 2: to the other eight, into tiles that order 1 has made. So gate and up of a feature are rows g and g
+// + 8.
+#include "weights/pack_k.cuh"
+
+// Along y: matrices that are alike, `source_rows` rows apart in the source and 16 `packed_step` bytes when packed.
+template <class T>
+struct Source {
+    const u8* at;
+    int source_rows, n_rows, n_blocks, order;  // of a matrix
+    // The source's row that goes to a packed row, null if none does.
+    __device__ const u8* row(int packed) const {
+        const int half = packed >> 3 & 1;
+        const int row = order == 0 ? packed : packed / 16 * 8 + packed % 8;
+        if ((order != 0 && order != half + 1) || row >= n_rows) return nullptr;
+        return at + (u64(blockIdx.y) * source_rows + row) * n_blocks * Block<T>::bytes;
+    }
+};
+
+// A warp for each packed row.
+template <class T>
+__device__ void measure(const Source<T>& source, int n_strips, float* factors, int packed_step) {
+    const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x & 31;
+    if (row >= n_strips * 16 || source.order == 2 - (row >> 3 & 1)) return;
+    const u8* at = source.row(row);
+    int limit = NO_LIMIT;
+    for (int i = lane; i < (at == nullptr ? 0 : source.n_blocks); i += 32)
+        limit = larger(limit, Block<T>::limit(at + u64(i) * Block<T>::bytes));
+    for (int bits = 16; bits > 0; bits >>= 1) limit = larger(limit, __shfl_xor_sync(ALL_LANES, limit, bits));
+    if (lane != 0) return;
+    const int exponent = limit == NO_LIMIT ? 0 : limit < -126 ? -126 : limit;
+    factors[u64(blockIdx.y) * packed_step * 4 + row] = power_of_two(exponent);
+}
+
+template <class T>
+__device__ void pack(const Source<T>& source, const u8* points, int n_strips, int n_tiles, const float* factors,
+                     u8* tiles, int packed_step) {
+    typedef typename Block<T>::Kind Kind;
+    const u64 id = u64(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+    if (id >= u64(n_strips) * n_tiles) return;
+    const Out out = {tiles + u64(blockIdx.y) * packed_step * 16 + id * Tile<Kind>::bytes, int(threadIdx.x & 31),
+                     source.order == 2};
+    const int row = int(id / n_tiles) * 16 + out.g(), first = int(id % n_tiles) * (256 / Block<T>::columns);
+    const float* of_rows = factors + u64(blockIdx.y) * packed_step * 4 + row;
+    const Line a = {source.row(row), first, source.n_blocks, exponent_of(of_rows[0]), points};
+    const Line b = {source.row(row + 8), first, source.n_blocks, exponent_of(of_rows[8]), points};
+    Pack<Kind>::template tile<T>(out, a, b);
+}
+
+#define PACKERS(name, T)                                                                                         \
+    KERNEL(measure_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips, \
+                           float* factors, int packed_step) {                                                    \
+        measure<T>({source, source_rows, n_rows, n_blocks, order}, n_strips, factors, packed_step);              \
+    }                                                                                                            \
+    KERNEL(pack_##name)(const u8* source, int source_rows, int n_rows, int n_blocks, int order, int n_strips,    \
+                        int n_tiles, const float* factors, u8* tiles, int packed_step, const u8* points) {       \
+        pack<T>({source, source_rows, n_rows, n_blocks, order}, points, n_strips, n_tiles, factors, tiles,       \
+                packed_step);                                                                                    \
+    }
+PACKERS(f16, F16)
+PACKERS(bf16, BF16)
+PACKERS(q4_0, Q4_0)
+PACKERS(q4_1, Q4_1)
+PACKERS(q5_0, Q5_0)
+PACKERS(q5_1, Q5_1)
+PACKERS(q8_0, Q8_0)
+PACKERS(iq4_nl, IQ4_NL)
+PACKERS(mxfp4, MXFP4)
+PACKERS(nvfp4, NVFP4)
+PACKERS(q2_k, Q2_K)
+PACKERS(q3_k, Q3_K)
+PACKERS(q4_k, Q4_K)
+PACKERS(q5_k, Q5_K)
+PACKERS(q6_k, Q6_K)
+PACKERS(iq4_xs, IQ4_XS)
+PACKERS(iq1_s, IQ1_S)
+PACKERS(iq1_m, IQ1_M)
+PACKERS(iq2_xxs, IQ2_XXS)
+PACKERS(iq2_xs, IQ2_XS)
+PACKERS(iq2_s, IQ2_S)
+PACKERS(iq3_xxs, IQ3_XXS)
+PACKERS(iq3_s, IQ3_S)
+PACKERS(tq1_0, TQ1_0)
+PACKERS(tq2_0, TQ2_0)

@@ -1,0 +1,117 @@
+// Tiles of types with a float scale for each 32 columns (16 in NVFP4).
+#pragma once
+
+#include "weights/tile.cuh"
+
+// Nibbles, fifth bits of each lane (512 bytes) if there are any, and scales. MINUS: what is subtracted, for fields of
+// row g and of row g + 8. With minima, which are added, a lane has those of groups 2t and 2t + 1 after its scales.
+template <bool HAS_FIFTH, bool HAS_MINIMA, u32 MINUS>
+struct Nibbles32 {
+    static constexpr int quants = HAS_FIFTH ? 2560 : 2048, bytes = quants + (HAS_MINIMA ? 512 : 256);
+    static constexpr bool has_nibbles = true;
+    struct Scales {
+        u32 pairs[2], minima[2];
+    };
+    __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
+        if (HAS_MINIMA) {
+            const Words4 w = *reinterpret_cast<const Words4*>(tile + quants + lane * 16);
+            return {{w.x, w.y}, {w.z, w.w}};
+        }
+        const Words2 w = *reinterpret_cast<const Words2*>(tile + quants + lane * 8);
+        return {{w.x, w.y}, {0, 0}};
+    }
+    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8* tile, const Scales& s, int lane, int k16,
+                                                     u32 a[4]) {
+        const u32 u = v >> 8;
+        const int group = k16 >> 1;
+        const u32 pair = from_lane(s.pairs[group & 1], lane, group >> 1);
+        const u32 add = HAS_MINIMA ? from_lane(s.minima[group & 1], lane, group >> 1) : half_mul(pair, MINUS);
+        u32 fields[4] = {v & 0x000f000fu, v & 0x00f000f0u, u & 0x000f000fu, u & 0x00f000f0u};
+        if (HAS_FIFTH) {
+            const u32 h = word_of(*reinterpret_cast<const Words4*>(tile + 2048 + lane * 16), k16 >> 2);
+            const u32 h0 = fifth_bits(h, k16, 0), h1 = fifth_bits(h, k16, 1);
+            fields[0] |= h0 & 0x00100010u, fields[1] |= h0 & 0x01000100u;
+            fields[2] |= h1 & 0x00100010u, fields[3] |= h1 & 0x01000100u;
+        }
+        a[0] = half_fma(fields[0], half_low(pair), half_low(add));
+        a[1] = half_fma(fields[1], half_high(pair), half_high(add));
+        a[2] = half_fma(fields[2], half_low(pair), half_low(add));
+        a[3] = half_fma(fields[3], half_high(pair), half_high(add));
+    }
+};
+template <>
+struct Tile<Q4_0> : Nibbles32<false, false, 0x80808008u> {};  // minus 8
+template <>
+struct Tile<Q4_1> : Nibbles32<false, true, 0> {};
+template <>
+struct Tile<Q5_0> : Nibbles32<true, false, 0x81008010u> {};  // minus 16
+template <>
+struct Tile<Q5_1> : Nibbles32<true, true, 0> {};
+
+// Nibbles that index a table, in an order of their own: from the lowest, row g of columns 2t and 2t + 1, row g + 8 of
+// the same; the upper half word the columns 8 on. Scales as in Q8_0.
+template <>
+struct Tile<IQ4_NL> {
+    static constexpr int bytes = 2048 + 256;
+    static constexpr bool has_nibbles = true;
+    typedef Words2 Scales;
+    __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
+        return *reinterpret_cast<const Words2*>(tile + 2048 + lane * 8);
+    }
+    // The table's values plus 128 of four nibbles, a byte each.
+    __device__ __forceinline__ static u32 values(u32 four) {
+        const u32 low = pick_bytes(0x3f2d1801u, 0x766a5d4fu, four & 0x7777u);
+        const u32 high = pick_bytes(0xa6998d81u, 0xf1d9c5b5u, four & 0x7777u);
+        return pick_bytes(low, high, (four & 0x8888u) >> 1 | 0x3210u);
+    }
+    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+        const u32 pair = from_lane(k16 & 2 ? s.y : s.x, lane, k16 >> 2);
+        const u32 minus = half_mul(pair, 0x80808080u);  // -128 in units of the fields
+        const u32 early = values(v & 0xffffu), late = values(v >> 16);
+        a[0] = half_fma(pick_bytes(early, 0, 0x4140), half_low(pair), half_low(minus));
+        a[1] = half_fma(pick_bytes(early, 0, 0x4342), half_high(pair), half_high(minus));
+        a[2] = half_fma(pick_bytes(late, 0, 0x4140), half_low(pair), half_low(minus));
+        a[3] = half_fma(pick_bytes(late, 0, 0x4342), half_high(pair), half_high(minus));
+    }
+};
+
+// E2M1: sign and three bits that, at bits 15 and 11 to 9, are a half, 2^-14 times the number. Those of the four
+// operands stand at 15 and 9, 14 and 6, 13 and 3, 12 and 0 of each half word. Scales for 16 or 32 columns.
+template <int COLUMNS>
+struct E2M1Tile {
+    static constexpr int n = COLUMNS == 16 ? 4 : 2, bytes = 2048 + 128 * n;
+    static constexpr bool has_nibbles = true;
+    struct Scales {
+        u32 pairs[n];
+    };
+    __device__ __forceinline__ static Scales scales(const u8* tile, int lane) {
+        Scales s;
+#pragma unroll
+        for (int i = 0; i < n; i += 2) {
+            const Words2 w = *reinterpret_cast<const Words2*>(tile + 2048 + lane * 4 * n + 4 * i);
+            s.pairs[i] = w.x, s.pairs[i + 1] = w.y;
+        }
+        return s;
+    }
+    __device__ __forceinline__ static void open(const u8* tile, const Scales& s, int lane, int k16, u32 a[4]) {
+        open_word(nibble_word(tile, lane, k16), tile, s, lane, k16, a);
+    }
+    __device__ __forceinline__ static void open_word(u32 v, const u8*, const Scales& s, int lane, int k16, u32 a[4]) {
+        const u32 pair = from_lane(s.pairs[(COLUMNS == 16 ? k16 : k16 >> 1) & (n - 1)], lane, k16 >> 2);
+        const u32 sign = 0x80008000u, rest = 0x0e000e00u;
+        a[0] = half_mul(v & (sign | rest), half_low(pair));
+        a[1] = half_mul((v << 1 & sign) | (v << 3 & rest), half_high(pair));
+        a[2] = half_mul((v << 2 & sign) | (v << 6 & rest), half_low(pair));
+        a[3] = half_mul((v << 3 & sign) | (v << 9 & rest), half_high(pair));
+    }
+};
+template <>
+struct Tile<MXFP4> : E2M1Tile<32> {};
+template <>
+struct Tile<NVFP4> : E2M1Tile<16> {};

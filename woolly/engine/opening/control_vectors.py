@@ -1,0 +1,138 @@
+"""Control vectors: GGUF files of directions, which are added to what the layers of a model leave."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import numbers
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.opening.adapters import scaled_file
+from woolly.errors import ModelError, RequestError
+from woolly.gguf import GGUFFile, MemoryMap, Tensor, open_gguf
+from woolly.plan import Plan, Weight
+from woolly.plan.passes.steer import steer
+from woolly.quant import GGMLType
+from woolly.store import resolve
+
+__all__ = ["Scaled", "layer_range", "scaled_files", "steered", "vectors_of"]
+
+Float32 = npt.NDArray[np.float32]
+Scaled = Sequence[tuple[str | os.PathLike[str], float]]
+
+_FIELD = "control_vectors"
+
+
+def scaled_files(given: object) -> Scaled:
+    """Files with their scales: of a mapping, or of a list, whose items are files (scale 1) or pairs."""
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        given = list(given.items())
+    if isinstance(given, (str, os.PathLike)):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise RequestError(f"{_FIELD} is {given!r}; files, or a mapping of files to scales, were expected")
+    return [_scaled(one) for one in given]
+
+
+def _scaled(one: Any) -> tuple[str | os.PathLike[str], float]:
+    file, scale = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
+    if not isinstance(file, (str, os.PathLike)):
+        raise RequestError(f"{_FIELD} has {one!r}; a file, or a file and its scale, was expected", field=_FIELD)
+    if isinstance(scale, bool) or not isinstance(scale, numbers.Real) or not math.isfinite(scale):
+        raise RequestError(f"the scale of {file} is {scale!r}; a number was expected", field=_FIELD)
+    return file, float(scale)
+
+
+def vectors_of(whole: Sequence[str], scaled: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """The files of --control-vector, and those of --control-vector-scaled (FILE:SCALE), with their scales."""
+    return (*((file, 1.0) for file in whole), *(scaled_file(text, "control_vector_scaled") for text in scaled))
+
+
+def layer_range(text: str) -> tuple[int, int]:
+    """START:END, both inclusive."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None:
+        raise RequestError(
+            f"control_vector_layer_range is {text!r}; START:END was expected, such as 10:20",
+            field="control_vector_layer_range",
+        )
+    return int(found[1]), int(found[2])
+
+
+def steered(plan: Plan, files: Scaled, layers: tuple[int, int] | None) -> tuple[Plan, dict[str, Tensor], bytes]:
+    """The plan with the sum of all directions, their tensors by the names that its steps have, and their digest.
+
+    `layers` are the first and the last that get theirs; None: all. The first layer of a model never has one.
+    """
+    first, last = _checked_range(layers)
+    total: dict[int, Float32] = {}
+    for path, scale in files:
+        with open_gguf(resolve(path)) as file:
+            for layer, direction in _directions(file).items():
+                if first <= layer <= last:
+                    total[layer] = total.get(layer, np.float32(0)) + direction * np.float32(scale)
+            try:
+                steer(plan, {f"blk.{n}": _weight(n, one) for n, one in _directions(file).items()})
+            except ModelError as error:
+                raise ModelError(f"{file.path}: {error}") from None
+    digest = hashlib.sha256()
+    for layer, direction in sorted(total.items()):
+        digest.update(b"%d:" % layer + direction.tobytes())
+    plan = steer(plan, {f"blk.{n}": _weight(n, one) for n, one in total.items()})
+    return plan, {_name(n): _tensor(n, one) for n, one in total.items()}, digest.digest()
+
+
+def _checked_range(layers: tuple[int, int] | None) -> tuple[int, int]:
+    if layers is None:
+        return 1, 1 << 31
+    whole = (
+        [not isinstance(n, bool) and isinstance(n, int) for n in layers] if isinstance(layers, (tuple, list)) else []
+    )
+    if len(whole) != 2 or not all(whole) or not 0 <= layers[0] <= layers[1]:
+        raise RequestError(
+            f"control_vector_layers is {layers!r}; the first and the last layer were expected, such as (10, 20)",
+            field="control_vector_layers",
+        )
+    return layers[0], layers[1]
+
+
+def _directions(file: GGUFFile) -> dict[int, Float32]:
+    """The direction of each layer."""
+    if file.metadata.get("general.architecture") != "controlvector":
+        raise ModelError(f"{file.path}: this is not a control vector (general.architecture says so)")
+    out: dict[int, Float32] = {}
+    for tensor in file.tensors.values():
+        found = re.fullmatch(r"direction\.(\d+)", tensor.name)
+        if found is None or int(found[1]) == 0:
+            raise ModelError(f"{file.path}: {tensor.name!r} is no direction of a layer from 1 on (direction.N)")
+        if len(tensor.shape) != 1 or tensor.type is not GGMLType.F32:
+            raise ModelError(
+                f"{file.path}: {tensor.name!r} is {tensor.type.name} of shape {tensor.shape}, no f32 vector"
+            )
+        values = tensor.dequantize()
+        if not np.isfinite(values).all():
+            raise ModelError(f"{file.path}: {tensor.name!r} has numbers that are not finite")
+        out[int(found[1])] = values
+    if not out:
+        raise ModelError(f"{file.path}: the control vector has no directions")
+    return out
+
+
+def _name(layer: int) -> str:
+    return f"blk.{layer}.direction"
+
+
+def _weight(layer: int, direction: Float32) -> Weight:
+    return Weight(_name(layer), GGMLType.F32, direction.shape)
+
+
+def _tensor(layer: int, direction: Float32) -> Tensor:
+    return Tensor(_name(layer), GGMLType.F32, direction.shape, 0, MemoryMap(_name(layer), direction))

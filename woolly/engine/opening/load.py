@@ -1,0 +1,248 @@
+"""Loading: from a file to a program that an engine can run, and the size of its cache."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from woolly import _native
+from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
+from woolly.engine.opening.control_vectors import Scaled, steered
+from woolly.errors import ModelError, PlanError, RequestError, UnsupportedError
+from woolly.gguf import GGUFFile, Tensor, open_gguf
+from woolly.machine.memory import available_memory
+from woolly.models import Keys, trace, trace_draft
+from woolly.plan import Plan, Pooling, Result
+from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose
+from woolly.store import resolve
+from woolly.store.digest import digest_of
+from woolly.tokens import Tokenizer
+
+__all__ = [
+    "MAX_TEXT",
+    "LoadedModel",
+    "affordable_ctx",
+    "context_limit",
+    "default_ctx",
+    "default_kv_tokens",
+    "default_snapshots",
+    "load_draft",
+    "load_model",
+    "possible_ctx",
+]
+
+# The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
+# leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
+_CONTEXT_SHARE = 0.25
+_LEAST_CTX = 8192  # of a model that was trained for more, whatever the memory
+# Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
+_MOST_CTX = 1 << 20
+_CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
+
+# The longest text, in tokens, of which vectors are read.
+MAX_TEXT = 8192
+
+# The cache holds up to four contexts, if they take at most this share of the available memory.
+_MOST_CONTEXTS = 4
+_MEMORY_SHARE = 0.1
+
+# Recurrent states that are kept for later requests: as many as this share of the available memory holds, within bounds.
+_FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 128
+_SNAPSHOT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A program with the file that it reads weights from."""
+
+    path: Path
+    file: GGUFFile
+    tokenizer: Tokenizer
+    program: Program
+    adapters: tuple[Adapter, ...] = ()
+    salt: bytes = b""  # of all pages: what the control vectors are
+
+    def check(self) -> None:
+        """Raises ModelError if a file has changed since it was opened."""
+        self.file.check()
+        for adapter in self.adapters:
+            adapter.file.check()
+
+    def close(self) -> None:
+        """Ends the loading of weights, then closes the files."""
+        self.program.close()
+        self.file.close()
+        for adapter in self.adapters:
+            adapter.close()
+
+
+def load_model(
+    model: str | os.PathLike[str],
+    backend: str,
+    options: Options,
+    result: Result | None = None,
+    pooling: Pooling | None = None,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
+    ctx: int | None = None,
+    draft: bool | None = False,
+    control_vectors: Scaled = (),
+    control_vector_layers: tuple[int, int] | None = None,
+    stages: Stages | None = None,
+) -> LoadedModel:
+    """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
+
+    `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
+    takes one if the file has a block that guesses tokens. `steered` explains the control vectors. With `stages` the
+    program runs there.
+    """
+    _check_ctx(ctx)
+    path = resolve(model)
+    file = open_gguf(path)
+    program: Program | None = None
+    opened: list[Adapter] = []
+    try:
+        plan = trace(file, result, pooling, ctx)
+        if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
+            options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
+        plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        options = _with_cache(options, file, plan, ctx)
+        tensors: Mapping[str, Tensor] = file.tensors
+        if adapters:
+            opened += (open_adapter(name, its, plan) for name, its in adapters.items())
+            plan, more = adapted(plan, opened)
+            tensors = {**file.tensors, **more}
+        salt = b""
+        if control_vector_layers is not None and not control_vectors:
+            raise RequestError(
+                "control_vector_layers names layers for control vectors, but none is given",
+                field="control_vector_layers",
+            )
+        if control_vectors:
+            plan, more, salt = steered(plan, control_vectors, control_vector_layers)
+            tensors = {**tensors, **more}
+        if stages is not None:
+            stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
+        # The tokenizer is made while a GPU opens, which takes 0.2 s, and while weights are loaded in the background.
+        with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
+            made = pool.submit(Tokenizer.from_metadata, file.metadata)
+            program = choose(backend_for(options.device, backend), stages).compile(plan, tensors, options)
+            program.load_weights()
+            tokenizer = made.result()
+        n_tokens = plan.width if plan.result == "logits" else plan.n_tokens
+        if tokenizer.n_vocab != n_tokens:
+            what = f"computes {n_tokens} logits" if plan.result == "logits" else f"knows {n_tokens}"
+            raise ModelError(f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model {what}")
+        return LoadedModel(path, file, tokenizer, program, tuple(opened), salt)
+    except BaseException:
+        if program is not None:
+            program.close()
+        file.close()
+        for adapter in opened:
+            adapter.close()
+        raise
+
+
+def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
+    """The options with the cache that a GPU must have room for: what is asked for, or the least."""
+    least = min(_LEAST_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
+    # Each running request reads a slot and writes another; so does `logits`.
+    n_slots = 2 * options.max_running + 2 + _FEWEST_SNAPSHOTS if plan.slots else 0
+    return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
+
+
+def load_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None) -> Plan | None:
+    """The draft of the file, as `load_model` takes it; one that nobody asked for and is broken gives a warning."""
+    if wanted is False:
+        return None
+    try:
+        draft = trace_draft(file, plan, ctx)
+        if draft is not None and draft.width != plan.width:
+            raise ModelError(f"{file.path}: the block that guesses tokens knows {draft.width} of {plan.width}")
+    except (ModelError, PlanError, UnsupportedError) as error:
+        if wanted:
+            raise
+        if not isinstance(error, UnsupportedError):
+            warnings.warn(f"speculation is off, because the file's own block cannot be used: {error}", stacklevel=4)
+        return None
+    if wanted and draft is None:
+        raise RequestError(
+            f"speculation is 'mtp', but {file.path} has no block that guesses tokens (nextn)", field="speculation"
+        )
+    return draft
+
+
+def context_limit(file: GGUFFile, plan: Plan) -> int:
+    """The longest context that the model was trained for."""
+    return Keys(file.metadata, plan.architecture).positive("context_length")
+
+
+def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
+    """Returns a model's default context: `limit`, bounded by the memory that its cache may take.
+
+    `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
+    """
+    memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
+    n_tokens = int(memory / token_bytes) if token_bytes else _MOST_CTX
+    return min(limit, max(_LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
+
+
+def possible_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
+    """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
+    if ctx is None:
+        token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
+        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
+    _check_ctx(ctx)
+    return min([ctx, *(step.weights[0].shape[0] for step in plan.steps if step.op == "embed_position")])
+
+
+def default_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
+    """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
+    possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
+    if ctx is not None and possible < ctx:
+        warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
+    elif possible > (limit := context_limit(file, plan)):
+        warnings.warn(
+            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3
+        )
+    return possible
+
+
+def _check_ctx(ctx: int | None) -> None:
+    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
+        raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")
+
+
+def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
+    """`kv_tokens`, at least one context; None: up to four contexts, if they fit a tenth of the free memory."""
+    if kv_tokens is not None:
+        if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:
+            raise RequestError(
+                f"kv_tokens is {kv_tokens!r}; a whole number of at least ctx, {ctx}, was expected", field="kv_tokens"
+            )
+        return kv_tokens
+    most = _MOST_CONTEXTS * ctx
+    # A state without slots: a sequence has one, whatever its number of tokens.
+    # Entries with a window take the same for every context.
+    growing = program.plan.growth_bytes(1) / max(1.0, program.plan.bytes_per_token(1))
+    drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
+    per_token = (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
+    memory = available_memory() if program.about.memory is None else program.about.memory
+    affordable = int(_MEMORY_SHARE * memory / per_token) if per_token else _MOST_CONTEXTS * _MOST_CTX
+    return max(ctx, min(most, affordable))
+
+
+def default_snapshots(program: Program) -> int:
+    """Recurrent states to keep beside those of running requests: 4 to 128, if they fit 5 % of the free memory."""
+    size, left = program.plan.bytes_per_sequence, program.about.memory
+    if not size:
+        return 0
+    affordable = int(_SNAPSHOT_SHARE * (available_memory() if left is None else left) / size)
+    return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, affordable))

@@ -1,0 +1,75 @@
+"""The Reading: the texts of one call, and the row that each of them becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.reading.rows import TextRows
+from woolly.errors import RequestError
+
+__all__ = ["Reading"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Reading:
+    """Texts on their way through the engine. The engine's thread fills `rows` and calls the listeners.
+
+    Texts are taken by length, the longest first: then a batch holds texts of about one length, and the last batches
+    are the small ones.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Sequence[int]],
+        source: TextRows,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+        n_cut: Sequence[int] = (),
+    ) -> None:
+        """`on_progress` gets the number of texts that are done. `n_cut` counts the tokens that each text lost."""
+        self.texts = [tuple(map(int, text)) for text in texts]
+        self.source = source
+        self.rows: Float32 = np.zeros((len(texts), source.width), np.float32)
+        self.tables: dict[int, Float32] = {}  # of texts that keep all rows (pooling "none"), by their index
+        self.n_cut = tuple(n_cut) or (0,) * len(texts)
+        self.n_done = 0
+        self.n_batches = 0
+        self.error: BaseException | None = None
+        self.is_unwanted = False  # cancelled by its caller
+        self.is_over = False
+        self.on_progress = on_progress
+        self.on_end: Callable[[], None] | None = None  # called once, by the engine's thread
+        self.order = sorted(range(len(texts)), key=lambda index: len(self.texts[index]))  # the next is at the end
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(map(len, self.texts))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Marks it as over and wakes its caller."""
+        if not self.is_over:
+            self.error = error
+            self.is_over = True
+            if self.on_end is not None:
+                self.on_end()
+
+    def result(self) -> Float32:
+        """Returns the rows, or raises why there are none."""
+        self._check()
+        return self.rows
+
+    def all_rows(self) -> list[Float32]:
+        """Returns the rows of each text if they are not pooled, or raises why there are none."""
+        self._check()
+        return [self.tables[index] for index in range(len(self.texts))]
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.n_done < len(self.texts):
+            raise RequestError("the texts were not read to their end: they were cancelled, or the LLM was closed")

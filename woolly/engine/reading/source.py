@@ -1,0 +1,60 @@
+"""Sources: which rows of a program give a text its vector or its scores, as the plan or the caller says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from woolly.engine.opening.step_names import find_norm, find_step
+from woolly.engine.reading.rows import Float32, TextRows
+from woolly.errors import RequestError
+from woolly.gguf import Tensor
+from woolly.plan import Pooling
+from woolly.runtime import Program
+
+__all__ = ["find_rows"]
+
+_NORM = "output_norm"  # what a model of logits makes of a token before it scores the vocabulary
+_CHOICES = ("mean", "cls", "last")
+
+
+def find_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling | None) -> TextRows | None:
+    """Returns where the rows of texts come from; None if neither the plan nor the caller says how to pool them."""
+    if pooling is not None and pooling not in (*_CHOICES, "none"):
+        raise RequestError(
+            f"pooling is {pooling!r}; {', '.join(_CHOICES[:-1])} or {_CHOICES[-1]} was expected", field="pooling"
+        )
+    plan = program.plan
+    if plan.result == "logits":
+        return None if pooling is None else _hidden_rows(program, tensors, pooling)
+    if plan.pooling == "none":
+        if pooling is None:
+            return None
+        return TextRows(pooling, plan.width, is_whole=not plan.is_causal)
+    if pooling not in (None, plan.pooling):
+        raise RequestError(
+            f"pooling is {pooling!r}, but this model makes its vectors by {plan.pooling!r}", field="pooling"
+        )
+    # The plan pools: its result has one row for each text, made of rows that must be in one batch, but for the last.
+    is_whole = not plan.is_causal or plan.pooling in ("mean", "cls")
+    return TextRows("last", plan.width, plan.result, is_whole=is_whole)
+
+
+def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooling) -> TextRows:
+    """Returns the final states of a model of logits; no logits are computed."""
+    plan = program.running_plan
+    if (found := find_norm(program, _NORM)) is None:
+        step = find_step(program, _NORM)
+        return TextRows(pooling, plan.values[plan.steps[step].output].width, last=step + 1)
+    # The backend norms while it reads its input: that input is read, and normed here.
+    step, norm = found
+    weight = tensors[norm.weights[0].name].dequantize()
+    eps = norm.number("eps")
+
+    def normed(rows: Float32) -> Float32:
+        mean_square = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
+        out: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
+        return out * weight
+
+    return TextRows(pooling, len(weight), last=step + 1, finish=normed)

@@ -1,0 +1,98 @@
+"""Sight: which pages each request sees through the windows of a plan; the others are given back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.cache.windows import WindowPool
+from woolly.engine.request import Request
+from woolly.engine.step.batching import Work
+from woolly.runtime import PAGE_SIZE, pages_for
+
+__all__ = ["Sight"]
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Sight:
+    """Holds the pages that running requests see, in the pool of each window."""
+
+    def __init__(self, pools: Sequence[WindowPool | None]) -> None:
+        """One pool for each of `Plan.windows`; None if all pages have room there."""
+        self.pools = pools
+        self.is_bounded = any(pool is not None for pool in pools)  # if not, every row sees all pages
+        self._held: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page, and the one after the last
+
+    def start(self, request: Request) -> None:
+        """Holds what a request sees of the pages that were computed for others."""
+        self.move(request, request.pages, request.n_computed, request.n_computed // PAGE_SIZE)
+
+    def prepare(self, work: Sequence[Work]) -> None:
+        """Holds what the rows of a step see and write; all of them give back first what they do not see."""
+        if not self.is_bounded:
+            return
+        for item in work:
+            self._leave(item.request, item.request.pages, item.first, item.request.marks)
+        for item in work:
+            self._enter(item.request, item.request.pages, pages_for(item.first + item.n_rows))
+
+    def trim(self, request: Request, first: int, is_decided: bool) -> None:
+        """Gives back what the next step of a request, from position `first` on, does not see.
+
+        A request that waits for its next step thus holds its window, however many rows its last step had. Pages after
+        its computed tokens go as well, unless it is not decided whether the drafts in them are accepted.
+        """
+        if not self.is_bounded:
+            return
+        self._leave(request, request.pages, first, request.marks)
+        if is_decided:
+            held, n_pages = self._held[request], pages_for(request.n_computed)
+            for pool, (begin, end) in held.items():
+                last = max(begin, n_pages)
+                if last < end:
+                    held[pool] = begin, last
+                    pool.release(request.pages[last:end], keep=False)
+
+    def move(self, user: Hashable, pages: Sequence[int], first: int, n_pages: int) -> None:
+        """Holds what rows from position `first` on see of the first `n_pages`, and gives back what they do not."""
+        self._leave(user, pages, first)
+        self._enter(user, pages, n_pages)
+
+    def end(self, user: Hashable, pages: Sequence[int]) -> None:
+        """Gives back what a user holds; its content stays, because the next turn of a chat continues there."""
+        for pool, (begin, end) in self._held.pop(user, {}).items():
+            pool.release(pages[begin:end], keep=True)
+
+    def tables(self, pages: Int32) -> Int32 | None:
+        """The page table of each window for that of all tokens; None if they are the same."""
+        if not self.is_bounded:
+            return None
+        return np.stack([pages if pool is None else pool.batch_table(pages) for pool in self.pools])
+
+    def _leave(self, user: Hashable, pages: Sequence[int], first: int, marks: Collection[int] = ()) -> None:
+        """Gives back the pages that rows from position `first` on do not see.
+
+        Pages that a row after one of `marks` tokens sees keep their content: requests may continue there.
+        """
+        held = self._held.setdefault(user, {})
+        for pool in self.pools:
+            if pool is None:
+                continue
+            begin, end = held.get(pool, (0, 0))
+            # Also what a row after the last full page sees: the next turn of a chat continues there.
+            seen = pool.first_seen(first // PAGE_SIZE * PAGE_SIZE)
+            held[pool] = seen, max(seen, end)
+            for i in range(begin, min(seen, end)):
+                is_marked = any(pool.first_seen(mark) <= i < mark // PAGE_SIZE for mark in marks)
+                pool.release(pages[i : i + 1], keep=is_marked)
+
+    def _enter(self, user: Hashable, pages: Sequence[int], n_pages: int) -> None:
+        """Holds the pages up to the first `n_pages`, from the first that it sees on."""
+        held = self._held[user]
+        for pool, (begin, end) in held.items():
+            if n_pages > end:
+                pool.hold(pages[end:n_pages])
+                held[pool] = begin, n_pages

@@ -1,0 +1,163 @@
+"""Snapshots: the slots of recurrent state that each request reads and writes, and which states are kept for later.
+
+A run never writes a slot that it reads. A step of a request thus goes from one slot to another, and the first stays as
+it was: for a rejected draft, for a run that is repeated, and for other requests that continue from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from woolly.cache.prefix import PrefixIndex
+from woolly.cache.slots import SlotPool
+from woolly.engine.request import Request
+from woolly.engine.step.batching import Slots, Work
+from woolly.runtime import PAGE_SIZE
+
+__all__ = ["Snapshots"]
+
+# A long prompt keeps a state every 2,048 tokens, or at larger steps, so that one prompt keeps at most 8.
+_STEP = 2048
+_MOST_STEPS = 8
+
+
+@dataclass
+class _Track:
+    """The slots of one running request."""
+
+    slot: int  # the state after n_state tokens; -1: zeros
+    n_state: int
+    ahead: int = -1  # the slot that the step under way writes; -1: none
+    n_ahead: int = 0  # tokens that it is after
+    kept: list[tuple[int, int]] = field(default_factory=list)  # (tokens, slot) that the step writes on its way
+    has_run: bool = False  # whether the step that writes them was computed
+    last: tuple[bytes, int] = (b"", -1)  # digest and slot of the answer's latest snapshot, which the next one replaces
+
+
+class Snapshots:
+    """Moves requests from slot to slot, and saves states in the prefix index.
+
+    These states are kept, by page digest, until their slot is needed or their page is evicted:
+
+    - after the last full page of a prompt, and after a page every 2,048 tokens of a long one;
+    - after the latest full page of an answer, for the next turn of the chat;
+    - after the page at which a second request leaves the text of a first, for the third.
+    """
+
+    def __init__(self, pool: SlotPool, index: PrefixIndex, max_running: int) -> None:
+        """The pool has two slots for each of `max_running` requests, and two for `Engine.logits`, at least."""
+        self.pool = pool
+        self._index = index
+        self._spare = pool.n_slots - 2 * max_running - 2  # slots that states which are being kept may take
+        self._n_keeping = 0
+        self._tracks: dict[Request, _Track] = {}
+
+    def start(self, request: Request) -> None:
+        """Lets a request continue from the snapshot after its computed pages."""
+        n_pages = request.n_computed // PAGE_SIZE
+        saved = self._index.state_after(request.digests_to(n_pages)[-1]) if n_pages else None
+        assert (saved is None) == (n_pages == 0)  # PrefixIndex.find ends in a page with a snapshot
+        slot = -1 if saved is None else saved
+        if n_pages:
+            self.pool.share(slot)
+        self._tracks[request] = _Track(slot, request.n_computed)
+        request.n_replay = 0
+
+    def prepare(self, work: Sequence[Work]) -> Slots:
+        """The slots that a step reads and writes."""
+        for item in work:
+            track = self._tracks[item.request]
+            self._drop(track)
+            track.ahead, track.n_ahead = self.pool.take(), item.first + item.n_rows
+        slots = Slots([], [], [])
+        row = 0
+        for item in work:
+            track = self._tracks[item.request]
+            self._keep(item.request, track)
+            slots.read.append(track.slot)
+            slots.written.append(track.ahead)
+            slots.keeps.extend((row + n_tokens - item.first - 1, slot) for n_tokens, slot in track.kept)
+            row += item.n_rows
+        return slots
+
+    def ran(self, work: Sequence[Work]) -> None:
+        """Notes that the step was computed: what it wrote is valid."""
+        for item in work:
+            self._tracks[item.request].has_run = True
+
+    def advance(self, request: Request, is_decided: bool) -> None:
+        """Moves a request to the state that its step left, unless rejected drafts are in it.
+
+        Then it stays, and its next step computes the accepted tokens again (`n_replay`). If it is not decided which
+        drafts are accepted, both slots are kept.
+        """
+        track = self._tracks[request]
+        if track.has_run and track.n_ahead == request.n_computed:
+            if track.slot >= 0:
+                self.pool.give_back(track.slot)
+            track.slot, track.n_state, track.ahead = track.ahead, track.n_ahead, -1
+        elif not is_decided:
+            return
+        request.n_replay = request.n_computed - track.n_state
+
+    def n_state(self, request: Request) -> int:
+        """The tokens of a request that its state has seen: its next step begins there, or later."""
+        return self._tracks[request].n_state
+
+    def save(self, request: Request) -> None:
+        """Saves the states of pages that are in the index and that are worth it."""
+        track = self._tracks[request]
+        if track.has_run:
+            for n_tokens, slot in track.kept:
+                if n_tokens <= request.n_computed:
+                    self._save(request, track, n_tokens, slot)
+        if track.ahead < 0:
+            self._drop(track)
+        n_tokens = track.n_state
+        if n_tokens == request.n_computed and n_tokens and n_tokens % PAGE_SIZE == 0 and _is_wanted(request, n_tokens):
+            self._save(request, track, n_tokens, track.slot)
+
+    def end(self, request: Request) -> None:
+        """Frees the slots of a request; its snapshots stay."""
+        track = self._tracks.pop(request)
+        self._drop(track)
+        if track.slot >= 0:
+            self.pool.give_back(track.slot)
+        request.n_replay = 0
+
+    def _keep(self, request: Request, track: _Track) -> None:
+        """Takes slots for states within the rows of a step; the state after its last row is there anyway."""
+        for n_tokens in range((track.n_state // PAGE_SIZE + 1) * PAGE_SIZE, track.n_ahead, PAGE_SIZE):
+            if not _is_wanted(request, n_tokens) or self._n_keeping >= self._spare or not self.pool.n_free:
+                continue
+            if n_tokens <= len(request.context):
+                digest = request.digests_to(n_tokens // PAGE_SIZE)[-1]
+                if self._index.state_after(digest) is not None:
+                    continue
+            self._n_keeping += 1
+            track.kept.append((n_tokens, self.pool.take()))
+
+    def _save(self, request: Request, track: _Track, n_tokens: int, slot: int) -> None:
+        digest = request.digests_to(n_tokens // PAGE_SIZE)[-1]
+        if not self._index.save(digest, slot) or n_tokens < request.n_filled:
+            return
+        before, its_slot = track.last
+        if its_slot >= 0 and self._index.state_after(before) == its_slot:  # else it was evicted, the slot is another's
+            self.pool.discard(its_slot)
+        track.last = digest, slot
+
+    def _drop(self, track: _Track) -> None:
+        """Gives back what a step was to write; states that were saved meanwhile stay as snapshots."""
+        if track.ahead >= 0:
+            self.pool.give_back(track.ahead)
+        for _, slot in track.kept:
+            self.pool.give_back(slot)
+        self._n_keeping -= len(track.kept)
+        track.ahead, track.kept, track.has_run = -1, [], False
+
+
+def _is_wanted(request: Request, n_tokens: int) -> bool:
+    """Whether the state after some full pages is worth a slot."""
+    step = _STEP * -(-request.n_filled // (_STEP * _MOST_STEPS))
+    return n_tokens in request.marks or n_tokens >= request.n_filled or n_tokens % step == 0

@@ -1,0 +1,362 @@
+"""The Scheduler: which rows of which requests run in the next step."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from woolly.cache.pages import PagePool
+from woolly.cache.prefix import page_digest
+from woolly.cache.slots import SlotPool
+from woolly.cache.tier import DiskTier
+from woolly.engine.request import Request
+from woolly.engine.state.sight import Sight
+from woolly.engine.state.snapshots import Snapshots
+from woolly.engine.step.batching import Work, assemble
+from woolly.runtime import PAGE_SIZE, Batch, pages_for
+
+__all__ = ["Scheduler"]
+
+# A chat template ends a prompt with a few tokens that it leaves out in the next turn, such as the beginning of
+# reasoning: if they cross the last page boundary, a request may continue at the boundary before it.
+_TAIL = 8
+
+
+class Scheduler:
+    """First come, first served, higher priorities before lower ones.
+
+    Requests that generate go first, one row each, so a long prompt delays them by at most one chunk. Half of the
+    remaining rows goes to the prompt that came first, so it always advances; the other half goes to the prompts with
+    the fewest tokens left, so a short prompt need not wait for a long one. A step that completes a short prompt is
+    not filled up with rows of the long one, which would delay the short one's first token.
+
+    Requests of one group, as the n answers to one prompt, take places in turn with those of others. A request whose
+    group has no place takes that of a group with several, so none waits for all n answers of another.
+
+    A request is admitted when the cache has pages for its context; further pages are taken one by one. If none is
+    free, the last running request is preempted: it frees its pages and is computed again later. The first request is
+    never preempted and each request fits alone, so every request ends.
+    """
+
+    def __init__(self, pages: PagePool, slots: SlotPool, sight: Sight, *, chunk: int, max_running: int) -> None:
+        """`slots` are those of a model with recurrent state (`Snapshots` needs some for each request), or none."""
+        self.sight = sight
+        self.pages = pages
+        self.chunk = chunk  # most rows in one step
+        self.max_running = min(max_running, chunk)  # each request that generates needs a row
+        self.slots = slots
+        self.snapshots = Snapshots(slots, pages.index, self.max_running) if slots.n_slots else None
+        self.waiting: list[Request] = []  # both lists are in order of rank
+        self.running: list[Request] = []
+        self.n_preemptions = 0
+        self._ranks: dict[Request, tuple[int, int]] = {}
+        self._arrivals = itertools.count()
+        self._promised: dict[bytes, Request] = {}  # digests of pages that a running request is about to fill
+        self._awaited: dict[Request, bytes] = {}  # the last such page that a waiting request waits for
+        self.tier: DiskTier | None = None
+        self._asked: set[Request] = set()  # waiting requests for which the tier was asked
+
+    def __repr__(self) -> str:
+        pages = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
+        return f"{len(self.running)} running, {len(self.waiting)} waiting, {pages}"
+
+    @property
+    def requests(self) -> Iterable[Request]:
+        """All requests that wait or run."""
+        return tuple(self._ranks)
+
+    def add(self, request: Request) -> None:
+        """Queues a request."""
+        self._ranks[request] = (-request.priority, next(self._arrivals))
+        self._queue(self.waiting, request)
+
+    def schedule(self) -> list[Work]:
+        """The work of the next step; empty if there is none."""
+        if self.tier is not None:
+            self.tier.settle(len(self.running))
+        self._admit()
+        work: list[Work] = []
+        filling: list[Request] = []
+        left = self.chunk
+        for request in tuple(self.running):
+            n_missing = len(request.context) - request.n_computed
+            if not n_missing or not request.pages:
+                continue  # held by the engine, or preempted in this loop by an earlier request
+            if n_missing > 1:
+                filling.append(request)
+            elif 1 + request.n_replay <= left and self._grow(request):
+                work.append(Work(request, 1))
+                left -= 1 + request.n_replay
+        if filling and left:
+            work += self._share(left, [s for s in filling if s.pages])
+        return work
+
+    @property
+    def may_admit(self) -> bool:
+        """Whether a request that waits may find a place."""
+        return bool(self.waiting) and bool(self._in_turn())
+
+    def rows_for_drafts(self, work: Sequence[Work]) -> int:
+        """Rows that a step has left, without those that running requests which are not in it need again."""
+        computed = {item.request for item in work}
+        others = sum(1 + request.n_replay for request in self.running if request not in computed)
+        return self.chunk - sum(item.n_rows for item in work) - (others if self.snapshots is not None else 0)
+
+    def batch(self, work: Sequence[Work]) -> Batch:
+        """The batch of a step, with the slots and the pages of windows that its rows read and write."""
+        self.sight.prepare(work)
+        return assemble(work, None if self.snapshots is None else self.snapshots.prepare(work), self.sight.tables)
+
+    def ran(self, work: Sequence[Work]) -> None:
+        """Notes that the step was computed."""
+        if self.snapshots is not None:
+            self.snapshots.ran(work)
+
+    def advance(self, request: Request, is_decided: bool = True) -> None:
+        """After a step: moves on to the state that it left, and shares what is full.
+
+        `is_decided` says whether the drafts of the step are accepted or rejected.
+        """
+        if self.snapshots is None and not self.sight.is_bounded:
+            if request.n_computed // PAGE_SIZE > request.n_published:  # as most steps of most models do not
+                self.publish(request)
+            return
+        self._settle(request, is_decided)
+        first = request.n_computed if self.snapshots is None else self.snapshots.n_state(request)
+        self.sight.trim(request, first, is_decided)
+
+    def publish(self, request: Request) -> None:
+        """Adds full pages to the prefix index, so that other requests can share them."""
+        n_full = request.n_computed // PAGE_SIZE
+        if n_full > request.n_published:
+            self._publish(request, n_full)
+        if self.snapshots is not None:
+            self.snapshots.save(request)
+
+    def _settle(self, request: Request, is_decided: bool = True) -> None:
+        if self.snapshots is not None:
+            self.snapshots.advance(request, is_decided)
+        self.publish(request)
+
+    def _publish(self, request: Request, n_full: int) -> None:
+        digests = request.digests_to(n_full)
+        for i in range(request.n_published, n_full):
+            parent = digests[i - 1] if i else request.salt
+            tokens = request.context[i * PAGE_SIZE : (i + 1) * PAGE_SIZE]
+            if self.tier is not None and self.pages.index.was_evicted(digests[i]):
+                self.tier.want(digests[i : i + 1], i)
+            self.pages.publish(request.pages[i], parent, digests[i], tokens)
+            self._keep_promise(digests[i], request)
+        request.n_published = n_full
+
+    def room_for(self, request: Request, n_drafts: int) -> bool:
+        """Takes pages for drafts if enough are free; False if not. Drafts never preempt a request."""
+        needed = pages_for(request.n_computed + 1 + n_drafts) - len(request.pages)
+        if needed > 0:
+            # Each running request may soon need a page.
+            if needed > self.pages.n_free - len(self.running):
+                return False
+            request.pages += self.pages.take(needed)
+        return True
+
+    def claim(self, n: int) -> list[int]:
+        """Takes pages for something other than a request; preempts the last running requests if needed."""
+        while n > self.pages.n_free and self.running:
+            self._preempt(self.running[-1])
+        return self.pages.take(n)
+
+    def release(self, request: Request) -> None:
+        """Removes a request and frees its pages, which stay in the prefix index."""
+        if self._ranks.pop(request, None) is None:
+            return
+        self._awaited.pop(request, None)
+        self._asked.discard(request)
+        if self.tier is not None:
+            self.tier.forget(request)
+        (self.running if request in self.running else self.waiting).remove(request)
+        self._vacate(request)
+
+    def restart(self, request: Request) -> None:
+        """Puts a running request back into the queue and frees its pages."""
+        self.running.remove(request)
+        self._vacate(request)
+        self._queue(self.waiting, request)
+
+    def lose_all(self) -> None:
+        """Forgets all pages and slots, whose content is lost. Running requests are computed again from their tokens."""
+        for request in tuple(self.running):
+            self._preempt(request)
+        self.pages.forget(range(self.pages.n_pages))
+
+    def forget(self, tokens: Sequence[int], salt: bytes) -> int:
+        """Removes the pages of a text from the index, but those in use, and from disk; returns their number."""
+        digests: list[bytes] = []
+        for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
+            digests.append(page_digest(digests[-1] if digests else salt, tokens[start : start + PAGE_SIZE]))
+        if self.tier is not None:
+            self.tier.erase(digests)
+        return self.pages.forget(self.pages.index.known(digests))
+
+    def _admit(self) -> None:
+        """Starts waiting requests while `max_running` and the free pages allow."""
+        for request in self._in_turn():
+            is_full = len(self.running) >= self.max_running
+            if is_full and self._to_displace(request) is None:
+                return
+            if self._awaits(self._awaited.get(request), request):
+                continue
+            n_reusable = request.n_reusable // PAGE_SIZE
+            digests = request.digests_to(n_reusable)
+            found = self.pages.index.find(digests)
+            n_known = n_coming = len(self.pages.index.known(digests))
+            while n_coming < n_reusable and self._awaits(digests[n_coming], request):
+                n_coming += 1
+            if n_coming > n_known:
+                self._await(request, n_coming)
+                continue
+            if self._waits_for_disk(request, digests):
+                continue
+            needed = pages_for(len(request.context)) - len(found)
+            while len(self.running) >= self.max_running or not self._has_room(found, needed):
+                if (other := self._to_displace(request)) is None:
+                    return
+                self._preempt(other)
+                found = self.pages.index.find(digests)
+                needed = pages_for(len(request.context)) - len(found)
+            self._start(request, found, needed)
+            if n_known > len(found):
+                request.marks.add(n_known * PAGE_SIZE)  # other requests left the text here, and more may
+
+    def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
+        """Whether pages of a request are on their way from disk; each start asks for its own once."""
+        if self.tier is None:
+            return False
+        if self.tier.is_fetching(request, digests):
+            return True
+        if request in self._asked:
+            return False
+        self._asked.add(request)
+        n_spare = self.pages.n_free - len(self.running) - 1
+        return self.tier.fetch(request, request.context, digests, request.salt, n_spare)
+
+    def _has_room(self, found: list[int], needed: int) -> bool:
+        """Whether the pages that were found and those that are needed leave one for each running request."""
+        idle = sum(self.pages.n_users(page) == 0 for page in found)
+        return not self.running or needed + idle + len(self.running) <= self.pages.n_free
+
+    def _in_turn(self) -> list[Request]:
+        """Waiting requests of each priority: first those whose group has no place, then those whose group has one."""
+        if not self.waiting:
+            return []
+        places = Counter(request.group for request in self.running)
+        if len(self.running) >= self.max_running == len(places):
+            return []  # no group has a place to give
+        turns: dict[Request, int] = {}
+        for request in self.waiting:
+            turns[request] = places[request.group]
+            places[request.group] += 1
+        return sorted(turns, key=lambda request: (-request.priority, turns[request]))
+
+    def _to_displace(self, request: Request) -> Request | None:
+        """The last request of the largest group, if the given one's group has no place and another has several."""
+        places = Counter(other.group for other in self.running)
+        others = [other for other in self.running if places[other.group] > 1 and other.priority <= request.priority]
+        if places[request.group] or not others:
+            return None
+        largest = max(places[other.group] for other in others)
+        return [other for other in others if places[other.group] == largest][-1]
+
+    def _await(self, request: Request, n_pages: int) -> None:
+        """Lets a request wait until another has filled the pages that they share."""
+        self._awaited[request] = digest = request.digests[n_pages - 1]
+        self._promised[digest].marks.add(n_pages * PAGE_SIZE)
+
+    def _awaits(self, digest: bytes | None, request: Request) -> bool:
+        """Whether a running request is about to fill this page, which makes it cheaper to wait."""
+        other = None if digest is None else self._promised.get(digest)
+        return other is not None and other.priority >= request.priority
+
+    def _start(self, request: Request, found: list[int], needed: int) -> None:
+        self._awaited.pop(request, None)
+        self._asked.discard(request)
+        if self.tier is not None:
+            self.tier.want(request.digests_to(len(found)))
+        if request.prefix is None:
+            whole = (len(request.context) - 1) // PAGE_SIZE
+            reuse = request.n_reusable == len(request.context) - 1
+            digests = request.digests_to(whole)
+            request.prefix = self.pages.index.report(request.prompt, digests, len(found), reuse, request.salt)
+        self.pages.share(found)
+        request.pages = found + self.pages.take(needed)
+        request.n_computed = len(found) * PAGE_SIZE
+        request.n_published = len(found)
+        request.n_filled = len(request.context)
+        request.marks = _marks(request.n_filled)
+        self.sight.start(request)
+        if self.snapshots is not None:
+            self.snapshots.start(request)
+        for digest in request.digests_to(len(request.context) // PAGE_SIZE)[len(found) :]:
+            self._promised.setdefault(digest, request)
+        self.waiting.remove(request)
+        self._queue(self.running, request)
+
+    def _grow(self, request: Request) -> bool:
+        """Takes a page for the next token if the last page is full; False if the request itself was preempted."""
+        if request.n_computed >= PAGE_SIZE * len(request.pages):
+            while self.pages.n_free == 0:
+                last = self.running[-1]
+                self._preempt(last)
+                if last is request:
+                    return False
+            request.pages += self.pages.take(1)
+        return True
+
+    def _share(self, rows: int, filling: list[Request]) -> list[Work]:
+        """Distributes rows over prompts; a higher priority is served before all lower ones."""
+        work: list[Work] = []
+        for _, group in itertools.groupby(filling, key=lambda request: request.priority):
+            first, *others = group
+            shares = {first: min(first.n_missing, (rows + 1) // 2 if others else rows)}
+            left = rows - shares[first]
+            passed = False  # whether this step completes a prompt that is shorter than the first
+            for request in sorted((first, *others), key=lambda request: request.n_missing):
+                if request is first and passed:
+                    continue
+                more = min(request.n_missing - shares.get(request, 0), left)
+                shares[request] = shares.get(request, 0) + more
+                passed = passed or shares[request] == request.n_missing
+                left -= more
+            work += [Work(request, n) for request, n in shares.items() if n > 0]
+            rows = left
+        return work
+
+    def _preempt(self, request: Request) -> None:
+        self.n_preemptions += 1
+        request.n_preemptions += 1
+        self.restart(request)
+
+    def _vacate(self, request: Request) -> None:
+        if request.pages:
+            self._settle(request)
+            self.sight.end(request, request.pages)
+            if self.snapshots is not None:
+                self.snapshots.end(request)
+            for digest in request.digests:
+                self._keep_promise(digest, request)
+            self.pages.give_back(request.drop_pages())
+
+    def _keep_promise(self, digest: bytes, request: Request) -> None:
+        if self._promised.get(digest) is request:
+            del self._promised[digest]
+
+    def _queue(self, queue: list[Request], request: Request) -> None:
+        insort(queue, request, key=self._ranks.__getitem__)
+
+
+def _marks(n_tokens: int) -> set[int]:
+    """Numbers of tokens of a prompt after which other requests are likely to continue."""
+    last = (n_tokens - 1) // PAGE_SIZE * PAGE_SIZE
+    marks = {last, last - PAGE_SIZE} if n_tokens - last < _TAIL else {last}
+    return {mark for mark in marks if mark > 0}

@@ -1,0 +1,333 @@
+"""The Driver: many threads share one engine, which runs on a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from woolly.engine.engine import Engine
+from woolly.engine.reading import Reading
+from woolly.engine.request import Request
+from woolly.engine.threads.completion import Chunk, Completion
+from woolly.engine.threads.worker import Worker
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime import CancelledRun
+
+__all__ = ["Driver", "Listener"]
+
+# Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
+Listener = Callable[[Request, Chunk], None]
+
+Result = TypeVar("Result")
+
+_AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that has not started yet clears the flag
+
+
+class Driver:
+    """Owns the engine until it is closed.
+
+    Every call is a job that the engine thread does between two steps. Callers only wait, so a signal or an exception
+    in a caller leaves nothing half done.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Engine | None = engine  # only the engine thread sets it to None
+        self._worker = Worker(self._turn)
+        self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
+        self._changed: list[Request] = []  # by the last step; their chunks are delivered while the next one runs
+        self.fault: DeviceError | None = None  # why no request can succeed any more: its device is lost
+        self.on_fault: Callable[[], None] | None = None  # called once, by the engine thread
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Outside of `call`, only what never changes may be read; RequestError after `close`."""
+        engine = self._engine
+        self._check_process()
+        if engine is None or self.is_closed:
+            raise _closed()
+        return engine
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further request is accepted."""
+        return self._engine is None or self._worker.is_ended
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a forked child of the one that opened the model."""
+        return self._worker.is_foreign
+
+    def add(self, requests: Iterable[Request], listener: Listener) -> None:
+        """Queues requests; the listener receives their chunks until they end."""
+        added = tuple(requests)
+
+        def job(engine: Engine | None) -> None:
+            for request in added:
+                self._listeners[request] = listener
+                if engine is None:
+                    request.finish_reason = "cancelled"
+                else:
+                    engine.add(request)
+            if engine is None:
+                self._deliver(added)
+
+        if not self._post(job):
+            raise _closed()
+
+    def cancel(self, requests: Sequence[Request], *, wait: bool = False) -> None:
+        """Ends requests that have not finished, after the step under way; with `wait`, returns when they have ended.
+
+        A step without other requests is stopped. Any thread may call it, also in a finalizer.
+        """
+        if self.is_foreign:
+            return  # the requests are the parent's
+        for request in requests:
+            request.is_unwanted = True
+
+        def job(engine: Engine | None) -> None:
+            if engine is not None:
+                for request in requests:
+                    engine.cancel(request)
+            self._deliver(requests)
+
+        # No lock: an open request keeps the worker running, so it sees the job.
+        self._worker.post_unlocked(lambda: self._do(job))
+        if (engine := self._engine) is not None:
+            engine.abandon()
+        if wait and not self._is_inside():
+            done = threading.Event()
+            if self._post(lambda _: done.set()):
+                done.wait()
+
+    def complete(
+        self, groups: Sequence[Sequence[Request]], on_finish: Callable[[Request], None] | None = None
+    ) -> list[Completion]:
+        """Runs requests to their end. A group is the n answers to one prompt."""
+        self.check_outside()
+        requests = [request for group in groups for request in group]
+        ended: queue.SimpleQueue[Request] = queue.SimpleQueue()
+
+        def listen(request: Request, chunk: Chunk) -> None:
+            if chunk.finish_reason is not None:
+                ended.put(request)
+
+        try:
+            self.add(requests, listen)
+            for _ in requests:
+                request = ended.get()
+                if on_finish is not None:
+                    on_finish(request)
+        except BaseException:
+            self.cancel(requests)
+            raise
+        return [Completion.of(group) for group in groups]
+
+    def read(self, reading: Reading) -> None:
+        """Runs a reading to its end; the caller then asks for its result."""
+        self.check_outside()
+        over = threading.Event()
+        try:
+            self.start_reading(reading, over.set)
+            over.wait()
+        except BaseException:
+            self.cancel_reading(reading)
+            raise
+
+    def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
+        """Queues a reading. The engine's thread calls `on_end` once, when it is over."""
+
+        def end() -> None:
+            self._notice(reading.error)
+            on_end()
+
+        reading.on_end = end
+
+        def job(engine: Engine | None) -> None:
+            if engine is None or reading.is_unwanted:
+                reading.end()
+            else:
+                engine.reader.add(reading)
+
+        if not self._post(job):
+            raise _closed()
+
+    def cancel_reading(self, reading: Reading) -> None:
+        """Ends a reading that is not over, after the batch under way, which is stopped. Any thread may call it."""
+        if self.is_foreign:
+            return
+        reading.is_unwanted = True
+
+        def job(engine: Engine | None) -> None:
+            if engine is None:
+                reading.end()
+            else:
+                engine.reader.cancel(reading)
+
+        self._worker.post_unlocked(lambda: self._do(job))
+        if (engine := self._engine) is not None:
+            engine.reader.abandon()
+
+    def call(self, function: Callable[[Engine], Result]) -> Result:
+        """Result of a function that the engine thread calls with the engine, between two steps."""
+        self.check_outside()
+        answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+        is_wanted = True
+
+        def job(engine: Engine | None) -> None:
+            try:
+                while True:
+                    if engine is None or self._worker.is_ended:
+                        raise _closed()
+                    try:
+                        answer.put((function(engine), None))
+                        return
+                    except CancelledRun:
+                        if not is_wanted:
+                            raise
+                        # A late cancel() aimed at the previous run: retry.
+            except BaseException as error:
+                self._notice(error)
+                answer.put((None, error))
+
+        if not self._post(job):
+            raise _closed()
+        try:
+            result, error = answer.get()
+        except BaseException:
+            is_wanted = False
+            if (engine := self._engine) is not None:
+                engine.program.cancel()
+            raise
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # None only if the function returned it
+
+    def close(self) -> None:
+        """Cancels open requests and releases the engine with its program, cache and threads."""
+        self.check_outside()
+        if self.is_foreign:
+            return
+        done = threading.Event()
+
+        def job(engine: Engine | None) -> None:
+            self._engine = None
+            try:
+                if engine is not None:
+                    for request in engine.scheduler.requests:
+                        engine.cancel(request)
+                    engine.reader.end_all()
+                self._deliver(tuple(self._listeners))
+                if engine is not None:
+                    engine.close()
+            finally:
+                done.set()
+
+        engine = self._engine
+        if self._post(job, last=True):
+            while not done.wait(_AGAIN) and engine is not None:
+                engine.abort()
+        del engine
+        self._worker.join()
+
+    def check_outside(self) -> None:
+        """Refuses a call on the engine thread, which would deadlock."""
+        if self._is_inside():
+            raise RequestError("a callback of a request cannot ask the same LLM, which waits for it; use another one")
+
+    def _is_inside(self) -> bool:
+        return self._worker.is_current
+
+    def _check_process(self) -> None:
+        if self.is_foreign:
+            raise RequestError(
+                "this LLM belongs to the process that this one was forked from; open the model in each process"
+            )
+
+    def _post(self, job: Callable[[Engine | None], None], *, last: bool = False) -> bool:
+        self._check_process()
+        return self._worker.post(lambda: self._do(job), last=last)
+
+    def _do(self, job: Callable[[Engine | None], None]) -> None:
+        try:
+            self._deliver_changed()
+            job(self._engine)
+        except BaseException as error:
+            self._fail_all(error)
+
+    def _turn(self) -> bool:
+        """Runs a step; False if there is nothing to do."""
+        engine = self._engine
+        if engine is None or engine.is_idle:
+            return False
+        try:
+            changed = engine.step(self._deliver_changed)
+            self._deliver_changed()  # what a step that was cut short has left
+            self._changed = changed
+            if engine.is_idle or any(request.finish_reason or request.reports_progress for request in changed):
+                self._deliver_changed()
+        except BaseException as error:
+            # The engine itself failed (`step` handles errors of one request): fail all, so no caller waits forever.
+            self._fail_all(error)
+        return True
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Ends every open request with an error of the engine, and delivers the last chunks of all."""
+        engine = self._engine
+        shown = error if isinstance(error, Exception) else RuntimeError(f"the engine's thread was ended by {error!r}")
+        for request in tuple(self._listeners):
+            if request.finish_reason is None:
+                try:
+                    if engine is not None:
+                        engine.fail(request, shown)
+                except BaseException:
+                    self._give_up()
+                request.error, request.finish_reason = shown, "error"
+        if engine is not None:
+            engine.reader.end_all(shown)
+        if engine is not None and not engine.is_idle:
+            self._give_up()
+        self._notice(shown)
+        self._deliver(tuple(self._listeners))
+
+    def _notice(self, error: BaseException | None) -> None:
+        """Tells once that the device is lost, before those whose requests fail for it learn of that."""
+        if isinstance(error, DeviceError) and error.code == "lost" and self.fault is None:
+            self.fault = error
+            if self.on_fault is not None:
+                self.on_fault()
+
+    def _give_up(self) -> None:
+        """Accepts no more requests: the engine cannot release those it has."""
+        self._worker.is_ended = True
+        self._engine = None
+
+    def _deliver_changed(self) -> None:
+        """Delivers the chunks of the last step."""
+        if self._changed:
+            changed, self._changed = self._changed, []
+            self._deliver(changed)
+
+    def _deliver(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            listener = self._listeners.get(request)
+            if listener is None:
+                continue
+            chunk = Chunk.take(request)
+            if chunk.finish_reason is not None:
+                del self._listeners[request]
+            has_more = chunk.finish_reason is not None or chunk.n_computed is not None
+            self._notice(chunk.error)
+            if chunk.text or chunk.logprobs or has_more:
+                try:
+                    listener(request, chunk)
+                except BaseException:
+                    # A listener that fails loses its request; the others go on.
+                    self._listeners.pop(request, None)
+                    if self._engine is not None:
+                        self._engine.cancel(request)
+
+
+def _closed() -> RequestError:
+    return RequestError("this LLM was closed; open the model again")

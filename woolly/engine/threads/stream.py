@@ -1,0 +1,77 @@
+"""The Stream: chunks of an answer as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from woolly.engine.request import Request
+from woolly.engine.threads.completion import Chunk, Completion
+from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.mailbox import ThreadMailbox
+from woolly.errors import RequestError
+
+__all__ = ["Stream"]
+
+
+class Stream(Iterator[Chunk]):
+    """An iterator of chunks. The request starts at the first read, and ends when the stream is closed or dropped.
+
+    The chunks of n answers to one prompt are interleaved; `Chunk.index` says to which answer a chunk belongs. A read
+    raises the request's error, if there is one. Chunks wait here until they are read.
+    """
+
+    def __init__(self, driver: Driver, requests: Sequence[Request]) -> None:
+        self.requests = tuple(requests)  # one for each answer
+        self._driver = driver
+        self._mail = ThreadMailbox(len(self.requests))
+        self._started = self._closed = False
+
+    @property
+    def seed(self) -> int:
+        """The seed of the first answer, drawn if none was given."""
+        return self.requests[0].sampler.seed
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer, once it has ended; RequestError before."""
+        if any(request.finish_reason is None for request in self.requests):
+            raise RequestError("the answer has not ended; read the stream to its end, or close it")
+        return Completion.of(self.requests)
+
+    def __repr__(self) -> str:
+        reasons = [request.finish_reason or "open" for request in self.requests]
+        text = self.requests[0].text
+        shown = repr(text if len(text) <= 40 else f"{text[:40]}...")
+        return f"{type(self).__name__}({shown if self._started else 'not read yet'}, {', '.join(reasons)})"
+
+    def __next__(self) -> Chunk:
+        if self._closed:
+            raise StopIteration
+        self._driver.check_outside()
+        if not self._started:
+            self._started = True
+            try:
+                self._driver.add(self.requests, self._mail.post)
+            except BaseException:
+                self.close()
+                raise
+        chunk = self._mail.read()
+        if chunk is None:
+            raise StopIteration
+        if chunk.error is not None:
+            self.close()
+            raise chunk.error
+        return chunk
+
+    def close(self) -> None:
+        """Cancels the answers that have not finished, and waits until their pages are free."""
+        self._end(wait=True)
+
+    def __del__(self) -> None:
+        self._end(wait=False)
+
+    def _end(self, wait: bool) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._started and self._mail.n_open:
+                self._driver.cancel(self.requests, wait=wait)

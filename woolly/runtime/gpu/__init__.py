@@ -1,0 +1,3 @@
+"""What GPUs have in common: devices, launches, batches, pages."""
+
+__all__: list[str] = []

@@ -1,0 +1,328 @@
+"""The BatchSlot: where kernels find the batch of a run. One copy brings all of it to the device."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.plan import Plan
+from woolly.runtime.batch import Batch
+from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.state import PAGE_SIZE
+from woolly.runtime.turns import Turns
+
+__all__ = ["BATCH", "MAX_CONTEXT", "BatchSlot", "Places", "bucket", "check_batch", "is_apart"]
+
+MAX_CONTEXT = 1 << 20
+
+# struct Batch of native/cuda/primitives/common.cuh.
+_COUNTS = ["n_rows", "n_sequences", "n_output", "max_pages", "n_keeps", "n_adapters", "is_hidden_normed", "n_longest"]
+_POINTERS = (
+    *("tokens", "positions", "sequences", "offsets", "output_rows", "slots_in", "slots_out", "keeps"),
+    *("adapters", "hidden", "cosines", "sines", "slots", "entries"),
+)
+BATCH = np.dtype(
+    [
+        *((name, np.int32) for name in _COUNTS),
+        *((name, np.uint64) for name in _POINTERS),
+        ("n_turns", np.int32),
+        ("pad", np.int32),
+    ]
+)
+
+_ALIGNMENT = 16
+_TABLE = "pages of"  # all tokens (None), or a window
+_ARRAYS = _POINTERS[:10]
+_PICKS = "picks"  # how the tokens of the batch are taken
+_EMPTY = np.zeros(0, np.float32)
+# Copies of the host: one is on its way while another is filled, and one that nobody wants any more may be between them.
+_SIDES = 3
+# Room for the arrays of most batches; longer page tables get memory of their own.
+_BODY = 1 << 18
+
+
+class Places(Protocol):
+    """What a batch needs of a state: where its pages and slots are."""
+
+    @property
+    def n_pages(self) -> int:
+        """Pages, used or not."""
+
+    @property
+    def window_pages(self) -> Sequence[int]:
+        """Pages of the entries of each window of the plan."""
+
+    @property
+    def n_slots(self) -> int:
+        """Slots, used or not."""
+
+    def entries(self, tables: Sequence[Address]) -> npt.NDArray[Any]:
+        """Rows of struct Entry; `tables` are the page tables of all tokens, then of each window."""
+
+    def slots(self) -> npt.NDArray[np.uint64]:
+        """Addresses of the slots of each entry."""
+
+
+class BatchSlot:
+    """Memory for one batch at a time. Its address never changes: recorded launches name it."""
+
+    def __init__(self, device: Device, turns: Turns) -> None:
+        self._device = device
+        self._turns = turns
+        self.address = device.allocate(BATCH.itemsize + _ALIGNMENT + _BODY)
+        self._body = self.address + -(-BATCH.itemsize // _ALIGNMENT) * _ALIGNMENT
+        self._large: Address | None = None
+        self._large_bytes = 0
+        self._tables: tuple[Address, Address] | None = None
+        self._n_positions = 0
+        n_bytes = int(self._body) - int(self.address) + _BODY
+        self._pinned = [device.pinned(n_bytes) for _ in range(_SIDES)]
+        self._layouts: list[_Layout | None] = [None] * _SIDES  # of the last batch on each side
+        self._side = 0
+
+    def fill(
+        self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
+    ) -> Address | None:
+        """Queues the upload of a batch for a plan over a state, and of its `picks`, whose address it gives.
+
+        The run that was queued three batches before must be done.
+        """
+        longest = _largest(batch.positions) + 1
+        turns = self._turn_tables(longest)
+        shapes = (batch.tokens.shape, batch.offsets.shape, batch.output_rows.shape, batch.pages.shape)
+        more = (batch.slots_in, batch.slots_out, batch.keeps, batch.window_pages, batch.adapters, batch.hidden)
+        sizes = (None if array is None else array.shape for array in (*more, picks))
+        key = (turns, batch.is_hidden_normed, *shapes, *sizes)
+        self._side = side = (self._side + 1) % _SIDES
+        kept = self._layouts[side]
+        # Steps of a generation are alike: only what the arrays hold changes.
+        if kept is None or kept.key != key or kept.plan is not plan or kept.state() is not state:
+            self._layouts[side] = None  # it may be overwritten before the new one is whole
+            kept = self._layouts[side] = self._lay_out(key, batch, state, plan, picks)
+        for name, window, view in kept.views:
+            view[...] = _array(batch, name, window)
+        if picks is not None:
+            kept.picks[...] = picks
+        kept.longest[0] = longest
+        self._device.send(self.address, kept.head)
+        if kept.base != self._body:
+            self._device.upload(kept.base, kept.body)
+        return kept.picks_at
+
+    def _lay_out(
+        self, key: tuple[Any, ...], batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None
+    ) -> _Layout:
+        """Places for arrays of these shapes, one after another behind the struct, which tells where they are."""
+        tables_of = (None, *range(len(plan.windows)))
+        sources = [*((name, None) for name in _ARRAYS), *((_TABLE, window) for window in tables_of)]
+        names = {source: source[0] if source[0] != _TABLE else f"{_TABLE} {source[1]}" for source in sources}
+        arrays = {names[source]: _array(batch, *source) for source in sources}
+        slots, n_entries = state.slots(), len(plan.state) * 32
+        at, n_bytes = {}, 0
+        # Picks come first: a kernel has their place as an argument, and devices keep arguments.
+        sizes = {_PICKS: 0 if picks is None else picks.nbytes}
+        sizes |= {name: array.nbytes for name, array in arrays.items()}
+        sizes |= {"slots": slots.nbytes, "entries": n_entries}
+        for name, size in sizes.items():
+            at[name] = n_bytes
+            n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        base = self._room(n_bytes)
+        start = int(self._body) - int(self.address)
+        is_small = base == self._body
+        head = self._pinned[self._side][: start + (n_bytes if is_small else 0)]
+        head[:] = 0
+        body = head[start:] if is_small else np.zeros(n_bytes, np.uint8)
+
+        def view(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return body[at[name] : at[name] + array.nbytes].view(array.dtype).reshape(array.shape)
+
+        tables = [base + place for name, place in at.items() if name.startswith(_TABLE)]
+        entries = state.entries(tables).reshape(-1).view(np.uint8)
+        view("slots", slots)[:] = slots
+        view("entries", entries)[:] = entries
+        struct = head[: BATCH.itemsize].view(BATCH)
+        struct["n_rows"], struct["n_sequences"] = batch.n_rows, batch.n_sequences
+        struct["n_output"], struct["max_pages"] = len(batch.output_rows), batch.pages.shape[1]
+        struct["n_keeps"] = len(batch.keeps)
+        struct["n_adapters"] = 0 if batch.adapters is None else batch.adapters.shape[1]
+        struct["is_hidden_normed"] = batch.is_hidden_normed
+        (struct["cosines"], struct["sines"]), struct["n_turns"] = key[0], self._turns.cosines.shape[1]
+        for name, place in at.items():
+            if name in _POINTERS and (name not in arrays or arrays[name].size):
+                struct[name] = base + place
+        views = []
+        for source, name in names.items():
+            if arrays[name].size:
+                views.append((*source, view(name, arrays[name])))
+                if name in ("sequences", "offsets") and batch.n_sequences == batch.n_rows:
+                    views.pop()[2][...] = arrays[name]  # the same in all batches of these shapes
+        picks_at = None if picks is None else base + at[_PICKS]
+        room = _EMPTY if picks is None else view(_PICKS, picks)
+        return _Layout(key, plan, weakref.ref(state), base, head, body, struct["n_longest"], views, picks_at, room)
+
+    def _room(self, n_bytes: int) -> Address:
+        if n_bytes <= _BODY:
+            return self._body
+        if self._large is None or n_bytes > self._large_bytes:
+            # The layout that is kept names the old memory, which must be there if no new one is to be had.
+            old, self._large = self._large, self._device.allocate(2 * n_bytes)
+            self._large_bytes = 2 * n_bytes
+            if old is not None:
+                self._layouts = [None if one is None or one.base == old else one for one in self._layouts]
+                self._device.free(old)
+        return self._large
+
+    def _turn_tables(self, n: int) -> tuple[Address, Address]:
+        self._turns.extend(n)
+        if self._tables is None or len(self._turns.cosines) > self._n_positions:
+            old, self._tables = self._tables or (), None
+            for table in old:
+                self._device.free(table)
+            cosines, sines = (self._device.allocate(a.nbytes) for a in (self._turns.cosines, self._turns.sines))
+            self._device.upload(cosines, self._turns.cosines)
+            self._device.upload(sines, self._turns.sines)
+            self._tables, self._n_positions = (cosines, sines), len(self._turns.cosines)
+        return self._tables
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The host's copy of a batch, and where it has what."""
+
+    key: tuple[Any, ...]  # what batches of the same layout have in common
+    plan: Plan
+    state: weakref.ref[Places]
+    base: Address  # of the arrays
+    head: npt.NDArray[np.uint8]  # the struct, and the arrays if there is room behind it
+    body: npt.NDArray[np.uint8]  # the arrays
+    longest: Any  # of the struct
+    views: list[tuple[str, int | None, npt.NDArray[Any]]]  # of arrays: name, window of a page table
+    picks_at: Address | None
+    picks: npt.NDArray[Any]
+
+
+def _array(batch: Batch, name: str, window: int | None) -> npt.NDArray[Any]:
+    """What kernels read of a batch, by the name of the struct; empty if it has none."""
+    if name == _TABLE:
+        return batch.table(window)
+    if name == "sequences":
+        numbers = np.arange(batch.n_sequences, dtype=np.int32)
+        return numbers if batch.n_sequences == batch.n_rows else np.repeat(numbers, np.diff(batch.offsets))
+    array: npt.NDArray[Any] | None = getattr(batch, name)
+    if array is None:
+        return _EMPTY
+    return np.asarray(array, np.float32) if name in ("adapters", "hidden") else array
+
+
+def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_width: int | None = None) -> None:
+    """Raises ValueError if kernels would leave their memory: on a GPU that ends the whole program.
+
+    `hidden_width` are the columns of the hidden states that the steps read, None if they read none.
+    """
+    n_rows, n_sequences = batch.n_rows, batch.n_sequences
+    if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
+        raise ValueError("the arrays of the batch do not fit together")
+    if not 1 <= n_rows <= max_rows:
+        raise ValueError(f"a batch of {n_rows} rows, where 1 to {max_rows} fit")
+    if len(batch.output_rows) > max_rows:
+        raise ValueError("more logits wanted than rows fit")
+    offsets = batch.offsets.tolist()
+    if offsets[0] != 0 or offsets[-1] != n_rows or max(offsets) > n_rows:
+        raise ValueError("sequence offsets do not cover the rows")
+    if _outside(batch.output_rows, n_rows) is not None:
+        raise ValueError("logits wanted of a row outside the batch")
+    if n_sequences == n_rows and offsets == list(range(n_rows + 1)):  # as in most steps of a generation
+        first = last = batch.positions.tolist()
+    else:
+        if any(after <= before for before, after in pairwise(offsets)):
+            raise ValueError("a sequence without rows")
+        first, last = batch.positions[batch.offsets[:-1]].tolist(), batch.positions[batch.offsets[1:] - 1].tolist()
+        is_next = np.diff(batch.positions.astype(np.int64)) == 1  # 32 bits would go round
+        is_next[batch.offsets[1:-1] - 1] = True  # where another sequence begins
+        if not is_next.all():
+            raise ValueError("positions of a sequence are not consecutive")
+    if min(first) < 0 or max(last) >= MAX_CONTEXT:
+        bad = next(end for start, end in zip(first, last, strict=True) if start < 0 or end >= MAX_CONTEXT)
+        raise ValueError(f"position {bad} is outside the context of {MAX_CONTEXT}")
+    if max(last) // PAGE_SIZE >= batch.pages.shape[1]:
+        raise ValueError("a sequence has too few pages")
+    if n_sequences == 1:
+        used = batch.pages[0, : last[0] // PAGE_SIZE + 1]
+    else:
+        used = batch.pages[np.arange(batch.pages.shape[1]) <= (np.array(last) // PAGE_SIZE)[:, None]]
+    if (page := _outside(used, state.n_pages)) is not None:
+        raise ValueError(f"page {page} is outside the cache")
+    # A later part of a plan has none.
+    table = next((step.weights[0] for step in plan.steps if step.op == "embed"), None)
+    if table is not None and (token := _outside(batch.tokens, table.shape[0])) is not None:
+        raise ValueError(f"token {token} is outside the vocabulary of {table.shape[0]}")
+    _check_windows(batch, plan, state, first, last)
+    if plan.slots:
+        batch.check_slots(state.n_slots)
+    if batch.adapters is not None and len(batch.adapters) != n_sequences:
+        raise ValueError("the scales of adapters do not fit the batch")
+    if batch.hidden is not None and len(batch.hidden) != n_rows:
+        raise ValueError("the hidden states do not fit the batch")
+    if hidden_width is not None and (batch.hidden is None or batch.hidden.shape[1] != hidden_width):
+        raise ValueError(f"the batch has no hidden states of {hidden_width} columns")
+
+
+def is_apart(batch: Batch) -> bool:
+    """Whether the batch has one row of each sequence, and none of them sees a page that is written for another."""
+    n = batch.n_rows
+    if batch.n_sequences != n or n == 1:
+        return n == 1
+    places = np.arange(n), batch.positions // PAGE_SIZE
+    for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
+        is_written = np.zeros(int(table.max()) + 2, bool)  # the last stands for -1: no page
+        is_written[table[places]] = True
+        # As many pages as rows, and each in one place: a page that two rows write counts once here, twice there.
+        if np.count_nonzero(is_written) != n or np.count_nonzero(is_written[table]) != n:
+            return False
+    return True
+
+
+def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int], lasts: Sequence[int]) -> None:
+    """Raises ValueError unless the pages that rows write or see through a window are there."""
+    if batch.window_pages is None:
+        if any(n < state.n_pages for n in state.window_pages):
+            raise ValueError("the batch has no page table of a window")
+        return
+    if batch.window_pages.shape[1:] != batch.pages.shape or len(batch.window_pages) != len(plan.windows):
+        raise ValueError("the page tables of windows do not fit the batch")
+    first, last = np.array(firsts), np.array(lasts)
+    for window, table, n_pages in zip(plan.windows, batch.window_pages, state.window_pages, strict=True):
+        numbers = np.arange(table.shape[1])
+        oldest = np.maximum(first - window + 1, 0) // PAGE_SIZE
+        seen = (numbers >= oldest[:, None]) & (numbers <= (last // PAGE_SIZE)[:, None])
+        if _outside(table[seen], n_pages) is not None:
+            raise ValueError("a page of a window is outside the cache")
+
+
+# Up to here lists are faster: each call of NumPy takes as long as a hundred numbers of a list.
+_SHORT = 64
+
+
+def _largest(numbers: npt.NDArray[np.int32]) -> int:
+    return max(numbers.tolist()) if numbers.size <= _SHORT else int(numbers.max())
+
+
+def _outside(numbers: npt.NDArray[np.int32], n: int) -> int | None:
+    """One of the numbers that is not from 0 to n - 1."""
+    if numbers.size <= _SHORT:
+        return next((number for number in numbers.tolist() if not 0 <= number < n), None)
+    # As unsigned numbers the negative ones are the largest.
+    if int(np.ascontiguousarray(numbers).view(np.uint32).max()) < n:
+        return None
+    return int(numbers[(numbers < 0) | (numbers >= n)][0])
+
+
+def bucket(n: int) -> int:
+    """The smallest power of two that is not less: batches up to it share a graph."""
+    return 0 if n == 0 else 1 << (n - 1).bit_length()

@@ -1,0 +1,333 @@
+"""The Core of a program on one GPU: the launches of a plan, recorded as graphs for small batches, and their runs."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import DeviceError, PlanError, RequestError
+from woolly.plan import Plan, Value
+from woolly.plan.passes import append
+from woolly.plan.passes.place import place
+from woolly.runtime.batch import Batch
+from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
+from woolly.runtime.gpu.device import Device
+from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
+from woolly.runtime.gpu.rank import Ranker
+from woolly.runtime.gpu.state import CudaState
+from woolly.runtime.options import Options
+from woolly.runtime.program import CancelledRun, WeightStats
+from woolly.runtime.ranking import Following, LostRows, Ranking
+from woolly.runtime.state import State
+from woolly.runtime.turns import Turns
+from woolly.runtime.views import Views
+
+__all__ = ["Core", "Meanwhile"]
+
+Float32 = npt.NDArray[np.float32]
+Meanwhile = Callable[[], None] | None
+_Kind = tuple[int, int, bool, bool]  # rows of a batch and of output; whether it is far, and its sequences apart
+
+# Batches of up to this many rows run as graphs: there the host would be slower than the device.
+_MOST_GRAPHED = 64
+# A graph of a model of 40 layers takes about a megabyte.
+_MAX_GRAPHS = 32
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that the device has, and what it leaves."""
+
+    batch: Batch
+    number: int
+    heads: npt.NDArray[np.void]  # valid from the mark on
+    mark: int
+
+
+class Core:
+    """What a program and its draft share: the device and everything on it. The last reference frees it."""
+
+    def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
+        # Imported here: the emitters of all ops take 30 ms, which a machine without a GPU need not wait for.
+        from woolly.runtime.cuda.ops.attention import is_far, joined
+        from woolly.runtime.gpu.emit import Emitter
+        from woolly.runtime.gpu.loader import Loader
+
+        self._is_far = is_far
+        self.device = device
+        self.plan = plan if draft is None else append(plan, draft)
+        self.max_rows = options.rows(USUAL_ROWS)
+        # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
+        self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+        self._times: list[int] | None = None
+        self._hits = 0
+        steps = enumerate(self.plan.steps)
+        self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
+        weakref.finalize(self, device.close)
+        placement = place(self.plan, self.max_rows, ALIGNMENT, joined(self.plan, self.kv_type))
+        self.arena_bytes = placement.n_bytes
+        turns = Turns(self.plan, views)
+        arena = device.allocate(placement.n_bytes)
+        self._slot = BatchSlot(device, turns)
+        self._emitter = Emitter(
+            self.plan, device, self.max_rows, self.kv_type, views, placement, arena, self._slot.address, turns, draft
+        )
+        self._emitter.emit()
+        self.loader = Loader(device, views, list(self._emitter.weights.values()), self._kernels())
+        weakref.finalize(self, self.loader.end)  # the last comes first: no thread fills what the device gave back
+        numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
+        uses = self._emitter.uses
+        # Up to each step: weights that must be loaded, and how many weights the steps read.
+        most = (max((numbers[key] for key in keys), default=0) for keys in uses)
+        self._needs = list(accumulate(most, max, initial=0))
+        self._reads = list(accumulate(map(len, uses), initial=0))
+        self._graphs: OrderedDict[tuple[_Kind, int, int], int] = OrderedDict()
+        self._out = device.pinned(1 << 20)
+        self._rankers: dict[int, Ranker] = {}  # of the plan and its draft, by the number of their last step
+        self._n_runs = 0
+        self._ahead: _Run | None = None  # the last run, if nobody has asked for it yet
+        weakref.finalize(self, _finish, device)
+
+    def _kernels(self) -> dict[str, int]:
+        """Kernels and the dynamic shared memory of each: first those of a run of one row."""
+        launches = [launch for step in self._emitter.launches for launch in step]
+        launches.sort(key=lambda launch: not launch.least <= 1 <= launch.most)
+        shared: dict[str, int] = {}
+        for launch in launches:
+            shared[launch.kernel] = max(launch.shared, shared.get(launch.kernel, 0))
+        return shared
+
+    def run(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> Float32:
+        """The value of the last of some steps of the plan and its draft; `plan` is that of the state."""
+        with self._lock:
+            self._is_cancelled = False
+            self._drop(self._ahead)
+            self._begin(batch, state, plan, first, last)
+            try:
+                self._start(batch, state, plan, first, last)
+                out = self._download(batch, last)
+            finally:
+                self.device.wait()
+            self._end(first, last)
+            return out
+
+    def rank(
+        self,
+        batch: Batch,
+        state: State,
+        plan: Plan,
+        first: int,
+        last: int,
+        n: int,
+        meanwhile: Meanwhile = None,
+        following: Following | None = None,
+    ) -> Ranking:
+        """The largest logits of each row, if the last of the steps gives logits. The device goes on by itself then."""
+        logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+        with self._lock:
+            self._is_cancelled = False
+            under_way, is_done = None, False
+            try:
+                if self.is_ahead(batch):
+                    under_way, self._ahead = self._ahead, None
+                else:
+                    self._drop(self._ahead)
+                    self._begin(batch, state, plan, first, last)
+                    under_way = self._start_ranked(batch, state, plan, first, last, n)
+                assert under_way is not None
+                if following is not None and self._times is None and not self._is_cancelled:
+                    self._begin(following.batch, state, plan, 0, last)
+                    self._ahead = self._start_ranked(
+                        following.batch, state, plan, 0, last, following.n, following.picks
+                    )
+                if meanwhile is not None:
+                    meanwhile()
+                self.device.reach(under_way.mark, is_soon=True)
+                is_done = True
+            finally:
+                if not is_done:
+                    self.device.wait()
+                    for run in (under_way, self._ahead):
+                        self._drop(run)
+            self._end(first, last)
+        heads = under_way.heads
+        rows = partial(self._rows, logits, under_way.number)
+        return Ranking(heads["ids"], heads["logits"], heads["sum"], heads["is_sound"] != 0, rows, heads["token"])
+
+    def is_ahead(self, batch: Batch) -> bool:
+        """Whether the device has gone on with a batch, and with no other since."""
+        return self._ahead is not None and self._ahead.batch is batch
+
+    def _rows(self, value: Value, run: int, first: int, last: int) -> Float32:
+        """Rows of what a run left behind."""
+        with self._lock:
+            if run != self._n_runs:
+                raise LostRows("another run has overwritten the logits")
+            out = self._result(last - first, value.width)
+            self.device.download(self._emitter.value(value.id) + 4 * first * value.width, out)
+            self.device.wait()
+            return out
+
+    def _begin(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> None:
+        """Checks a batch, and waits for the weights that its run needs."""
+        if not isinstance(state, CudaState):
+            raise PlanError("the state is not one of this program; new_state makes one")
+        hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
+        check_batch(batch, plan, state, self.max_rows, hidden_width)
+        self.loader.wait(self._needs[last], lambda: self._is_cancelled)
+
+    def _start(
+        self,
+        batch: Batch,
+        state: State,
+        plan: Plan,
+        first: int,
+        last: int,
+        picks: npt.NDArray[np.void] | None = None,
+    ) -> None:
+        """Queues the steps for a batch; `picks` say how its tokens are taken from the ranking before it."""
+        assert isinstance(state, CudaState)
+        place = self._slot.fill(batch, state, plan, picks)
+        self._n_runs += 1
+        if place is not None:
+            self._rankers[last].feed(place, batch.n_rows)
+        self._queue(batch, first, last)
+
+    def _start_ranked(
+        self,
+        batch: Batch,
+        state: State,
+        plan: Plan,
+        first: int,
+        last: int,
+        n: int,
+        picks: npt.NDArray[np.void] | None = None,
+    ) -> _Run:
+        """Queues the steps for a batch, and the ranking of what they leave."""
+        self._start(batch, state, plan, first, last, picks)
+        if last not in self._rankers:
+            logits = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+            address = self._emitter.value(logits.id)
+            self._rankers[last] = Ranker(self.device, self._slot.address, address, logits.width, self.max_rows)
+        heads = self._rankers[last].queue(n, len(batch.output_rows))
+        return _Run(batch, self._n_runs, heads, self.device.mark())
+
+    def _drop(self, run: _Run | None) -> None:
+        """Forgets a run: what it leaves is overwritten by those that are queued behind it."""
+        if run is not None:
+            self._ahead = None
+            self.device.times([run.mark])
+
+    def _end(self, first: int, last: int) -> None:
+        """Counts a run; CancelledRun if it was cancelled."""
+        self._hits += self._reads[last] - self._reads[first]
+        if self._is_cancelled:
+            self._drop(self._ahead)
+            raise CancelledRun("the computation was cancelled")
+
+    def _download(self, batch: Batch, last: int) -> Float32:
+        value = self.plan.values[self.plan.steps[last - 1].outputs[-1]]
+        rows = len(batch.output_rows) if value.rows == "output" else batch.n_rows
+        out = self._result(rows, value.width)
+        if rows:
+            self.device.download(self._emitter.value(value.id), out)
+        return out
+
+    def _queue(self, batch: Batch, first: int, last: int) -> None:
+        kind = batch.n_rows, len(batch.output_rows), self._is_far(batch), is_apart(batch)
+        if self._times is not None:
+            self._queue_timed(kind, first, last)
+        elif batch.n_rows > _MOST_GRAPHED or last - first < len(self.plan.steps) // 2:
+            self._queue_steps(kind, first, last)
+        else:
+            self._replay((bucket(kind[0]), bucket(kind[1]), *kind[2:]), first, last)
+
+    def _queue_steps(self, kind: _Kind, first: int, last: int) -> None:
+        for step in range(first, last):
+            if self._is_cancelled:
+                return
+            self._queue_step(kind, step, first, last)
+
+    def _queue_step(self, kind: _Kind, step: int, first: int, last: int) -> None:
+        n_rows, n_output, *where = kind
+        for one in self._emitter.launches[step]:
+            grid = one.dimensions(n_rows, n_output) if one.is_of(step, first, last, *where) else None
+            if grid is not None:
+                self.device.launch(one.kernel, grid, one.block, one.shared, one.args, one.early, one.group)
+
+    def _queue_timed(self, kind: _Kind, first: int, last: int) -> None:
+        assert self._times is not None
+        marks = [self.device.mark()]
+        try:
+            for step in range(first, last):
+                self._queue_steps(kind, step, step + 1)
+                marks.append(self.device.mark())
+            self.device.wait()
+        except BaseException:
+            with suppress(DeviceError, RequestError):
+                self.device.times(marks)  # which drops them
+            raise
+        for step, time in zip(range(first, last), self.device.times(marks), strict=True):
+            self._times[step] += time
+
+    def _replay(self, kind: _Kind, first: int, last: int) -> None:
+        """Queues the graph of a bucket; kernels read the true number of rows from the batch."""
+        key = (kind, first, last)
+        graph = self._graphs.pop(key, None)
+        if graph is None:
+            # A graph must be whole, even if a caller cancels meanwhile.
+            graph = self.device.capture(lambda: self._capture(*key))
+            while len(self._graphs) >= _MAX_GRAPHS:
+                self.device.forget(self._graphs.popitem(last=False)[1])
+        self._graphs[key] = graph
+        self.device.replay(graph)
+
+    def _capture(self, kind: _Kind, first: int, last: int) -> None:
+        for step in range(first, last):
+            self._queue_step(kind, step, first, last)
+
+    def _result(self, n_rows: int, width: int) -> Float32:
+        """Memory of the host for a value; the same each time, unless a larger value needs more."""
+        n_bytes = 4 * n_rows * width
+        if n_bytes > len(self._out):
+            self._out = self.device.pinned(max(n_bytes, min(2 * len(self._out), 64 << 20)))
+        return self._out[:n_bytes].view(np.float32).reshape(n_rows, width)
+
+    def cancel(self) -> None:
+        """Stops the run that is under way."""
+        self._is_cancelled = True
+        self.loader.wake()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Nanoseconds of each step of the runs in the block."""
+        times: list[int] = []
+        with self._lock:
+            self._times = [0] * len(self.plan.steps)
+        try:
+            yield times
+        finally:
+            with self._lock:
+                times += self._times
+                self._times = None
+
+    def stats(self) -> WeightStats:
+        """Every read is a hit: all weights are on the device."""
+        return WeightStats(self._hits, 0, 0, self.loader.n_bytes)
+
+
+def _finish(device: Device) -> None:
+    """Waits for a run that nobody wants any more, before what it uses is given back."""
+    with suppress(DeviceError, RequestError):
+        device.wait()

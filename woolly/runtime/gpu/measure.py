@@ -1,0 +1,86 @@
+"""What a plan takes on a device, counted by its own emitters without the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+from woolly.gguf import Tensor
+from woolly.plan import Plan
+from woolly.plan.passes import append, fuse
+from woolly.plan.passes.place import place
+from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.gpu.state import check_heads
+from woolly.runtime.turns import Turns
+from woolly.runtime.views import Views
+
+__all__ = ["ALIGNMENT", "RESERVE", "USUAL_ROWS", "Needs", "measure"]
+
+ALIGNMENT = 256  # of values and of memory
+# Bytes for what is allocated later: staging of weights, tables of angles, graphs.
+RESERVE = 512 << 20
+# Most rows of a batch, unless someone says: weights are read once for all of a prompt's rows, which 2,048 make up for.
+USUAL_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes on a device."""
+
+    weights: Mapping[str, int]  # of each weight as the device keeps it, by a name of its own
+    ranges: tuple[frozenset[str], ...]  # names of the weights of each range of `part`; the last has those of the draft
+    values: int  # what steps share: values, scratch memory
+
+
+class _Counter:
+    """A device that counts what is allocated."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.n_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """The properties of the device."""
+        return getattr(self._device, name)
+
+    def allocate(self, n_bytes: int) -> Address:
+        """An address that is never used."""
+        self.n_bytes += -(-max(n_bytes, 1) // ALIGNMENT) * ALIGNMENT
+        return Address(ALIGNMENT)
+
+
+def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
+    """What the plan, and its draft, would take on the device. UnsupportedError if the device cannot run it."""
+    # Imported here as in program.py: only who has a device waits for the emitters.
+    from woolly.runtime.cuda.ops.attention import joined
+    from woolly.runtime.gpu.emit import Emitter
+
+    check_heads(plan)
+    running = fuse(plan)
+    draft = None if plan.draft is None else fuse(plan.draft)
+    whole = running if draft is None else append(running, draft)
+    placement = place(whole, max_rows, ALIGNMENT, joined(whole, kv_type))
+    views, counter = Views(tensors), _Counter(device)
+    emitter = Emitter(
+        whole,
+        cast(Device, counter),
+        max_rows,
+        kv_type,
+        views,
+        placement,
+        Address(0),
+        Address(0),
+        Turns(whole, views),
+        draft,
+    )
+    emitter.emit()
+    weights = {name: -(-max(w.n_bytes, 1) // ALIGNMENT) * ALIGNMENT for name, w in emitter.weights.items()}
+    # All ranges but one that begins with the plan begin with an entrance.
+    starts = [0, *(i for i, step in enumerate(running.steps) if i and step.op == "hidden"), len(emitter.uses)]
+    return Needs(
+        weights,
+        tuple(frozenset(name for names in emitter.uses[a:b] for name in names) for a, b in pairwise(starts)),
+        placement.n_bytes + counter.n_bytes - sum(weights.values()),
+    )

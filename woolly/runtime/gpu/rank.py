@@ -1,0 +1,94 @@
+"""The Ranker: the kernels that find the largest logits of each row, and what they leave."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.runtime.gpu.device import Address, Argument, Device
+from woolly.runtime.ranking import MOST_RANKED
+
+__all__ = ["Head", "Ranker"]
+
+# Sizes of native/cuda/rows/rank.cu.
+_PART, _PART_THREADS, _ROW_THREADS, _FEED_THREADS = 4096, 512, 1024, 64
+_PART_BYTES = 16
+_KEY_BYTES = 8
+# Most rows that are ranked at once: what lies between the two kernels stays small.
+_ROWS = 128
+# How many are ranked: one kernel sorts as long for 2 as for all of these.
+_SIZES = (1, 64, MOST_RANKED)
+# Results of the host: one is read while another is on its way, and one that nobody wants any more may be between them.
+_SIDES = 3
+
+
+@lru_cache
+def Head(n: int) -> np.dtype[np.void]:  # noqa: N802 - it makes a type
+    """A row of the result: struct Head, then ids and logits."""
+    return np.dtype(
+        [
+            ("sum", np.float64),
+            ("is_sound", np.int32),
+            ("token", np.int32),
+            ("ids", np.int32, n),
+            ("logits", np.float32, n),
+        ]
+    )
+
+
+class Ranker:
+    """Ranks one value, of `width` columns, of the rows of output."""
+
+    def __init__(self, device: Device, batch: Address, logits: Address, width: int, max_rows: int) -> None:
+        self._device = device
+        self._batch = batch
+        self._logits = logits
+        self._width = width
+        self._n_parts = -(-width // _PART)
+        n_most = min(MOST_RANKED, width)
+        rows = min(max_rows, _ROWS)
+        self._parts = device.allocate(rows * self._n_parts * _PART_BYTES)
+        self._keys = device.allocate(rows * self._n_parts * n_most * _KEY_BYTES)
+        self._out = device.allocate(max_rows * Head(n_most).itemsize)
+        self._hosts = [device.pinned(1 << 16) for _ in range(_SIDES)]
+        self._side = 0
+        self._n = 0  # ranked by the last call
+        self._feeds: dict[tuple[Address, int], tuple[Argument, ...]] = {}
+        self._args: dict[tuple[int, int], tuple[tuple[Argument, ...], tuple[Argument, ...]]] = {}
+
+    def queue(self, n: int, n_output: int) -> npt.NDArray[np.void]:
+        """Ranks what the launches before leave; the result is there when the device is done, until two calls later."""
+        self._n = n = min(next(size for size in _SIZES if size >= n), self._width)
+        n_keys = self._n_parts * n
+        # Keys of as many threads as are kept, as the kernel says.
+        most = n * -(-n_keys // _ROW_THREADS)
+        shared = _KEY_BYTES * max(1 << (most - 1).bit_length(), self._n_parts)
+        for first in range(0, n_output, _ROWS):
+            rows = min(n_output - first, _ROWS)
+            of_parts, of_rows = self._arguments(first, n)
+            self._device.launch("rank_parts", (rows, self._n_parts), _PART_THREADS, 0, of_parts)
+            self._device.launch("rank_rows", (rows,), _ROW_THREADS, shared, of_rows)
+        n_bytes = n_output * Head(n).itemsize
+        self._side = side = (self._side + 1) % _SIDES
+        if n_bytes > len(self._hosts[side]):
+            self._hosts[side] = self._device.pinned(2 * n_bytes)
+        heads = self._hosts[side][:n_bytes]
+        if n_output:
+            self._device.download(self._out, heads)
+        return heads.view(Head(n))
+
+    def feed(self, picks: Address, n_rows: int) -> None:
+        """Gives each row of the batch, which has come meanwhile, its token out of the last ranking."""
+        if (picks, self._n) not in self._feeds:
+            self._feeds[picks, self._n] = (self._batch, self._out, picks, self._n)
+        self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
+
+    def _arguments(self, first: int, n: int) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+        """Those of the two kernels: the same tuples each time, because a device keeps what it made of each."""
+        if (first, n) not in self._args:
+            tail = (self._width, first, n)
+            args = (self._batch, self._logits, self._keys, self._parts)
+            self._args[first, n] = (*args, *tail), (*args, self._out, *tail, self._n_parts)
+        return self._args[first, n]

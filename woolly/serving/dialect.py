@@ -1,0 +1,100 @@
+"""The Dialect: what a group of routes has of its own, and the registry that finds it by a request's path."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+import fastapi
+from starlette.datastructures import State
+from starlette.requests import HTTPConnection
+
+from woolly.chat import Layout
+from woolly.llm import ChatChunk
+from woolly.serving.answers.events import event
+from woolly.serving.answers.running import Running
+from woolly.serving.errors import ApiError
+
+__all__ = ["ChatDialect", "Dialect", "Dialects", "Head", "HealthReport", "dialect_of"]
+
+HealthReport = Literal["health", "status", "ready", "live"]  # the function of serving/watch/health.py that answers
+
+
+class Dialect(Protocol):
+    """Routes in one API's words. A subclass inherits the defaults given here."""
+
+    name: str
+    prefix: str  # of the paths whose errors have this dialect's shape
+    aliases: tuple[str, ...] = ()  # further prefixes
+    router: fastapi.APIRouter
+    health: Mapping[str, HealthReport] = {}  # by path; answered without a key
+    metrics: tuple[str, ...] = ()  # paths
+    polled: tuple[str, ...] = ()  # paths that programs ask for every second
+    tokens: tuple[str, ...] = ()  # paths that take a key or a token in the body
+    media_type: str = "text/event-stream"  # of a stream
+
+    def error(self, error: ApiError) -> Mapping[str, Any]:
+        """Returns the JSON of an error; status and headers are the error's own."""
+        ...
+
+    def more_metrics(self, state: State) -> str:
+        """Returns metrics under the names of this API, in Prometheus' text format."""
+        return ""
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """Returns the last frame of a stream that fails."""
+        return event(self.error(error))
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a reply says beside the chunks: the model, tokens, times, and the form that the body asks for."""
+
+    running: Running  # gives the model, and tokens and times so far
+    layout: Layout
+    form: Any = None  # the dialect's own
+
+    def count_thoughts(self, thoughts: str) -> int:
+        """Returns the tokens of a model's thoughts, without those of the marks around them."""
+        return len(self.running.tokenizer.encode(thoughts, add_special=False)) if thoughts else 0
+
+
+class ChatDialect(Dialect, Protocol):
+    """A dialect that answers conversations. `answer.py` opens them and replies."""
+
+    fields: Mapping[str, str]  # the body's name for a field of ChatRequest or SamplingParams, if it differs
+
+    def frames(self, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+        """Yields the frames of a stream: server-sent events, lines of JSON, or messages of a WebSocket."""
+        ...
+
+    async def whole(self, chunks: AsyncIterator[ChatChunk], head: Head) -> Mapping[str, Any]:
+        """Returns the JSON of a whole reply."""
+        ...
+
+
+def dialect_of(connection: HTTPConnection) -> ChatDialect:
+    """Returns the dialect of a connection's path, which must be one that answers conversations."""
+    return cast(ChatDialect, connection.app.state.dialects.of(connection.url.path))
+
+
+class Dialects(Sequence[Dialect]):
+    """The dialects of one app."""
+
+    def __init__(self, dialects: Sequence[Dialect]) -> None:
+        """Paths that no prefix matches speak the dialect whose prefix is empty, or else the last one."""
+        self._dialects = tuple(sorted(dialects, key=lambda dialect: -len(dialect.prefix)))
+        prefixes = {prefix: one for one in self._dialects for prefix in (one.prefix, *one.aliases)}
+        self._prefixes = sorted(prefixes.items(), key=lambda item: -len(item[0]))
+
+    def of(self, path: str) -> Dialect:
+        """Returns the dialect of a path: the one with the longest prefix that matches."""
+        matching = (one for prefix, one in self._prefixes if path == prefix or path.startswith(f"{prefix}/"))
+        return next(matching, self._dialects[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dialects[index]
+
+    def __len__(self) -> int:
+        return len(self._dialects)

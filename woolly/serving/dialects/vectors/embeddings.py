@@ -1,0 +1,69 @@
+"""Vectors of texts, and OpenAI's reply of them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request, Response
+
+from woolly.engine.reading import Reading
+from woolly.llm import LLM
+from woolly.serving.answers.texts import ReadTexts, read_texts
+from woolly.serving.dialects.answer import json_bytes
+from woolly.serving.dialects.vectors.bodies import EmbeddingsBody, as_texts
+from woolly.serving.dialects.vectors.envelope import told
+
+__all__ = ["embed_texts", "embeddings", "vectors_of"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+async def embed_texts(
+    request: Request,
+    model: str | None,
+    texts: Sequence[Any],
+    write: Callable[[Float32], Any],
+    *,
+    field: str = "input",
+    dimensions: int | None = None,
+    normalize: bool = True,
+    truncate: bool = False,
+) -> ReadTexts:
+    """Returns what `write` makes of the vectors, on a thread: numbers as text take longer than most requests."""
+
+    def prepare(llm: LLM) -> Reading:
+        return llm.prepare_embedding(texts, dimensions=dimensions, truncate=truncate)
+
+    def finish(llm: LLM, reading: Reading) -> Any:
+        return write(llm.vectors(reading, normalize=normalize, dimensions=dimensions))
+
+    return await read_texts(request, model, ("embedding",), prepare, finish, field=field)
+
+
+async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+    """Vectors of texts, as OpenAI has them."""
+    write = partial(vectors_of, as_base64=body.encoding_format == "base64")
+    read = await embed_texts(
+        request, body.model, as_texts(body.input), write, dimensions=body.dimensions, truncate=body.cuts
+    )
+    head = {"object": "list", "model": read.model.name, **told(read)}
+    # The vectors are JSON already.
+    return Response(
+        json_bytes(head)[:-1] + b',"data":[' + b",".join(read.result) + b"]}",
+        media_type="application/json",
+        headers=read.headers,
+    )
+
+
+def vectors_of(rows: Float32, *, as_base64: bool) -> list[bytes]:
+    """Returns OpenAI's object of each vector, as JSON."""
+    items = []
+    for index, row in enumerate(rows):
+        value = base64.b64encode(row.astype("<f4").tobytes()).decode() if as_base64 else row.tolist()
+        items.append(json_bytes({"object": "embedding", "index": index, "embedding": value}))
+    return items

@@ -1,0 +1,229 @@
+"""Checks of Settings: which values no server can use, and which mean that a setting is left open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from woolly.errors import RequestError
+from woolly.mcp.config import read_config
+
+if TYPE_CHECKING:
+    from woolly.serving.settings.table import Settings
+
+__all__ = ["check_settings", "has_replicas", "is_reference", "read_aliases"]
+
+_CHOICES = {
+    "backend": ("auto", "cuda", "cpu", "reference"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
+    "reasoning": ("auto", "on", "off"),
+    "reasoning_format": ("auto", "deepseek", "none"),
+}
+
+_LEAST: dict[str, float] = {
+    "models_max": 1,
+    "keep_alive": 0,
+    "load_wait": 0,
+    "load_limit": 1,
+    "ctx_size": 1,
+    "threads": 1,
+    "parallel": 1,
+    "replicas": 0,
+    "stall": 0.5,
+    "batch_size": 1,
+    "ubatch_size": 1,
+    "kv_tokens": 1,
+    "draft_max": 1,
+    "n_predict": -1,
+    "seed": -1,
+    "port": 0,
+    "token_lifetime": 1,
+    "rate_limit": 0,
+    "max_prompt": 1,
+    "max_queue": 0,
+    "max_connections": 1,
+    "max_sessions": 1,
+    "socket_idle": 0,
+    "request_timeout": 0,
+    "timeout": 0.1,
+    "grace": 0,
+}
+
+# llama.cpp's values for "decide yourself", and what stands for that here.
+_OPEN: dict[str, tuple[float, Any]] = {
+    "ctx_size": (0, None),
+    "threads": (-1, None),
+    "parallel": (-1, 16),
+    "n_predict": (-2, -1),
+    "keep_alive": (-1, 0.0),
+}
+
+
+def read_aliases(settings: Settings) -> dict[str, Any]:
+    """Returns the settings whose value means "decide yourself" in llama.cpp, with the value that means so here."""
+    return {name: ours for name, (theirs, ours) in _OPEN.items() if getattr(settings, name) == theirs}
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
+    from woolly.runtime import KV_TYPES, parse_layers, parse_size
+
+    for name, low in _LEAST.items():
+        if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
+            raise RequestError(f"{name} is {value}; at least {low} was expected", field=name)
+    if settings.port > 65535:
+        raise RequestError(f"port is {settings.port}; at most 65535 was expected", field="port")
+    for name, choices in _CHOICES.items():
+        if getattr(settings, name) not in choices:
+            chosen = getattr(settings, name)
+            raise RequestError(f"{name} is {chosen!r}; choose one of: {', '.join(choices)}", field=name)
+    for name in ("cache_type_k", "cache_type_v"):
+        if (kind := getattr(settings, name)) is not None and kind not in KV_TYPES:
+            raise RequestError(f"{name} is {kind!r}; choose one of: {', '.join(KV_TYPES)}", field=name)
+    if settings.cache_type_v not in (None, settings.cache_type_k or "f16"):
+        raise RequestError(
+            f"cache_type_v is {settings.cache_type_v}, but keys are kept as {settings.cache_type_k or 'f16'};"
+            " keys and values are kept alike",
+            field="cache_type_v",
+        )
+    _check_template(settings)
+    _check_one_of("chat_template", "chat_template_file", settings)
+    _check_device(settings)
+    if is_reference(settings) and (settings.cache_type_k or settings.cache_type_v) not in (None, "f32"):
+        raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
+    # A proxy brings requests from elsewhere, and with one the Host header is not checked: any page could name itself.
+    is_reached = not settings.is_local or bool(settings.trusted_proxies)
+    if settings.mcp is not None and is_reached and not settings.keys:
+        raise RequestError(
+            "mcp starts programs, and anyone in the network could call their tools: give keys with api_key,"
+            " or listen at 127.0.0.1 without trusted_proxies",
+            field="mcp",
+            names=("api_key", "trusted_proxies"),
+        )
+    if settings.mcp is not None:
+        read_config(Path(settings.mcp))  # before the port is open
+    _check_replicas(settings)
+    _check_one_of("token_secret", "token_secret_file", settings)
+    if (signs := settings.signing_secret) is not None and len(signs) < 32:
+        name = "token_secret" if settings.token_secret_file is None else "token_secret_file"
+        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
+    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in settings.keys):
+        raise RequestError("an API key is empty or holds a character that a header cannot carry")
+    for name, keys in (("api_key_file", settings.keys), ("admin_key_file", settings.admin_keys)):
+        if getattr(settings, name) is not None and not keys:
+            raise RequestError(f"{name} holds no key, so nobody could be let in; write one key per line", field=name)
+    for name in ("weight_memory", "max_body", "max_bodies", "max_session_size", "max_files", "cache_disk"):
+        parse_size(name, getattr(settings, name))
+    parse_layers(settings.gpu_layers)
+    if settings.max_bodies_bytes < settings.max_body_bytes:
+        raise RequestError(
+            f"max_bodies is {settings.max_bodies}, but one body may take {settings.max_body}; at least as much was"
+            " expected"
+        )
+    if settings.reasoning_budget not in (-1, 0):
+        raise RequestError(
+            f"reasoning_budget is {settings.reasoning_budget}, but the tokens of a thought cannot be limited:"
+            " 0 turns thinking off, -1 leaves it to the model",
+            field="reasoning_budget",
+        )
+    if settings.api_prefix and (not settings.api_prefix.startswith("/") or settings.api_prefix.endswith("/")):
+        raise RequestError(
+            f"api_prefix is {settings.api_prefix!r}; a path that begins with a slash and ends without one was expected",
+            field="api_prefix",
+        )
+    if settings.stages and settings.model is None:
+        raise RequestError("stages hold one model: name it with model", field="stages", names=("stages", "model"))
+    if settings.lora_scaled:
+        _ = settings.adapters  # refuses what is no FILE:SCALE
+    for name in ("models_dir", "slot_save_path", "path"):
+        folder = getattr(settings, name)
+        if folder is not None and not folder.is_dir():
+            raise RequestError(f"{name} is {folder}, which is no folder", field=name)
+    settings.defaults()
+
+
+def is_reference(settings: Settings) -> bool:
+    """Whether the reference backend computes."""
+    return settings.backend == "reference" or not settings.optimized_inference
+
+
+def _check_device(settings: Settings) -> None:
+    from woolly.runtime import backend_for
+
+    if settings.backend in ("cuda", "cpu") and not settings.optimized_inference:
+        raise RequestError(
+            f"backend is {settings.backend}, but without optimized_inference the reference backend computes; leave one"
+            " of them out",
+            field="backend",
+            names=("backend", "optimized_inference"),
+        )
+    backend_for(settings.device, "reference" if is_reference(settings) else settings.backend)
+
+
+def has_replicas(settings: Settings) -> bool:
+    """Whether other processes compute."""
+    return settings.replicas != 1 or bool(settings.join) or settings.ray is not None
+
+
+def _check_replicas(settings: Settings) -> None:
+    if settings.stages and has_replicas(settings):
+        raise RequestError(
+            "stages serve one engine at a time, and each replica has one: leave replicas, join and ray out",
+            field="stages",
+            names=("stages", "replicas", "join", "ray"),
+        )
+    if settings.replicas == 0 and not settings.join:
+        raise RequestError("replicas is 0, and join names none elsewhere; at least 1 was expected", field="replicas")
+    _check_one_of("cluster_secret", "cluster_secret_file", settings)
+    secret = settings.secret
+    if settings.join and secret is None:
+        raise RequestError(
+            "join names replicas on other machines, which need cluster_secret_file or cluster_secret to know their"
+            " front",
+            field="join",
+            names=("join", "cluster_secret_file", "cluster_secret"),
+        )
+    if settings.ray is not None and settings.pin:
+        raise RequestError("pin keeps processes of this machine to a NUMA node, but Ray places them", field="pin")
+    if secret is not None and len(secret) < 32:
+        name = "cluster_secret" if settings.cluster_secret_file is None else "cluster_secret_file"
+        raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
+    if settings.slot_save_path is not None and has_replicas(settings):
+        raise RequestError(
+            "slot_save_path keeps what one process computed, and there are several; cache_disk does that for all of"
+            " them",
+            field="slot_save_path",
+            names=("slot_save_path", "cache_disk"),
+        )
+
+
+def _check_one_of(text: str, file: str, settings: Settings) -> None:
+    if getattr(settings, text) is not None and getattr(settings, file) is not None:
+        raise RequestError(
+            f"{text} and {file} are given together; one of them was expected", field=file, names=(text, file)
+        )
+
+
+def _check_template(settings: Settings) -> None:
+    source = settings.chat_template
+    if source is not None and "{{" not in source and "{%" not in source:
+        from woolly.templates import TEMPLATE_NAMES
+
+        if source not in TEMPLATE_NAMES:
+            raise RequestError(
+                f"chat_template is {source[:40]!r}, which shows no message: give the text of a Jinja template, leave it"
+                f" out for the model's own, or give one of the names {', '.join(TEMPLATE_NAMES)}",
+                field="chat_template",
+            )
+    given = settings.chat_template_kwargs
+    if given is not None:
+        try:
+            is_object = isinstance(json.loads(given), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise RequestError(
+                f"chat_template_kwargs is {given[:40]!r}; a JSON object was expected", field="chat_template_kwargs"
+            )

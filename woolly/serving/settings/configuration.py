@@ -1,0 +1,117 @@
+"""Configuration: reads settings from flags, then the environment, then woolly.toml, then the defaults."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.settings.table import Settings
+
+__all__ = ["FILE_NAME", "TABLE", "checked_value", "environment_name", "kind_of", "read_settings"]
+
+FILE_NAME = "woolly.toml"  # of the working folder; WOOLLY_CONFIG or --config names another
+TABLE = "serve"
+
+
+def environment_name(setting: str) -> str:
+    """Returns the environment variable of a setting."""
+    return f"WOOLLY_{setting.upper()}"
+
+
+def kind_of(setting: str) -> type:
+    """Returns the type that text is read as: str, int, float, bool, Path, or tuple for a list."""
+    kinds = _kinds(setting)
+    return kinds[0] if len(kinds) == 1 else str
+
+
+def _kinds(setting: str) -> tuple[type, ...]:
+    """Returns the types that a value may have; None aside."""
+    hint = typing.get_type_hints(Settings)[setting]
+    if typing.get_origin(hint) is tuple:
+        return (tuple,)
+    return tuple(kind for kind in typing.get_args(hint) if kind is not NoneType) or (hint,)
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Returns the settings, each from the first source that has it. `flags` may name the file as `config`."""
+    given = dict(flags)
+    path = given.pop("config", None) or environment.get("WOOLLY_CONFIG")
+    values = _of_file(Path(path or FILE_NAME), required=path is not None)
+    for setting in fields(Settings):
+        name = environment_name(setting.name)
+        if environment.get(name):
+            values[setting.name] = _of_text(name, setting.name, environment[name])
+    for name, value in given.items():
+        values[name] = _split(value) if kind_of(name) is tuple else value
+    return Settings(**values)
+
+
+def _of_text(source: str, name: str, text: str) -> Any:
+    kind = kind_of(name)
+    if kind is tuple:
+        return _split([text])
+    if kind is bool:
+        if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+            raise RequestError(f"{source} is {text!r}; true or false was expected")
+        return text.lower() in ("1", "true", "yes", "on")
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise RequestError(f"{source} is {text!r}; {what} was expected") from None
+
+
+def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not required and not path.is_file():
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path} is no TOML: {error}") from None
+    table = content.get(TABLE, {})
+    if not isinstance(table, dict):
+        raise RequestError(f"{path}: [{TABLE}] must be a table")
+    known = {setting.name for setting in fields(Settings)}
+    values = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise RequestError(
+                f"{path}: [{TABLE}] has {key}, which is no setting; docs/reference/settings.md lists them"
+            )
+        values[name] = checked_value(f"{path}: {key}", name, value)
+    return values
+
+
+def checked_value(source: str, name: str, value: Any) -> Any:
+    """Returns a value of TOML or JSON with the type of its setting. RequestError for a wrong type."""
+    kind = kind_of(name)
+    if kind is tuple:
+        return _split(value if isinstance(value, list) else [value], source)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if type(value) not in _kinds(name):
+        types = " or ".join(one.__name__ for one in _kinds(name))
+        raise RequestError(f"{source} is {value!r}; a value of type {types} was expected")
+    return value
+
+
+def _split(values: Any, source: str = "a list") -> tuple[str, ...]:
+    if not all(isinstance(value, str) for value in values):
+        raise RequestError(f"{source} is {values!r}; texts were expected")
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())

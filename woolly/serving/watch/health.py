@@ -1,0 +1,152 @@
+"""Health: whether the process lives, and whether the server takes requests, also while it loads and stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime, timezone
+from typing import Any
+
+from fastapi import Request, Response
+
+from woolly import __version__
+from woolly.serving.dialect import Dialect
+from woolly.serving.router import APIRouter
+
+__all__ = ["Health", "health", "health_router", "live", "ready", "status"]
+
+
+class Health:
+    """Loading, ready, draining or failed; lifecycle.py sets it, routes and the gate read it."""
+
+    def __init__(self) -> None:
+        self.state = "loading"
+        self.reason = "models are being loaded"
+        self.started = time.monotonic()
+        self.find_fault: Callable[[], str | None] = lambda: None  # why a server that is ready cannot serve now
+        self.details: Callable[[], dict[str, Any]] = dict  # further fields of /health, without keys
+
+    def set(self, state: str, reason: str = "") -> None:
+        """Sets the state and its reason for clients."""
+        self.state = state
+        self.reason = reason
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server takes requests."""
+        return self.state == "ready"
+
+    @property
+    def fault(self) -> str | None:
+        """Why the server cannot serve now; None if it can."""
+        return self.find_fault() if self.is_ready else self.reason
+
+    @property
+    def shown(self) -> str:
+        """The state for clients: failed also if what computes has failed."""
+        return "failed" if self.is_ready and self.fault is not None else self.state
+
+
+def _head(status: str) -> dict[str, Any]:
+    stamp = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"status": status, "service": "woolly-server", "version": __version__, "timestamp": stamp}
+
+
+async def health(request: Request, response: Response) -> dict[str, Any]:
+    """200 if the server takes requests, 503 otherwise."""
+    state: Health = request.app.state.health
+    fault = state.fault
+    details = state.details() if request.app.state.authority.is_open else {}
+    if fault is None:
+        return {**_head("ok"), **_identities(request), **_devices(request), **details}
+    response.status_code = 503
+    error = {"code": 503, "message": _told(request, fault), "type": "unavailable_error"}
+    return {**_head(state.shown), "error": error, **details}
+
+
+def _told(request: Request, fault: str) -> str:
+    """Returns why the server cannot serve, without the name of a model if the server has keys."""
+    state: Health = request.app.state.health
+    is_shown = request.app.state.authority.is_open or not state.is_ready
+    return fault if is_shown else "what computes the answers has failed; the log has the reason"
+
+
+def _identities(request: Request) -> dict[str, Any]:
+    """Returns the identity of the bits of each loaded model that is known, by name; nothing if the server has keys."""
+    if not request.app.state.authority.is_open:
+        return {}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded}
+    known = {name: llm.known_identity for name, llm in loaded.items() if llm is not None}
+    found = {name: identity.id for name, identity in known.items() if identity is not None}
+    return {"identity": found} if found else {}
+
+
+def _devices(request: Request) -> dict[str, Any]:
+    """Returns what computes each loaded model, by name; nothing if the server has keys."""
+    if not request.app.state.authority.is_open:
+        return {}
+    loaded = {slot.info.name: slot.llm for slot in request.app.state.models.all_loaded if slot.state == "ready"}
+    found = {name: llm.place for name, llm in loaded.items() if llm is not None and not llm.is_closed}
+    return {"device": found} if found else {}
+
+
+async def status(request: Request) -> dict[str, Any]:
+    """Always 200; the status says ok, loading, draining or failed."""
+    state: Health = request.app.state.health
+    return _head("ok" if state.shown == "ready" else state.shown)
+
+
+async def ready(request: Request, response: Response) -> dict[str, Any]:
+    """Whether the server takes requests, with what was checked; 503 if not.
+
+    The route needs no key, so that it shows neither names nor numbers if keys are set.
+    """
+    state: Health = request.app.state.health
+    models = request.app.state.models.all_loaded
+    admission = request.app.state.generator.admission
+    has_room = admission.n_open < admission.n_most
+    if request.app.state.authority.is_open:
+        loaded = ", ".join(f"{slot.info.name} {slot.state}" for slot in models)
+        places = f"{admission.n_open} of {admission.n_most} places are taken"
+    else:
+        loaded = "loaded" if models else ""
+        places = "there is room" if has_room else "all places are taken"
+    is_ready, fault = state.shown == "ready", state.fault
+    if not is_ready:
+        response.status_code = 503
+    return {
+        **_head("ready" if is_ready else "not_ready"),
+        "checks": {
+            "server": {
+                "status": "ok" if is_ready else "error",
+                "message": _told(request, fault) if fault else "serving",
+            },
+            "models": {"status": "ok", "message": loaded or "none is loaded; one is at the first request"},
+            "queue": {
+                "status": "ok" if has_room else "error",
+                "message": places,
+            },
+        },
+    }
+
+
+async def live(request: Request) -> dict[str, Any]:
+    """Answers if the process lives."""
+    state: Health = request.app.state.health
+    return {**_head("alive"), "uptime_seconds": round(time.monotonic() - state.started, 3)}
+
+
+Report = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
+
+_REPORTS: dict[str, Report] = {"health": health, "status": status, "ready": ready, "live": live}
+
+
+def health_router(dialects: Iterable[Dialect]) -> APIRouter:
+    """Returns the routes that the dialects ask for; a second path for one report is not in the API's description."""
+    router = APIRouter(tags=["health"])
+    for dialect in dialects:
+        described: set[str] = set()
+        for path, report in dialect.health.items():
+            router.get(path, include_in_schema=report not in described)(_REPORTS[report])
+            described.add(report)
+    return router
