@@ -7,6 +7,7 @@ import pytest
 
 from tests.cases.errors import drop_sentences
 from woolly.cli.app import main
+from woolly.machine.extra import how_to_add
 
 LINES = {
     "run MODEL x --top-p -1": 2,
@@ -51,3 +52,20 @@ def test_the_exit_code_says_whose_fault_it_is(line, sentences, tiny_model, nothi
     told = capsys.readouterr().err
     assert ended.value.code == LINES[line], told
     assert told.startswith("woolly: error: x\n") is not sentences
+
+
+@pytest.mark.parametrize("line", ["serve -m MODEL --port 0 --mcp FILE", "chat MODEL --mcp FILE --mcp-approve all"])
+def test_a_missing_package_is_one_sentence_before_anything_starts(
+    line, tiny_model, tmp_path, nothing, monkeypatch, capsys
+):
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {}}')
+    words = {"MODEL": str(tiny_model), "FILE": str(file)}
+    monkeypatch.setattr("woolly.mcp.package.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["woolly", *(words.get(word, word) for word in line.split())])
+    monkeypatch.setattr("sys.stdin", nothing)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert told == f"woolly: error: MCP needs the package mcp: {how_to_add('mcp')}"

@@ -14,7 +14,7 @@ from mcp.server import MCPServer
 from woolly.chat import ToolCall
 from woolly.errors import RequestError, ToolError
 from woolly.machine.extra import how_to_add
-from woolly.mcp import ServerSpec, Toolbox, toolbox
+from woolly.mcp import ServerSpec, Toolbox, package, toolbox
 from woolly.mcp.result import MAX_CHARACTERS
 
 SERVER = str(Path(__file__).with_name("server.py"))
@@ -166,6 +166,6 @@ def test_streamable_http_with_headers():
 
 
 def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(toolbox, "find_spec", lambda name: None)
+    monkeypatch.setattr(package, "find_spec", lambda name: None)
     with pytest.raises(RequestError, match=re.escape(how_to_add("mcp"))):
         Toolbox([])

@@ -9,14 +9,13 @@ import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from woolly.chat import Tool, ToolCall
-from woolly.errors import RequestError, ToolError
-from woolly.machine.extra import how_to_add
+from woolly.errors import ToolError
 from woolly.mcp.config import ServerSpec
 from woolly.mcp.connection import Connection
+from woolly.mcp.package import check_package
 from woolly.mcp.result import ToolResult
 
 __all__ = ["OfferedTool", "Toolbox"]
@@ -51,8 +50,7 @@ class Toolbox:
 
     def __init__(self, servers: Sequence[ServerSpec]) -> None:
         """RequestError if the package `mcp` is not installed."""
-        if find_spec("mcp") is None:
-            raise RequestError(f"MCP needs the package mcp: {how_to_add('mcp')}", field="mcp")
+        check_package()
         self.tools: tuple[OfferedTool, ...] = ()
         self._loop = asyncio.new_event_loop()
         self._connections = {server.name: Connection(server) for server in servers}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
 from woolly.mcp.config import read_config
+from woolly.mcp.package import check_package
 
 if TYPE_CHECKING:
     from woolly.serving.settings.table import Settings
@@ -103,7 +104,8 @@ def check_settings(settings: Settings) -> None:
             names=("api_key", "trusted_proxies"),
         )
     if settings.mcp is not None:
-        read_config(Path(settings.mcp))  # before the port is open
+        check_package()  # this and the file before the port is open
+        read_config(Path(settings.mcp))
     _check_replicas(settings)
     _check_one_of("token_secret", "token_secret_file", settings)
     if (signs := settings.signing_secret) is not None and len(signs) < 32:

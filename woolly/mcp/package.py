@@ -1,0 +1,16 @@
+"""The package `mcp`, which Woolly does not install by itself."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from woolly.errors import RequestError
+from woolly.machine.extra import how_to_add
+
+__all__ = ["check_package"]
+
+
+def check_package() -> None:
+    """RequestError if the package is not installed. It names no field: the option was typed rightly."""
+    if find_spec("mcp") is None:
+        raise RequestError(f"MCP needs the package mcp: {how_to_add('mcp')}")
