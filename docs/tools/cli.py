@@ -6,6 +6,7 @@ import click
 
 from woolly.cli.app import app
 from woolly.cli.parse.command import Command
+from woolly.cli.parse.help import sections_of
 from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
 
 __all__ = ["reference"]
@@ -54,8 +55,20 @@ def _first(command: Command) -> str:
 
 def _section(command: Command) -> str:
     usage = " ".join(["woolly", str(command.name), *command.collect_usage_pieces(click.Context(command))])
-    rows = [f"| {_names(p)} | {_cell(shown_help(p))}{_default(p)} |" for p in command.params]
-    return f"## woolly {command.name}\n\n```\n{usage}\n```\n\n{command.help}\n\n| | |\n|---|---|\n" + "\n".join(rows)
+    text = f"## woolly {command.name}\n\n```\n{usage}\n```\n\n{command.help}"
+    groups = {title: [p for p in listed if "--help" not in p.opts] for title, listed in _groups(command).items()}
+    if not command.common:  # few options: one table
+        groups = {"": [p for listed in groups.values() for p in listed]}
+    return text + "".join(_table(title, listed) for title, listed in groups.items() if listed)
+
+
+def _groups(command: Command) -> dict[str, list[click.Parameter]]:
+    return sections_of(command, click.Context(command))
+
+
+def _table(title: str, listed: list[click.Parameter]) -> str:
+    rows = [f"\n| {_names(p)} | {_cell(shown_help(p))}{_default(p)} |" for p in listed]
+    return f"\n\n| {title} | |\n|---|---|" + "".join(rows)
 
 
 def _names(parameter: click.Parameter) -> str:

@@ -25,7 +25,7 @@ def hello(tmp_path, monkeypatch):
 
 
 def test_one_file_and_one_line_make_a_command(hello):
-    assert woolly("--help").rstrip().endswith("hello       Say hello.")
+    assert "\n  hello       Say hello.\n" in woolly("--help")
     assert woolly("hello") == "Hello, world!\n"
     assert woolly("hello", "Ole", "-n", "2") == "Hello, Ole!\n" * 2
     page = reference()

@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly import SamplingParams
+from woolly.cli.app import COMMANDS, app
+from woolly.cli.parse.help import sections_of
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.sizes import counted
@@ -141,12 +144,33 @@ def test_help_is_plain_text_within_the_terminal():
     assert max(map(len, text.splitlines())) <= 60
     for command in ("run", "chat", "bench", "show", "list"):
         assert woolly(command, "--help").isascii()  # no frames
-    assert "\nSampling:\n" in text
-    assert [line for line in text.splitlines() if line.endswith(":") and line[0] != " "] == [
-        "Arguments:",
-        "Options:",
-        "Sampling:",
+    assert _titles(text) == [
+        "Arguments",
+        "Common options",
+        "Prompt and answer",
+        "How the model runs",
+        "Adapters and control vectors",
+        "Sampling",
     ]
+
+
+def _titles(text):
+    return [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+
+
+def test_help_shows_first_what_people_need_first():
+    text = woolly("--help")
+    assert _titles(text) == ["Start here", "More with models", "Look inside", "Many machines", "Options"]
+    words = [line.split()[0] for line in text.splitlines() if line.startswith("  ")][2:]
+    assert words[:6] == ["run", "chat", "serve", "pull", "list", "show"]
+    assert set(COMMANDS) <= set(words)
+    for command, first in {"run": ["--model", "--prompt"], "chat": ["--model"], "serve": ["--model", "--ctx"]}.items():
+        made = app.get_command(click.Context(app), command)
+        common = [option.opts for option in sections_of(made, click.Context(made))["Common options"]]
+        assert [name for names in common for name in names if name in first] == first
+        assert "--help" in common[-1] and len(common) <= 12
+        assert set(made.common) <= {option.name for option in made.params}  # a misspelt name would show nothing
+        assert "Options" not in sections_of(made, click.Context(made))  # every option has a title
 
 
 def test_python_runs_the_package_too():

@@ -21,30 +21,33 @@ from woolly.errors import WoollyError
 
 __all__ = ["COMMANDS", "app", "main"]
 
+# Title of each group of --help by its first command.
+_GROUPS = {"run": "Start here", "launch": "More with models", "why": "Look inside", "cluster": "Many machines"}
+
 # The files of cli/commands that declare a command, and their lines in --help, which then imports none of them.
 COMMANDS = {
     "run": "Answer one prompt.",
     "chat": "Talk with a model.",
     "serve": "Answer over HTTP, as OpenAI's API does.",
-    "cluster": "Check replicas, or hold one for another machine.",
-    "batch": "Answer a file of requests.",
-    "stage": "Hold a part of a model that is larger than one machine.",
-    "launch": "Start a coding agent with a model of this machine.",
     "pull": "Fetch a model.",
     "list": "List the models on this machine.",
-    "rm": "Remove models that were pulled.",
-    "ps": "Ask a running server what it holds.",
-    "stop": "Ask a running server to unload models.",
-    "cache": "List, check or remove pages of prompts on disk.",
     "show": "Show what is in a model, and whether it fits this machine.",
-    "plan": "Show the steps that compute a model.",
+    "launch": "Start a coding agent with a model of this machine.",
+    "batch": "Answer a file of requests.",
     "embed": "Make vectors of texts.",
     "rerank": "Rank documents by a query.",
-    "tokenize": "Turn text into tokens, and back.",
-    "perplexity": "Measure how well a model predicts a text.",
+    "ps": "Ask a running server what it holds.",
+    "stop": "Ask a running server to unload models.",
+    "rm": "Remove models that were pulled.",
+    "cache": "List, check or remove pages of prompts on disk.",
     "quantize": "Write a model with fewer bits.",
-    "bench": "Measure how fast a model runs.",
     "why": "Show where the time goes, and what would help.",
+    "bench": "Measure how fast a model runs.",
+    "perplexity": "Measure how well a model predicts a text.",
+    "plan": "Show the steps that compute a model.",
+    "tokenize": "Turn text into tokens, and back.",
+    "cluster": "Check replicas, or hold one for another machine.",
+    "stage": "Hold a part of a model that is larger than one machine.",
 }
 
 
@@ -61,6 +64,7 @@ def _switch(name: str, help: str, does: Any) -> click.Option:
 
 app = Group(
     COMMANDS,
+    _GROUPS,
     "woolly.cli.commands",
     'Run GGUF language models on this machine, for instance: woolly run "Why is the sky blue?".',
     [

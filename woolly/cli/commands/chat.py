@@ -25,6 +25,8 @@ from woolly.store import DEFAULT_MODEL, Preset
 
 __all__ = ["chat"]
 
+_TURNS = "Conversation"  # title in --help
+
 
 @command(
     model_argument(shown=DEFAULT_MODEL),
@@ -33,15 +35,29 @@ __all__ = ["chat"]
     MAX_TOKENS,
     ENGINE,
     Option("--plain", "Show answers as they are, not as Markdown.", bool, default=False),
-    Option("--history/--no-history", "Remember what you type for the arrow keys of the next chat.", bool, default=True),
-    Option("--forget", "If the context is full, forget the oldest turns without asking.", bool, default=False),
+    Option(
+        "--history/--no-history",
+        "Remember what you type for the arrow keys of the next chat.",
+        bool,
+        default=True,
+        section=_TURNS,
+    ),
+    Option(
+        "--forget",
+        "If the context is full, forget the oldest turns without asking.",
+        bool,
+        default=False,
+        section=_TURNS,
+    ),
     Option("--mcp", "File of MCP servers whose tools the model may call, with your approval.", Path, metavar="FILE"),
     Option(
         "--mcp-approve",
         "Calls of tools that run without a question: ask (none), read-only (of tools that say so), all.",
         default="ask",
+        section=_TURNS,
     ),
     SAMPLING,
+    common="named system max_tokens ctx temperature seed mcp plain",
 )
 def chat(
     model: str | None,

@@ -11,6 +11,7 @@ import click
 from woolly.cli.commands.pull import fetched
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
+    ANSWER,
     AS_JSON,
     ENGINE,
     MAX_TOKENS,
@@ -45,20 +46,22 @@ __all__ = ["run"]
     Option("--prompt -p", "In place of PROMPT."),
     Option(
         "--file -f",
-        "A text that goes before the prompt, or is it; - for standard input. May be repeated.",
+        "Text file that goes before the prompt; without a prompt, it is the prompt. - reads standard input to its end."
+        " May be repeated.",
         list,
         metavar="FILE",
     ),
     SYSTEM,
-    Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False),
+    Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
-    Option("--stop -r", "End the answer before this text; may be repeated.", list),
+    Option("--stop -r", "End the answer before this text; may be repeated.", list, section=ANSWER),
     Option("--json-schema", "The answer is JSON of this schema: a file, or its text."),
-    Option("--grammar", "The answer follows this grammar in GBNF: a file, or its text."),
+    Option("--grammar", "The answer follows this grammar in GBNF: a file, or its text.", section=ANSWER),
     ENGINE,
     AS_JSON,
     Option("--verbose -v", "Say how many tokens were read and generated, and how fast.", bool, default=False),
     SAMPLING,
+    common="model prompt file system max_tokens ctx temperature seed json_schema as_json verbose",
 )
 def run(
     words: tuple[str, ...],
@@ -78,9 +81,9 @@ def run(
 ) -> None:
     """Answer one prompt, for instance: woolly run "Why is the sky blue?".
 
-    Text that is piped in goes before the prompt: git diff | woolly run "Write a commit message.". A pipe that sends
-    nothing for 10 seconds is not read (-f - waits for it), nor is /dev/null. A newline at the end of a file or of
-    standard input is not part of the prompt. With a model alone, a terminal gets a chat, as of `woolly chat`.
+    `woolly run MODEL`, without a prompt, starts a chat if you are at a terminal. Text from a pipe goes before the
+    prompt: git diff | woolly run "Write a commit message.". If a pipe sends nothing for 10 seconds, the prompt is
+    answered without it; -f - waits longer. A newline at the end of a file or a pipe is not part of the prompt.
     """
     # Imported late, so that --help answers at once.
     from woolly.cli.chat.talk import talk

@@ -72,6 +72,7 @@ def _option(setting: Field[Any], section: str) -> Option:
         ),
     ),
     kind=_Serve,
+    common="model ctx_size gpu_layers parallel host port api_key_file mcp models_dir log_level config",
 )
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve smollm2."""

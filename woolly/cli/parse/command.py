@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from woolly.cli.parse.help import write_sections
+from woolly.cli.parse.help import write_commands, write_sections
 from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
 from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
 from woolly.cli.parse.usage import UsageError, given_twice, no_command, no_option, sentence
@@ -23,9 +23,12 @@ __all__ = ["Command", "Group", "command"]
 
 
 def command(
-    *parameters: click.Parameter | Bundle, kind: type[Command] | None = None
+    *parameters: click.Parameter | Bundle, kind: type[Command] | None = None, common: str = ""
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a function the command of its file: the file's name is its name, the docstring its help."""
+    """Make a function the command of its file: the file's name is its name, the docstring its help.
+
+    `common` are the parameters of the options that --help shows first, separated by spaces.
+    """
 
     def declare(function: Callable[..., None]) -> Command:
         bundles = [parameter for parameter in parameters if isinstance(parameter, Bundle)]
@@ -38,13 +41,22 @@ def command(
 
         listed = [p for one in parameters for p in (one.options if isinstance(one, Bundle) else (one,))]
         name, text = function.__module__.rpartition(".")[2], inspect.cleandoc(function.__doc__ or "")
-        return (kind or Command)(name, params=listed, callback=call, help=text)
+        made = (kind or Command)(name, params=listed, callback=call, help=text)
+        made.common = common.split()
+        made.sections = {str(p.name): bundle.section for bundle in bundles if bundle.section for p in bundle.options}
+        return made
 
     return declare
 
 
 class Command(click.Command):
-    """One command. Takes llama.cpp's names of its options too."""
+    """One command. Takes llama.cpp's names of its options too.
+
+    `common` and `sections` say where --help shows an option: first of all, or under the title of its bundle.
+    """
+
+    common: Sequence[str] = ()
+    sections: Mapping[str, str] = {}
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """[OPTIONS] and the arguments, as --help and errors show them."""
@@ -155,9 +167,17 @@ def _value_of(flag: LlamaFlag, rest: deque[str]) -> str:
 class Group(click.Group):
     """All commands, each imported from its file when it is asked for. Mistakes are raised as UsageError."""
 
-    def __init__(self, briefs: Mapping[str, str], package: str, help: str, params: list[click.Parameter]) -> None:
+    def __init__(
+        self,
+        briefs: Mapping[str, str],
+        titles: Mapping[str, str],
+        package: str,
+        help: str,
+        params: list[click.Parameter],
+    ) -> None:
         super().__init__("woolly", help=help, params=params, context_settings={"help_option_names": ["-h", "--help"]})
         self._briefs, self._package = briefs, package  # a line for each command; the package of their files
+        self._titles = titles  # of the groups, by their first command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of --help."""
@@ -187,10 +207,9 @@ class Group(click.Group):
             raise sentence(error, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options, then the commands."""
+        """The commands in groups, then the options."""
+        write_commands(self._briefs, self._titles, formatter)
         write_sections(self, ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._briefs.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; Ctrl-C ends it with 130, without click's empty line."""

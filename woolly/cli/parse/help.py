@@ -1,26 +1,55 @@
-"""What --help prints: sections of arguments and options, plain or in boxes."""
+"""What --help prints: groups of commands, sections of arguments and options, plain or in boxes."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 
 import click
 
 from woolly.cli.parse.parameter import shown_default, shown_help, shown_name
 
-__all__ = ["boxed_help", "write_sections"]
+__all__ = ["boxed_help", "sections_of", "write_commands", "write_sections"]
+
+_COMMON, _OTHERS = "Common options", "Options"
+
+
+def sections_of(command: click.Command, context: click.Context) -> dict[str, list[click.Parameter]]:
+    """Returns the parameters by the titles of --help: arguments, common options, options without a title, the rest."""
+    common: Sequence[str] = getattr(command, "common", ())
+    titles: Mapping[str, str] = getattr(command, "sections", {})
+    found: dict[str, list[click.Parameter]] = {"Arguments": [], _COMMON: [], _OTHERS: []}
+    for parameter in command.get_params(context):
+        title = getattr(parameter, "section", "") or titles.get(str(parameter.name)) or _OTHERS
+        if isinstance(parameter, click.Argument):
+            title = "Arguments"
+        elif parameter.name in common or (common and "--help" in parameter.opts):
+            title = _COMMON
+        found.setdefault(title, []).append(parameter)
+    found[_COMMON].sort(key=lambda one: [*common, one.name].index(str(one.name)))  # --help, which is not named, last
+    return {title: parameters for title, parameters in found.items() if parameters}
 
 
 def _sections(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:
-    """Names and texts: arguments, then options without a section, then each section under its name."""
-    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-    for parameter in command.get_params(context):
-        default = shown_default(parameter)
-        text = shown_help(parameter)
-        record = (shown_name(parameter), f"{text}  [default: {default}]" if default else text)
-        is_argument = isinstance(parameter, click.Argument)
-        found.setdefault("Arguments" if is_argument else getattr(parameter, "section", "Options"), []).append(record)
-    return {name: records for name, records in found.items() if records}
+    """Returns the names and texts of the parameters by title."""
+    return {title: [*map(_record, parameters)] for title, parameters in sections_of(command, context).items()}
+
+
+def _record(parameter: click.Parameter) -> tuple[str, str]:
+    text, default = shown_help(parameter), shown_default(parameter)
+    return shown_name(parameter), f"{text}  [default: {default}]" if default else text
+
+
+def write_commands(briefs: Mapping[str, str], titles: Mapping[str, str], formatter: click.HelpFormatter) -> None:
+    """Writes the lines of commands in groups, each of which begins with the command that `titles` names."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    width, title = max(map(len, briefs)), "Commands"
+    for name, brief in briefs.items():
+        title = titles.get(name, title)
+        groups.setdefault(title, []).append((f"{name:{width}}", brief))
+    for title, records in groups.items():
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 def write_sections(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -14,6 +14,7 @@ from woolly.errors import RequestError, StoreError
 from woolly.store import CATALOGUE, DEFAULT_MODEL, Purpose, known_names, list_models, models_for
 
 __all__ = [
+    "ANSWER",
     "AS_JSON",
     "BACKEND",
     "DEVICE",
@@ -64,6 +65,8 @@ def model_argument(
     return Argument("model", "MODEL", help, shown=shown, complete=complete)
 
 
+ANSWER, _CHANGES = "Prompt and answer", "Adapters and control vectors"  # titles in --help
+
 MODEL = model_argument()
 NAMED = Option("--model -m", "In place of MODEL.", to="named", metavar="MODEL", complete=complete_model)
 AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
@@ -105,19 +108,34 @@ ENGINE = Bundle(
         BACKEND,
         DEVICE,
         GPU_LAYERS,
-        Option("--lora", "LoRA adapter for the model, in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
-        Option("--lora-scaled", "The same with how much it counts; may be repeated.", list, metavar="FILE:SCALE"),
+        Option(
+            "--lora",
+            "LoRA adapter for the model, in GGUF; may be repeated.",
+            list,
+            to="adapters",
+            metavar="FILE",
+            section=_CHANGES,
+        ),
+        Option(
+            "--lora-scaled",
+            "The same with how much it counts; may be repeated.",
+            list,
+            metavar="FILE:SCALE",
+            section=_CHANGES,
+        ),
         Option(
             "--control-vector",
             "Control vector, in GGUF, added to what the layers leave; may be repeated.",
             list,
             metavar="FILE",
+            section=_CHANGES,
         ),
         Option(
             "--control-vector-scaled",
             "The same, times a number; may be repeated.",
             list,
             metavar="FILE:SCALE",
+            section=_CHANGES,
             is_pair=True,
         ),
         Option(
@@ -125,6 +143,7 @@ ENGINE = Bundle(
             "First and last layer that get a control vector.",
             metavar="START:END",
             shown="all",
+            section=_CHANGES,
             is_pair=True,
         ),
         Option(
@@ -135,9 +154,14 @@ ENGINE = Bundle(
             shown="mtp, if the file has it",
         ),
         Option("--draft-max --draft", "Most tokens to guess ahead.", int, to="draft_tokens", shown="8"),
-        Option("--preset", "Table of presets.toml; none: not even the model's own.", shown="that of the model's name"),
+        Option(
+            "--preset",
+            "Table of presets.toml; none: not even the model's own.",
+            shown="that of the model's name",
+        ),
     ),
     _engine,
+    section="How the model runs",
 )
 SYSTEM = Option("--system -sys", "System prompt.")
 MAX_TOKENS = Option(

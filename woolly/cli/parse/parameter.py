@@ -67,7 +67,7 @@ class Option(click.Option):
         to: str = "",
         default: Any = None,
         shown: str = "",
-        section: str = "Options",
+        section: str = "",
         metavar: str | None = None,
         complete: Completer | None = None,
         is_pair: bool = False,
@@ -113,7 +113,7 @@ class Argument(click.Argument):
 class Bundle:
     """Options whose values reach the command as one dict, in its parameter `name`; what was not typed is not in it.
 
-    `finish` makes the dict that the command gets of what was typed.
+    `finish` makes the dict that the command gets of what was typed. `section` is their title in --help.
     """
 
     def __init__(
@@ -121,8 +121,9 @@ class Bundle:
         name: str,
         options: tuple[Option, ...],
         finish: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        section: str = "",
     ) -> None:
-        self.name, self.options, self._finish = name, options, finish
+        self.name, self.options, self.section, self._finish = name, options, section, finish
 
     def collect(self, given: dict[str, Any]) -> None:
         """Replace the values of the options in `given` by the dict."""
