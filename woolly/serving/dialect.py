@@ -33,6 +33,7 @@ class Dialect(Protocol):
     polled: tuple[str, ...] = ()  # paths that programs ask for every second
     tokens: tuple[str, ...] = ()  # paths that take a key or a token in the body
     media_type: str = "text/event-stream"  # of a stream
+    takes_any_type: bool = False  # JSON under any Content-Type, as the documented `curl -d` of some APIs sends it
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns the JSON of an error; status and headers are the error's own."""

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from woolly.serving.errors import ApiError
 from woolly.serving.foreign_fields import fields_of, settle_foreign
 
 __all__ = ["APIRouter", "ParsedRequest", "ParsedRoute"]
@@ -22,8 +23,11 @@ class ParsedRequest(Request):
     """A request whose body `gate/bodies.py` has parsed; Starlette's would parse it a second time."""
 
     async def json(self) -> Any:
-        """Returns the value of the body."""
-        return self.scope["state"].get("json")
+        """Returns the value of the body. ApiError if the gate found that it is no JSON."""
+        value = self.scope["state"].get("json")
+        if isinstance(value, ApiError):
+            raise value
+        return value
 
 
 class ParsedRoute(APIRoute):
@@ -35,11 +39,13 @@ class ParsedRoute(APIRoute):
         known = fields_of(None if self.body_field is None else self.body_field.field_info.annotation)
 
         async def handle_parsed(request: Request) -> Response:
-            # JSON is JSON whatever its header says: `curl -d` calls it a form, some clients say nothing. The gate's
-            # checks of Host and Origin keep pages of others out.
+            # The gate has decided what is JSON: in some dialects whatever its header says, because `curl -d` calls it a
+            # form. The gate's checks of Host and Origin keep pages of others out.
             others = [header for header in request.scope["headers"] if header[0] != b"content-type"]
             request.scope["headers"] = [*others, (b"content-type", b"application/json")]
             parsed = ParsedRequest(request.scope, request.receive)
+            if self.body_field is not None:
+                await parsed.json()  # raises here: FastAPI would make a sentence of its own of the error
             for _ in range(_MOST_ROUNDS):
                 try:
                     return await handle(parsed)

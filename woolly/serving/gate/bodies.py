@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 from starlette.datastructures import Headers
@@ -17,6 +19,7 @@ __all__ = ["Bodies", "BodyBudget", "read_body"]
 _RETRY = 1.0  # seconds after which other requests may have released their bodies
 _FORM = "multipart/form-data"
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+_JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 class BodyBudget:
@@ -55,11 +58,21 @@ class BodyBudget:
 
 
 class Bodies:
-    """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`."""
+    """Gives the route its body as one message, and the value of its JSON as `scope["state"]["json"]`.
 
-    def __init__(self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float) -> None:
-        """A body has at most `most` bytes and arrives within `seconds`."""
+    An ApiError stands in for the value if the body is no JSON: a path without a route, or one that takes bytes, has a
+    better answer than that.
+    """
+
+    def __init__(
+        self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float, takes_any: Callable[[str], bool]
+    ) -> None:
+        """A body has at most `most` bytes and arrives within `seconds`.
+
+        `takes_any(path)` says whether JSON may come under any Content-Type.
+        """
         self._app = app
+        self._takes_any = takes_any
         self._budget = budget
         self._most = most
         self._seconds = seconds
@@ -79,7 +92,10 @@ class Bodies:
             if kind.lower().startswith(_FORM) and scope["path"].endswith("/files"):
                 scope["state"]["form_type"] = kind
             elif body and scope["method"] in _WITH_BODY:
-                scope["state"]["json"] = await parse_json(body)
+                if kind and not _JSON.match(kind) and not self._takes_any(scope["path"]):
+                    scope["state"]["json"] = _not_json(kind)
+                else:
+                    scope["state"]["json"] = await _value_of(body)
             await self._app(scope, _replay(body, receive), send)
 
 
@@ -108,6 +124,19 @@ async def read_body(
             if not message.get("more_body", False):
                 return b"".join(parts)
     raise ApiError(408, "request_too_slow", f"the request did not arrive within {seconds:g} seconds; send it faster")
+
+
+async def _value_of(body: bytes) -> Any:
+    """Returns the value of a body, or the ApiError of one that is no JSON."""
+    try:
+        return await parse_json(body)
+    except ApiError as error:
+        return error
+
+
+def _not_json(kind: str) -> ApiError:
+    message = f"the Content-Type is {kind[:80]!r}; this route takes application/json"
+    return ApiError(415, "unsupported_media_type", message)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

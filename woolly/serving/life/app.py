@@ -173,7 +173,13 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
         ),
         Middleware(Rates, rates=state.rates, paths=paths),
         Middleware(Draining, health=state.health, paths=paths),
-        Middleware(Bodies, budget=state.bodies, most=settings.max_body_bytes, seconds=settings.timeout),
+        Middleware(
+            Bodies,
+            budget=state.bodies,
+            most=settings.max_body_bytes,
+            seconds=settings.timeout,
+            takes_any=lambda path: dialects.of(path).takes_any_type,
+        ),
         Middleware(Disconnect, health=state.health),
     ]
     layers.insert(0, Middleware(Cors, origins=Origins(settings)))

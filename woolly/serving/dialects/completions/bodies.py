@@ -33,6 +33,8 @@ MAX_TOP = 20  # alternatives to a token, as OpenAI has it
 
 _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
 
+_OPENAI_LIMIT = 16  # tokens of a text completion that names no limit, as OpenAI and vLLM have it
+
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
@@ -263,6 +265,7 @@ class CompletionBody(OpenAIBody):
     """The body of /v1/completions."""
 
     prompt: str | Items[str] | TokenIds | Items[TokenIds]
+    n_predict: int | None = Field(None, description="As max_tokens, in llama-server's words; -1: until it ends.")
     echo: bool | None = Field(None, description="The prompt before the answer; with logprobs, its tokens' too.")
     logprobs: int | None = Field(None, description="How many alternatives beside each token.")
     best_of: int | None = None
@@ -277,9 +280,23 @@ class CompletionBody(OpenAIBody):
             return [tuple(token for token in self.prompt if isinstance(token, int))]
         return [one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no token is asked for, only what is known about the prompt."""
+        return 0 in (self.max_tokens, self.n_predict)
+
+    def limit(self, defaults: SamplingParams) -> int | None:
+        """Returns the most tokens of the answer: the body's, else the operator's, else OpenAI's; None: no limit."""
+        asked = self.max_tokens if self.n_predict is None else self.n_predict
+        if asked is None:
+            return defaults.max_tokens or _OPENAI_LIMIT
+        return None if asked < 0 and self.n_predict is not None else asked
+
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
         super().check()
+        if self.n_predict is not None and self.max_tokens not in (None, self.n_predict):
+            raise refuse("n_predict", "it differs from max_tokens, which means the same; give one of them")
         if self.suffix and (self.echo or not all(isinstance(prompt, str) for prompt in self.prompts)):
             raise refuse("suffix", "what is between a prompt and a suffix is filled in for texts, and without echo")
         if self.best_of not in (None, self.n or 1):
@@ -288,5 +305,5 @@ class CompletionBody(OpenAIBody):
             raise refuse("logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
         if not 1 <= len(self.prompts) <= MAX_PROMPTS:
             raise refuse("prompt", f"there are {len(self.prompts)} prompts; 1 to {MAX_PROMPTS} were expected")
-        if self.max_tokens == 0 and not self.echo:
+        if self.is_empty and not self.echo:
             raise refuse("max_tokens", "it is 0, which gives nothing without echo; at least 1 was expected")

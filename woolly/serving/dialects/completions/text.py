@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request
@@ -52,9 +53,8 @@ def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
     overrides: dict[str, Any] = {"logprobs": body.logprobs}
     if body.echo:
         overrides["prompt_logprobs"] = body.logprobs
-    if body.max_tokens == 0:
-        overrides["max_tokens"] = 1  # of which none is asked for
-    return body.make(defaults, **overrides)
+    limit = 1 if body.is_empty else body.limit(defaults)  # of which none is asked for, if it is empty
+    return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
 
 
 async def _prompts(body: CompletionBody, generator: Generator, slot: Loaded) -> list[str | tuple[int, ...]]:
@@ -71,9 +71,7 @@ async def _prompts(body: CompletionBody, generator: Generator, slot: Loaded) -> 
 def _generation(
     prompt: str | tuple[int, ...], body: CompletionBody, params: SamplingParams, request: Request
 ) -> Generation:
-    return Generation(
-        params, prompt, body.model, body.max_tokens == 0, client=client_of(request), owner=owner_of(request)
-    )
+    return Generation(params, prompt, body.model, body.is_empty, client=client_of(request), owner=owner_of(request))
 
 
 class _Text:

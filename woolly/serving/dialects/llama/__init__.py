@@ -33,6 +33,7 @@ class Llama(ChatDialect):
 
     name = "llama-server"
     prefix = ""
+    takes_any_type = True
     health = {  # noqa: RUF012 - a constant of the class
         "/health": "health",
         "/v1/health": "health",

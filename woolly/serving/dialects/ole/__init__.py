@@ -41,6 +41,7 @@ class Ole(ChatDialect):
 
     name = "ole"
     prefix = "/api/v1"
+    takes_any_type = True
     health = {  # noqa: RUF012 - a constant of the class
         "/api/v1/health": "status",
         "/api/v1/health/ready": "ready",

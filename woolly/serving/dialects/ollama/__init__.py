@@ -17,6 +17,7 @@ class Ollama(ChatDialect):
 
     name = "ollama"
     prefix = "/api"
+    takes_any_type = True
     media_type = "application/x-ndjson"
     fields = {"schema": "format", "reasoning_effort": "think", "max_tokens": "options.num_predict"}  # noqa: RUF012
 
