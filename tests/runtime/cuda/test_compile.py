@@ -11,6 +11,7 @@ pytestmark = pytest.mark.skipif(
 )
 # PTX of the generation with all instructions in use, and of the oldest: machine code would take several times as long.
 TARGET, TARGETS = "compute_90a", ("compute_90a", compiling.PORTABLE)
+INCLUDE = '#include "primitives/common.cuh"\n'
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_every_source_compiles_without_a_warning(source, compiler):
 
 
 def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):
-    (tmp_path / "wrong.cu").write_text('#include "common.cuh"\nKERNEL(wrong)(const Batch* b) { b->none(); }\n')
+    (tmp_path / "wrong.cu").write_text(INCLUDE + "KERNEL(wrong)(const Batch* b) { b->none(); }\n")
     with pytest.raises(compiling.CompileError, match=r"wrong\.cu\(2\): error"):
         compiler.compile(tmp_path / "wrong.cu", TARGET)
 
@@ -44,14 +45,14 @@ def test_a_kind_of_tiles_is_compiled_by_itself(compiler):
 
 
 def test_ptx_names_the_same_kernels(compiler, tmp_path):
-    (tmp_path / "two.cu").write_text('#include "common.cuh"\nKERNEL(a)(int n) {}\nKERNEL(b)(const Batch* b) {}\n')
+    (tmp_path / "two.cu").write_text(INCLUDE + "KERNEL(a)(int n) {}\nKERNEL(b)(const Batch* b) {}\n")
     for quick in (False, True):
         image, kernels, _ = compiler.compile(tmp_path / "two.cu", compiling.PORTABLE, quick=quick)
         assert sorted(kernels) == ["a", "b"] and image.startswith(b"//") and image.endswith(b"\0")
 
 
 def test_a_warning_is_told_by_a_quick_compilation_too(compiler, tmp_path):
-    (tmp_path / "warned.cu").write_text('#include "common.cuh"\nKERNEL(a)(int* p) { int none; *p = 1; }\n')
+    (tmp_path / "warned.cu").write_text(INCLUDE + "KERNEL(a)(int* p) { int none; *p = 1; }\n")
     for quick in (False, True):
         _, _, log = compiler.compile(tmp_path / "warned.cu", TARGET, quick=quick)
         assert "warned.cu(2): warning" in log and '"none" was declared but never referenced' in log

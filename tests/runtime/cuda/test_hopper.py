@@ -91,7 +91,7 @@ def test_kernels_of_many_rows_give_the_bits_of_those_of_all_generations(
 
 
 PAIRS = """
-#include "wgmma.cuh"
+#include "primitives/wgmma.cuh"
 
 // Each block of a pair writes what the other brings by a copy, and whether any of its threads is the one.
 KERNEL_IN_PAIRS(32, swap)(const int* x, int* y, int one) {
