@@ -134,6 +134,8 @@ class EmulatedDevice:
     def __init__(self, *sources: Path) -> None:
         self._native = load(build(*sources, macros=self.macros))
         self._sizes: dict[int, int] = {}
+        # Around the native call and the table: what is freed natively may be another thread's at once.
+        self._memory = threading.RLock()
         self._graphs: dict[int, list[tuple]] = {}
         self._recorded: list[tuple] | None = None
         self._marks = 0
@@ -142,19 +144,21 @@ class EmulatedDevice:
 
     def memory(self) -> tuple[int, int]:
         total = 8 << 30
-        return total - sum(self._sizes.values()), total
+        return total - self._taken(), total
 
     def allocate(self, n_bytes: int) -> Address:
-        address = self._native.emulated_allocate(n_bytes)
-        assert address, f"no memory for {n_bytes} bytes"
-        self._sizes[address] = n_bytes
+        with self._memory:
+            address = self._native.emulated_allocate(n_bytes)
+            assert address, f"no memory for {n_bytes} bytes"
+            self._sizes[address] = n_bytes
         return Address(address)
 
     def free(self, address: Address) -> None:
-        if self._is_closed:
-            return  # all memory is given back already
-        assert self._native.emulated_free(int(address)), f"{address:#x} was not allocated"
-        del self._sizes[int(address)]
+        with self._memory:
+            if self._is_closed:
+                return  # all memory is given back already
+            assert self._native.emulated_free(int(address)), f"{address:#x} was not allocated"
+            del self._sizes[int(address)]
 
     def upload(self, address: Address, data: np.ndarray) -> None:
         assert data.flags.c_contiguous
@@ -234,9 +238,14 @@ class EmulatedDevice:
         return np.empty(n_bytes, np.uint8)
 
     def close(self) -> None:
-        for address in list(self._sizes) if self._is_first else ():
-            self.free(Address(address))
-        self._is_closed = True
+        with self._memory:
+            for address in list(self._sizes) if self._is_first else ():
+                self.free(Address(address))
+            self._is_closed = True
+
+    def _taken(self) -> int:
+        with self._memory:
+            return sum(self._sizes.values())
 
     def _check(self, address: Address, n_bytes: int) -> None:
         inside = n_bytes == 0 or self._native.emulated_owns(int(address), n_bytes)

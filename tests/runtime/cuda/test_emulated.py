@@ -1,12 +1,14 @@
 """The emulated GPU itself: what the tests of kernels rest on."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from tests.runtime.cuda.emulated import EmulatedDevice
 
 SOURCE = """
-#include "common.cuh"
+#include "primitives/common.cuh"
 
 // The sum of a row by a tree of shuffles and a barrier.
 KERNEL(sum_rows)(const float* x, float* y, int width, float factor) {
@@ -127,6 +129,37 @@ def test_rows_are_summed_by_shuffles_and_barriers(device):
     np.testing.assert_array_equal(out, 0.5 * x.sum(axis=1))
     for address in (there, sums):
         device.free(address)
+
+
+def test_what_one_thread_frees_another_may_have_at_once(device):
+    """The system hands out the same place again before the thread that freed it goes on."""
+
+    class Native:
+        def __init__(self, native):
+            self._native = native
+            self.others = []
+
+        def __getattr__(self, name):
+            return getattr(self._native, name)
+
+        def emulated_free(self, address):
+            done = self._native.emulated_free(address)
+            other = threading.Thread(target=lambda: self.others.append(device.allocate(4096)))
+            other.start()
+            other.join(0.2)
+            self.thread = other
+            return done
+
+    plain = device._native
+    device._native = native = Native(plain)
+    try:
+        device.free(device.allocate(4096))
+        native.thread.join()
+    finally:
+        device._native = plain
+    assert [device._sizes[int(address)] for address in native.others] == [4096]
+    device.free(native.others[0])
+    assert not device._sizes
 
 
 def test_lanes_exchange_what_cuda_says(device):

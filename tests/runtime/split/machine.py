@@ -23,7 +23,7 @@ class Small(EmulatedDevice):
         self.n_bytes = n_bytes
 
     def memory(self):
-        return self.n_bytes - sum(self._sizes.values()), self.n_bytes
+        return self.n_bytes - self._taken(), self.n_bytes
 
     def allocate(self, n_bytes):
         if n_bytes > self.memory()[0]:
