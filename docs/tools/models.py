@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from woolly.models import architectures
-from woolly.store import CATALOGUE, FAMILIES, Tag
+from woolly.store import CATALOGUE, Tag, read_catalogue
 
 __all__ = ["reference"]
 
@@ -25,32 +25,48 @@ and refuse it before that if Woolly cannot run its architecture. Everything else
 | `https://huggingface.co/org/repo/blob/main/file.gguf` | the file whose page this is |
 | a path | that file; a path that exists wins over a name |
 
-Sizes are approximate. Each address was chosen because it is the publisher's own or a well-known one; none is checked
-here, and one that is wrong fails with a sentence that names it. Read the licence of a model before you use it.
+Sizes with ~ are estimated from parameters and bits, the others are those of files. Each address was chosen because
+it is the publisher's own or a well-known one; none is checked here, and one that is wrong fails with a sentence that
+names it. Read the licence of a model before you use it.
 
 `{default}` is fetched through pip ({megabytes} MB, {licence}) and checked by SHA-256.
 
-| family | runs | architecture | sizes, with their repositories | licence |
-|---|---|---|---|---|"""
+The catalogue is data: `woolly/store/catalogue.json`, of {updated}.
+
+| family | kind | runs | architecture | sizes, with their repositories | licence |
+|---|---|---|---|---|---|"""
 
 
 def reference() -> str:
     """Returns the page as Markdown."""
     default = next(iter(CATALOGUE.values()))
-    head = _HEAD.format(default=default.name, megabytes=default.n_bytes // 10**6, licence=default.licence)
+    catalogue = read_catalogue()
+    facts = {"default": default.name, "megabytes": default.n_bytes // 10**6, "licence": default.licence}
+    head = _HEAD.format(**facts, updated=catalogue.updated)
     rows = []
-    for name, family in FAMILIES.items():
-        kinds = dict.fromkeys(tag.architecture or family.architecture for tag in family.tags.values())
+    for name, family in catalogue.families.items():
+        kinds = dict.fromkeys(tag.architecture for tag in family.tags.values())
+        licences = dict.fromkeys(tag.licence for tag in family.tags.values())
         running = [kind in architectures() for kind in kinds]
         runs = "yes" if all(running) else "some sizes" if any(running) else "not yet"
-        sizes = "<br>".join(_size(tag, size) for tag, size in family.tags.items())
-        rows.append(f"| `{name}` | {runs} | {', '.join(f'`{kind}`' for kind in kinds)} | {sizes} | {family.licence} |")
-    return "\n".join([head, *rows]) + "\n"
+        sizes = "<br>".join(_size(tag, size, len(kinds) > 1) for tag, size in family.tags.items())
+        shown = ", ".join(f"`{kind}`" for kind in kinds)
+        rows.append(f"| `{name}` | {family.purpose} | {runs} | {shown} | {sizes} | {'; '.join(licences)} |")
+    nameless = [f"| `{kind}` | {reason} |" for kind, reason in catalogue.nameless.items()]
+    tail = [
+        "",
+        "Architectures that Woolly runs and no name has:",
+        "",
+        "| architecture | reason |",
+        "|---|---|",
+        *nameless,
+    ]
+    return "\n".join([head, *rows, *tail]) + "\n"
 
 
-def _size(tag: str, size: Tag) -> str:
-    kind = f", `{size.architecture}`" if size.architecture else ""
-    return f"`{tag}` {size.gigabytes} GB {size.quant}{kind}: [{size.repo}](https://huggingface.co/{size.repo})"
+def _size(tag: str, size: Tag, is_mixed: bool) -> str:
+    kind = f", `{size.architecture}`" if is_mixed else ""
+    return f"`{tag}` {size.gigabytes} {size.quant}{kind}: [{size.repo}](https://huggingface.co/{size.repo})"
 
 
 if __name__ == "__main__":

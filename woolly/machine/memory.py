@@ -10,9 +10,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from woolly.machine.windows import free_bytes, peak_bytes
+from woolly.machine.windows import free_bytes, peak_bytes, total_bytes
 
-__all__ = ["available_memory", "peak_mib", "reset_peak"]
+__all__ = ["available_memory", "peak_mib", "reset_peak", "total_memory"]
 
 
 def available_memory() -> int:
@@ -20,6 +20,19 @@ def available_memory() -> int:
     if sys.platform == "win32":
         return free_bytes()
     return int(min(_machine_memory(), _own_memory()))
+
+
+def total_memory() -> int:
+    """Bytes of memory that the machine has, or that its cgroup or this process may have if that is less."""
+    if sys.platform == "win32":
+        return total_bytes()
+    import resource
+
+    total: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))  # "max" is no number
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return int(total if limit == resource.RLIM_INFINITY else min(total, limit))
 
 
 def _own_memory() -> float:

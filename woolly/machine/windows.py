@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["free_bytes", "peak_bytes"]
+__all__ = ["free_bytes", "peak_bytes", "total_bytes"]
 
 if sys.platform == "win32":
     import ctypes
@@ -30,6 +30,12 @@ if sys.platform == "win32":
         ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(memory))
         return int(memory.free)
 
+    def total_bytes() -> int:
+        """Bytes of memory that the machine has."""
+        memory = _Memory(ctypes.sizeof(_Memory))
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(memory))
+        return int(memory.total)
+
     def peak_bytes() -> int:
         """The most memory that this process held at once."""
         counters = _Counters(ctypes.sizeof(_Counters))
@@ -40,6 +46,10 @@ if sys.platform == "win32":
 else:
 
     def free_bytes() -> int:
+        """Asked on Windows alone."""
+        return 0
+
+    def total_bytes() -> int:
         """Asked on Windows alone."""
         return 0
 

@@ -4,7 +4,7 @@ from woolly.store.addresses import is_address
 from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
 from woolly.store.download import Remote, open_url
 from woolly.store.entry import Stored
-from woolly.store.families import FAMILIES, Family, Purpose, Tag, models_for
+from woolly.store.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
 from woolly.store.fetch import pull
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, hub_remotes, quant_of
@@ -16,9 +16,9 @@ from woolly.store.resolve import is_model_name, near_models, resolve
 __all__ = [
     "CATALOGUE",
     "DEFAULT_MODEL",
-    "FAMILIES",
     "NO_PRESET",
     "PRESETS_FILE",
+    "Catalogue",
     "Family",
     "HubName",
     "Model",
@@ -28,6 +28,7 @@ __all__ = [
     "Remote",
     "Stored",
     "Tag",
+    "all_families",
     "find_named",
     "find_preset",
     "find_stored",
@@ -46,6 +47,7 @@ __all__ = [
     "preset_files",
     "pull",
     "quant_of",
+    "read_catalogue",
     "remote_name",
     "remove_model",
     "resolve",

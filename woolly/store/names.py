@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
-from woolly.store import catalogue, families
+from woolly.store import catalogue
 from woolly.store.addresses import is_address
 from woolly.store.catalogue import lookup
-from woolly.store.families import Tag
+from woolly.store.families import Tag, all_families
 from woolly.store.hub import HubName, quant_of
 
 __all__ = [
@@ -40,7 +40,7 @@ class Named:
     hub: HubName
     architecture: str
     licence: str
-    gigabytes: float | None  # approximate; None for another type than the default one
+    size: Tag | None  # the entry of the catalogue; None for another type than its default one
 
 
 def find_named(text: str) -> Named | None:
@@ -49,7 +49,7 @@ def find_named(text: str) -> Named | None:
     StoreError with the tags that exist if the family is known and the tag is not.
     """
     name, _, typed = text.lower().partition(":")
-    family = families.FAMILIES.get(name)
+    family = all_families().get(name)
     if family is None:
         return None
     found = _TYPE.search(typed)
@@ -64,16 +64,16 @@ def find_named(text: str) -> Named | None:
     return Named(
         f"{name}:{tag}" + ("" if default else f"-{str(quant).lower()}"),
         HubName(size.repo, quant or size.quant),
-        size.architecture or family.architecture,
-        family.licence,
-        size.gigabytes if default else None,
+        size.architecture,
+        size.licence,
+        size if default else None,
     )
 
 
 def catalogue_names(repo: str, file: str) -> list[str]:
     """Returns the names in the catalogue of a file of the hub, the shortest last; none if the table lacks it."""
     quant, names = quant_of(file), []
-    for name, family in families.FAMILIES.items():
+    for name, family in all_families().items():
         for tag, size in family.tags.items():
             if size.repo.lower() == repo.lower() and quant is not None:
                 names.append(f"{name}:{tag}" + ("" if quant == size.quant else f"-{quant.lower()}"))
@@ -83,13 +83,13 @@ def catalogue_names(repo: str, file: str) -> list[str]:
 
 def _is_short(name: str, tag: str, size: Tag, quant: str) -> bool:
     """Returns whether the bare name of the family means this file; smollm2 means the default model."""
-    return quant == size.quant and tag == next(iter(families.FAMILIES[name].tags)) and lookup(name) is None
+    return quant == size.quant and tag == next(iter(all_families()[name].tags)) and lookup(name) is None
 
 
 def known_names() -> list[str]:
     """Returns every name of the catalogue: the default model's, each family, and each of its tags."""
     names = [known for model in catalogue.CATALOGUE.values() for known in (model.name, *model.aliases)]
-    for name, family in families.FAMILIES.items():
+    for name, family in all_families().items():
         names += [name, *(f"{name}:{tag}" for tag in family.tags)]
     return list(dict.fromkeys(names))
 

@@ -65,7 +65,7 @@ def _find_hub(text: str, wanted: HubName) -> Path | None:
 def _not_here(text: str, remote: HubName | str) -> str:
     named = find_named(text)
     if named is not None:
-        size = f"{named.gigabytes} GB, " if named.gigabytes else ""
+        size = f"{named.size.gigabytes}, " if named.size else ""
         return f"the model {text} is not here yet: run `woolly pull {text}` ({size}{named.hub})"
     if not is_bare_repo(text):
         return f"{text} is not here yet: run `woolly pull {text}`"

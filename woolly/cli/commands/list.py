@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from woolly.cli.commands.list_catalogue import billions, print_catalogue
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON
 from woolly.cli.parse.parameter import Option
@@ -17,7 +18,7 @@ from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import print_table, results
 from woolly.cli.terminal.sizes import size
 from woolly.errors import WoollyError
-from woolly.store import FAMILIES, Stored, list_models, models_folder, quant_of
+from woolly.store import Stored, list_models, models_folder, quant_of
 
 __all__ = ["list_models_here"]
 
@@ -25,7 +26,12 @@ __all__ = ["list_models_here"]
 @command(
     Option("--own", "Only those that Woolly keeps.", bool, default=False),
     Option("--paths", "Show the path of each.", bool, default=False),
-    Option("--catalogue", "List the names that `woolly pull` knows instead.", bool, default=False),
+    Option(
+        "--catalogue",
+        "List the names that `woolly pull` knows instead, and which run here.",
+        bool,
+        default=False,
+    ),
     Option("--architectures", "List the architectures that Woolly runs instead.", bool, default=False),
     AS_JSON,
 )
@@ -42,7 +48,7 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
         _print_architectures(as_json)
         return
     if catalogue:
-        _print_catalogue(as_json)
+        print_catalogue(as_json)
         return
     models = [(model, _header(model)) for model in list_models() if not own or model.owner == "woolly"]
     if as_json:
@@ -111,7 +117,7 @@ def _print(models: list[tuple[Stored, dict[str, Any]]], paths: bool) -> None:
             table.add_column(title, overflow="fold")
     for (model, header), others, remark in zip(models, also, remarks, strict=True):
         row = [shlex.quote(model.name), size(model.n_bytes), header["quantization"] or "", header["architecture"] or ""]
-        row += ["" if header["parameters"] is None else _billions(header["parameters"]), model.owner]
+        row += ["" if header["parameters"] is None else billions(header["parameters"]), model.owner]
         row += [others] * any(also) + [remark] * any(remarks) + [str(model.path)] * paths
         table.add_row(*row)
     print_table(results(), table)
@@ -130,43 +136,8 @@ def _remarks(model: Stored, header: dict[str, Any]) -> Iterator[str]:
         yield f"link to {model.link_to}"
 
 
-def _billions(n: int) -> str:
-    """Returns a number of weights as model names have it: 135M, 1.7B."""
-    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
-
-
 def _print_architectures(as_json: bool) -> None:
     from woolly.models import architectures
 
     names = architectures()
     click.echo(json.dumps(names) if as_json else "\n".join(names))
-
-
-def _print_catalogue(as_json: bool) -> None:
-    from rich.table import Table
-
-    from woolly.models import architectures
-
-    runs = architectures()
-    rows = [
-        {
-            "name": f"{name}:{tag}",
-            "gigabytes": entry.gigabytes,
-            "quantization": entry.quant,
-            "architecture": entry.architecture or family.architecture,
-            "purpose": family.purpose,
-            "runs": (entry.architecture or family.architecture) in runs,
-            "licence": family.licence,
-            "hub": f"hf:{entry.repo}:{entry.quant}",
-        }
-        for name, family in FAMILIES.items()
-        for tag, entry in family.tags.items()
-    ]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
-    table = Table("name", "GB", "quantization", "architecture", "runs here", "licence", "hub", box=None, pad_edge=False)
-    for row in rows:
-        cells = [row["name"], row["gigabytes"], row["quantization"], row["architecture"]]
-        table.add_row(*map(str, [*cells, "yes" if row["runs"] else "not yet", row["licence"], row["hub"]]))
-    print_table(results(), table)
