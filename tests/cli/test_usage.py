@@ -35,8 +35,12 @@ def model(tmp_path_factory):
         ("run hello --zzz", "woolly run has no option --zzz: `woolly run --help` lists"),
         ("--verson", "woolly has no option --verson: did you mean --version"),
         ("chta", "there is no command 'chta': did you mean chat?"),
-        ("ls", "there is no command 'ls': did you mean list?"),
-        ("help", "there is no command 'help': did you mean --help?"),
+        ("create x", "there is no command 'create': a table of presets.toml"),
+        ("cp a b", "there is no command 'cp': `woolly serve --alias NAME` serves a model under another name"),
+        ("logs", "there is no command 'logs': `woolly serve` writes its log to standard error"),
+        ("run hello --stages A,B", "woolly run has no option --stages: `woolly serve` takes it"),
+        ("list --top-k 3", "woolly list has no option --top-k: `woolly run` and `woolly chat` take it"),
+        ("help fly", "there is no command 'fly'"),
         ("run hello --rope-scale 2", "woolly run does not take --rope-scale 2: the model's file says"),
         ("run hello -hf org/repo", "woolly run does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
         ("run hello -cnv", "woolly run does not take -cnv: `woolly chat`"),
@@ -80,6 +84,13 @@ def test_a_model_is_taken_by_its_place_or_by_its_option(command, model, tmp_path
         if command != "bench":  # whose columns are as wide as its figures
             assert by_option.splitlines()[:1] == by_place.splitlines()[:1]
         woolly(command, model, *more, "--model", model)
+
+
+def test_words_of_other_programs_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    assert woolly("help") == woolly("--help")
+    assert woolly("help", "run") == woolly("run", "--help")
+    assert woolly("ls", "--json") == woolly("list", "--json")
 
 
 def test_minus_m_of_run_is_the_model(model):

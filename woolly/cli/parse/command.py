@@ -130,7 +130,7 @@ class Command(click.Command):
                     click.echo(f"woolly: {notice}", err=True)
                 continue
             elif name not in options and re.fullmatch(r"-[A-Za-z][A-Za-z-]+", name):
-                raise no_option(ctx.command_path, name, options)  # click would read -nope as -n with the value ope
+                raise no_option(ctx, name, options)  # click would read -nope as -n with the value ope
             out.append(name + equals + value)
             if name not in options and name[:2] in options and not options[name[:2]].is_flag:  # -n5
                 name, spelled, value, equals = name[:2], name[:2], name[2:], "="
@@ -164,6 +164,10 @@ def _value_of(flag: LlamaFlag, rest: deque[str]) -> str:
     return rest.popleft() if rest else ""
 
 
+# Second names of commands, which --help does not list.
+_ALIASES = {"ls": "list"}
+
+
 class Group(click.Group):
     """All commands, each imported from its file when it is asked for. Mistakes are raised as UsageError."""
 
@@ -192,6 +196,12 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command that a word means; UsageError with the nearest name if it means none."""
+        if args[0] == "help":  # `woolly help`, `woolly help run`
+            args = [*args[1:2], "--help"]
+        if args == ["--help"]:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        args = [_ALIASES.get(args[0], args[0]), *args[1:]]
         if not args[0].startswith("-") and args[0] not in self._briefs:
             raise no_command(args[0], self._briefs)
         return super().resolve_command(ctx, args)

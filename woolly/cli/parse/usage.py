@@ -20,11 +20,9 @@ _COMMANDS = {
     "detokenize": "tokenize",
     "download": "pull",
     "generate": "run",
-    "help": "--help",
     "info": "show",
     "inspect": "show",
     "install": "pull",
-    "ls": "list",
     "models": "list",
     "ppl": "perplexity",
     "profile": "why",
@@ -33,6 +31,14 @@ _COMMANDS = {
     "server": "serve",
     "start": "serve",
     "version": "--version",
+}
+
+# Commands of Ollama that Woolly has no command for, and what does the same here.
+_OTHERWISE = {
+    "cp": "`woolly serve --alias NAME` serves a model under another name, and a table of presets.toml gives it settings",
+    "create": "a table of presets.toml in the models folder gives a model its system prompt, context and sampling",
+    "logs": "`woolly serve` writes its log to standard error, or to the file of --log-file",
+    "push": "Woolly uploads no models",
 }
 
 
@@ -48,15 +54,30 @@ def near(word: str, known: Iterable[str]) -> str:
 
 def no_command(word: str, known: Iterable[str]) -> UsageError:
     """The error for a word that names no command."""
-    meant = _COMMANDS.get(word.lower())
-    hint = f"did you mean {meant}?" if meant else near(word.lower(), [*known, "--help", "--version"])
+    meant, hint = _COMMANDS.get(word.lower()), _OTHERWISE.get(word.lower())
+    hint = hint or (f"did you mean {meant}?" if meant else near(word.lower(), [*known, "--help", "--version"]))
     return UsageError(f"there is no command {word!r}: {hint or '`woolly --help` lists the commands'}")
 
 
-def no_option(path: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for an option that the command at `path` (`woolly run`) does not have."""
+def no_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
+    """The error for an option that the command of `context` does not have: who has it, or the nearest of its own."""
+    path = context.command_path
     likely = [other for other in known if other.startswith("--") == name.startswith("--")]
-    return UsageError(f"{path} has no option {name}: {near(name, likely) or f'`{path} --help` lists the options'}")
+    hint = _owners(context, name) or near(name, likely) or f"`{path} --help` lists the options"
+    return UsageError(f"{path} has no option {name}: {hint}")
+
+
+def _owners(context: click.Context, name: str) -> str:
+    """`woolly serve` takes it: the first two commands that have an option; nothing if none has, or it is one letter."""
+    root = context.find_root()
+    if not name.startswith("--") or not isinstance(root.command, click.Group):
+        return ""
+    found: list[str] = []
+    for command in root.command.list_commands(root):
+        made = root.command.get_command(root, command)
+        if made is not None and any(name in (*one.opts, *one.secondary_opts) for one in made.params):
+            found.append(f"`{root.command_path} {command}`")
+    return f"{' and '.join(found[:2])} {'takes' if len(found) == 1 else 'take'} it" if found else ""
 
 
 def given_twice(path: str, first: str, second: str) -> UsageError:
@@ -70,7 +91,7 @@ def sentence(error: click.UsageError, context: click.Context) -> UsageError:
     match error:
         case click.NoSuchOption():
             known = [name for option in options for name in (*option.opts, *option.secondary_opts)]
-            return no_option(context.command_path, error.option_name, known)
+            return no_option(context, error.option_name, known)
         case click.BadOptionUsage():
             is_switch = any(option.is_flag for option in options if error.option_name in option.opts)
             return UsageError(f"{error.option_name} {'takes no' if is_switch else 'needs a'} value")
