@@ -109,6 +109,8 @@ def test_documents_are_printed_best_first(folder):
     printed = woolly("rerank", model, "food", stdin="\n".join(TEXTS[1:])).splitlines()
     order = sorted(range(4), key=lambda i: -scores[i])
     assert [line.strip().split("  ", 1)[1] for line in printed] == [TEXTS[1:][i] for i in order]
+    assert woolly("rerank", model, "food", *TEXTS[1:]).splitlines() == printed
+    assert woolly("rerank", "-m", model, "food", *TEXTS[1:3], "-d", TEXTS[3], "-d", TEXTS[4]).splitlines() == printed
     best = json.loads(woolly("rerank", "-m", model, "food", "-d", "a", "-d", "b", "--top", "1", "--json"))
     assert len(best) == 1 and set(best[0]) == {"index", "score", "text"}
     with pytest.raises(UsageError, match="a query was expected"):

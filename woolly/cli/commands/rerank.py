@@ -19,9 +19,12 @@ __all__ = ["rerank"]
 @command(
     MODEL,
     Argument("query", "QUERY", "The query."),
+    Argument("texts", "DOCUMENT...", "The documents.", list, shown="those of -d and -f"),
     NAMED,
     Option("--document -d", "A document; may be repeated.", list, to="documents"),
-    Option("--file -f", "File with a document per line, or .jsonl.", Path, shown="standard input, without -d"),
+    Option(
+        "--file -f", "File with a document per line, or .jsonl.", Path, shown="standard input, if no document is given"
+    ),
     Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
     Option("--top -n", "Print only the best N.", int, shown="all"),
     Option("--raw", "The model's own scores, not those from 0 to 1.", bool, default=False),
@@ -35,6 +38,7 @@ __all__ = ["rerank"]
 def rerank(
     model: str | None,
     query: str | None,
+    texts: tuple[str, ...],
     named: str | None,
     documents: tuple[str, ...],
     file: Path | None,
@@ -49,26 +53,30 @@ def rerank(
     as_json: bool,
 ) -> None:
     """Print documents by how well they answer a query, the best first: score, and document."""
-    if named is not None and query is None:
-        model, query = None, model
-    name = one_model("rerank", model, named)
-    if query is None:
+    words = [word for word in (model, query, *texts) if word is not None]
+    if words and named is None:
+        named = words.pop(0)
+    elif words and words[0] == named:
+        words.pop(0)
+    name = one_model("rerank", None, named)
+    if not words:
         raise UsageError('a query was expected: woolly rerank MODEL "what do sheep eat?" -f documents.txt')
+    query, *given = words
+    given += documents
     if top is not None and top < 1:
         raise UsageError(f"--top is {top}; at least 1 was expected")
-    texts = list(documents)
-    if file is not None or not texts:
-        texts += read_texts("--file", file, key)
-    if not texts:
-        raise UsageError("there are no documents; one per line was expected, or -d")
+    if file is not None or not given:
+        given += read_texts("--file", file, key)
+    if not given:
+        raise UsageError("there are no documents: give them after the query, with -d, or one per line of --file")
     from woolly.llm import LLM
 
     with LLM(name, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:
-        scores = llm.rerank(query, texts, raw=raw, truncate=truncate)
-    order = sorted(range(len(texts)), key=lambda index: -scores[index])[:top]
+        scores = llm.rerank(query, given, raw=raw, truncate=truncate)
+    order = sorted(range(len(given)), key=lambda index: -scores[index])[:top]
     if as_json:
-        rows = [{"index": i, "score": float(scores[i]), "text": texts[i]} for i in order]
+        rows = [{"index": i, "score": float(scores[i]), "text": given[i]} for i in order]
         click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return
     for i in order:
-        click.echo(f"{scores[i]:8.4f}  {texts[i]}")
+        click.echo(f"{scores[i]:8.4f}  {given[i]}")
