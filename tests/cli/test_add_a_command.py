@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from docs.tools.cli import reference
+from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from tests.docs.blocks import blocks_of
 from woolly.cli import commands
@@ -54,6 +55,14 @@ def test_the_tab_key_completes_commands_options_and_models(hello, tmp_path, monk
     assert completed("woolly hello --ti") == ["plain,--times"]
     assert completed("woolly run -ngl 99 --nope --see") == ["plain,--seed"]
     assert completed("woolly plan smo") == ["file,smo", "plain,smollm2"]
+    (tmp_path / "models").mkdir()
+    write_tiny(TINY["granite"], tmp_path / "models" / "mine:1b.gguf")
+    assert completed("woolly serve -m mi") == completed("woolly run mi") == ["file,mi", "plain,mine:1b"]
+    # bash ends a word at a colon, and replaces what is behind it
+    assert completed("woolly serve -m mine :") == ["file,mine:", "plain,1b"]
+    assert completed("woolly serve -m mine : 1") == ["file,mine:1", "plain,1b"]
+    assert "plain,0.6b" in completed("woolly run qwen3 : 0")  # `run` fetches
+    assert completed("woolly serve -m qwe") == ["file,qwe"]
 
 
 @pytest.mark.parametrize(("shell", "loads"), [("bash", ".bashrc"), ("zsh", ".zshrc"), ("fish", None)])

@@ -14,6 +14,7 @@ from woolly.cli.parse.options import (
     SYSTEM,
     adapter_scales,
     answer_limit,
+    complete_fetched,
     model_argument,
     one_model,
 )
@@ -29,7 +30,7 @@ _TURNS = "Conversation"  # title in --help
 
 
 @command(
-    model_argument(shown=DEFAULT_MODEL),
+    model_argument(shown=DEFAULT_MODEL, complete=complete_fetched),
     NAMED,
     SYSTEM,
     MAX_TOKENS,

@@ -20,7 +20,7 @@ import click
 from woolly.cli.commands.ps import API_KEY, API_KEY_FILE, URL, server_at
 from woolly.cli.launch.agents import AGENTS, Agent, Endpoint, Setup
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import complete_model
+from woolly.cli.parse.options import complete_fetched
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError, near
 from woolly.cli.terminal.progress import tell
@@ -46,7 +46,7 @@ _SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
     Option(
         "--model -m",
         "Model of the running server, or the one to serve.",
-        complete=complete_model,
+        complete=complete_fetched,
         shown=f"the loaded one, else {DEFAULT_MODEL}",
     ),
     Option("--ctx -c", "Tokens of context, if a server is started.", int, shown=f"the model's, at most {_CTX}"),

@@ -18,7 +18,7 @@ from woolly.cli.parse.options import (
     SYSTEM,
     adapter_scales,
     answer_limit,
-    complete_model,
+    complete_fetched,
     structure,
 )
 from woolly.cli.parse.parameter import Argument, Option
@@ -40,9 +40,9 @@ __all__ = ["run"]
         "A GGUF file or a model's name, and the prompt. Without MODEL, the default model answers. A prompt of '-' is"
         " read from standard input.",
         list,
-        complete=complete_model,
+        complete=complete_fetched,
     ),
-    Option("--model -m", "In place of MODEL.", metavar="MODEL", complete=complete_model),
+    Option("--model -m", "In place of MODEL.", metavar="MODEL", complete=complete_fetched),
     Option("--prompt -p", "In place of PROMPT."),
     Option(
         "--file -f",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from woolly.cli.parse.usage import UsageError
 
@@ -18,6 +19,28 @@ _PLACES = {
     "fish": ("~/.config/fish/completions/woolly.fish", None),
     "zsh": ("~/.zfunc/woolly.zsh", "~/.zshrc"),
 }
+
+
+class _Bash(BashComplete):
+    """Completion in bash of names with a colon: bash ends a word there, and replaces only what is behind it."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one to complete, and that one, whole."""
+        args, incomplete = super().get_completion_args()
+        words = [*args, incomplete]
+        while len(words) > 1 and (words[-1].startswith(":") or words[-2] == ":"):  # qwen3 : 4, as bash hands it over
+            words[-2:] = ["".join(words[-2:])]
+        return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """A line for bash: the kind, and what goes in place of the word."""
+        head = re.match(r".*:", self.get_completion_args()[1])
+        if head is not None and item.type == "plain":
+            item = CompletionItem(str(item.value).removeprefix(head[0]), type=item.type)
+        return super().format_completion(item)
+
+
+add_completion_class(_Bash)
 
 
 def show_completion() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ __all__ = [
     "WEIGHT_MEMORY",
     "adapter_scales",
     "answer_limit",
+    "complete_fetched",
     "complete_model",
     "complete_pullable",
     "model_and_text",
@@ -47,15 +47,18 @@ def complete_model(incomplete: str) -> list[str]:
         return []
 
 
+def complete_fetched(incomplete: str) -> list[str]:
+    """Returns names for the Tab key of a command that fetches: of this machine; if none begins so, the catalogue's."""
+    return complete_model(incomplete) or complete_pullable(incomplete)
+
+
 def complete_pullable(incomplete: str) -> list[str]:
     """Returns names for the Tab key: those of the catalogue."""
     return _completions(incomplete, known_names())
 
 
 def _completions(incomplete: str, names: list[str]) -> list[str]:
-    """Returns the names that begin so. A colon ends a word in bash, so names with one are left out there."""
-    left_out = set(": ") if os.environ.get("_WOOLLY_COMPLETE", "bash").startswith("bash") else set(" ")
-    return sorted({name for name in names if name.startswith(incomplete) and not set(name) & left_out})
+    return sorted({name for name in names if name.startswith(incomplete) and " " not in name})
 
 
 def model_argument(
