@@ -21,7 +21,16 @@ LINES = {
     "run MODEL x --kv-type q9": 2,
     "run MODEL x --backend gpu": 2,
     "run MODEL x --weight-memory much": 2,
+    "run MODEL x -n -5": 2,
     "run MODEL x --grammar NONE": 1,
+    'run MODEL x --grammar root::="a': 2,
+    "run MODEL x --json-schema {type:1}": 2,
+    'run MODEL x --json-schema {"type":"foo"}': 2,
+    "run MODEL x --json-schema NONE": 1,
+    "run MODEL x --json-schema MODEL": 1,
+    "quantize MODEL OUT Q9": 2,
+    "quantize MODEL OUT Q8_0 --output-tensor-type Q9": 2,
+    "pull EMPTY": 2,
     "run NONE x": 1,
     "run MODEL x --seeed 1": 2,
     "show MODEL --ctx 0": 2,
@@ -44,7 +53,7 @@ def nothing():
 def test_the_exit_code_says_whose_fault_it_is(line, sentences, tiny_model, nothing, monkeypatch, capsys):
     if not sentences:
         drop_sentences(monkeypatch)
-    words = {"MODEL": str(tiny_model), "NONE": str(tiny_model.with_name("none.gguf"))}
+    words = {"MODEL": str(tiny_model), "NONE": str(tiny_model.with_name("none.gguf")), "EMPTY": ""}
     monkeypatch.setattr("sys.argv", ["woolly", *(words.get(word, word) for word in line.split())])
     monkeypatch.setattr("sys.stdin", nothing)
     with pytest.raises(SystemExit) as ended:

@@ -64,9 +64,12 @@ def quantize(
     from woolly.machine.cores import default_threads
     from woolly.quantize import find_mix, find_type, make_recipe, quantize_file
 
-    mix = find_mix(type_name)
-    output = find_type(output_type, "--output-tensor-type") if output_type else None
-    embedding = find_type(embedding_type, "--token-embedding-type") if embedding_type else None
+    try:
+        mix = find_mix(type_name)
+        output = find_type(output_type, "--output-tensor-type") if output_type else None
+        embedding = find_type(embedding_type, "--token-embedding-type") if embedding_type else None
+    except RequestError as error:
+        raise error.retold(str(error), UsageError) from None
     if threads is not None and not 1 <= threads <= 1024:
         raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
     if target.is_dir():

@@ -176,6 +176,8 @@ def one_model(command: str, model: str | None, named: str | None, default: str |
     """The model, given as MODEL or with -m; UsageError if both are given and differ, or neither is."""
     if model is not None and named is not None and model != named:
         raise UsageError(f"two models are given, {model} and -m {named}: leave one of them out")
+    if "" in (model, named):
+        raise UsageError("the model's name is empty: give the path of a GGUF file, or a name of `woolly list`")
     found = model or named or default
     if found is None:
         purposes: dict[str, Purpose] = {"embed": "embed", "rerank": "rerank"}
@@ -211,6 +213,9 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
 
 def answer_limit(max_tokens: int | None) -> int | None:
     """`max_tokens` of SamplingParams: `-n -1` means no limit, as in llama.cpp."""
+    if max_tokens is not None and max_tokens < 1 and max_tokens != -1:
+        expected = "a whole number of at least 1, or -1 for no limit, was expected"
+        raise RequestError(f"max_tokens is {max_tokens}; {expected}", field="max_tokens")
     return None if max_tokens == -1 else max_tokens
 
 
@@ -227,8 +232,10 @@ def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        where = "--json-schema" if inline else f"--json-schema: {json_schema}"
-        raise RequestError(f"{where} is no JSON ({error})") from None
+        place = f": line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        if inline:
+            raise UsageError(f"--json-schema is neither a file nor JSON{place}") from None
+        raise RequestError(f"--json-schema: {json_schema} is not JSON{place}") from None
     return {"json_schema": schema}
 
 

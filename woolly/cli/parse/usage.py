@@ -35,7 +35,7 @@ _COMMANDS = {
 
 # Commands of Ollama that Woolly has no command for, and what does the same here.
 _OTHERWISE = {
-    "cp": "`woolly serve --alias NAME` serves a model under another name, and a table of presets.toml gives it settings",
+    "cp": "`woolly serve --alias NAME` gives a model another name, a table of presets.toml other settings",
     "create": "a table of presets.toml in the models folder gives a model its system prompt, context and sampling",
     "logs": "`woolly serve` writes its log to standard error, or to the file of --log-file",
     "push": "Woolly uploads no models",
