@@ -78,3 +78,21 @@ def test_bytes_are_counted_not_characters():
     assert 1000 < n_plain < 3000 and len(store) == 1
     keep(store, "broken", "b", text="\ud800")
     assert len(store) == 2
+
+
+def test_one_owner_cannot_push_out_what_another_has():
+    store = ResponseStore(most=10, most_bytes=100_000)
+    keep(store, "mine", "a", owner="me")
+    for i in range(50):
+        keep(store, f"theirs{i}", "a", owner="you")
+    assert store.ended("me", "mine") and len(store) == 10
+    for i in range(3):  # by bytes: the third time there is no room for all
+        keep(store, f"large{i}", "b", owner="you", text="x" * 40_000)
+    assert store.ended("me", "mine") and store.ended("you", "large2") and store.n_bytes <= 100_000
+    for i in range(20):  # who comes later gets an equal share, and no more
+        keep(store, f"again{i}", "a", owner="me")
+    kept = [id for id in (f"again{i}" for i in range(20)) if id in store._kept]
+    assert kept == [f"again{i}" for i in range(20 - len(kept), 20)] and len(kept) >= 5
+    for id in list(store._kept):
+        store.delete(store._kept[id].owner, id)
+    assert store.n_bytes == 0 and not store._order and not store._sizes and not store._items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,12 +43,18 @@ class _Live:
 
 
 class ResponseStore:
-    """Forgets the longest unused response first. Each owner sees its own. Belongs to the event loop's thread."""
+    """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread.
+
+    When the bounds are reached, the owner who has most loses the longest unused response: no owner can push out
+    those of another who has less.
+    """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: dict[str, Kept] = {}
+        self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, the longest unused first
+        self._sizes: Counter[str] = Counter()  # bytes of each owner
         self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by owner and id; by response, the latest last
         self._live: dict[str, _Live] = {}
         self.n_bytes = 0
@@ -71,11 +77,15 @@ class ResponseStore:
         if n_bytes > self._most_bytes:
             return
         kept = self._kept[response["id"]] = Kept(owner, response, items, previous, n_bytes)
+        self._order.setdefault(owner, OrderedDict())[response["id"]] = None
+        self._sizes[owner] += n_bytes
         self.n_bytes += n_bytes
         for key, item in _named(kept):
             self._items.setdefault(key, {}).setdefault(response["id"], item)
-        while len(self._kept) > self._most or self.n_bytes > self._most_bytes:
-            self._forget(next(iter(self._kept)))
+        while len(self._kept) > self._most:
+            self._forget_one(max(self._order, key=lambda one: (len(self._order[one]), one == owner)))
+        while self.n_bytes > self._most_bytes:
+            self._forget_one(max(self._order, key=lambda one: (self._sizes[one], one == owner)))
 
     def get(self, owner: str, id: str) -> Data:
         """Returns a response, which may be under way. ApiError 404 if there is none."""
@@ -87,7 +97,7 @@ class ResponseStore:
         kept = self._kept.get(id)
         if kept is None or kept.owner != owner:
             raise ApiError(404, "not_found", f"there is no response {id[:80]!r} here; it may have been forgotten")
-        self._kept.move_to_end(id)
+        self._order[owner].move_to_end(id)
         return kept
 
     def delete(self, owner: str, id: str) -> None:
@@ -145,9 +155,16 @@ class ResponseStore:
             raise refuse("input", f"there is no item {id[:80]!r} here; send the item itself")
         return found[next(reversed(found))]
 
+    def _forget_one(self, owner: str) -> None:
+        self._forget(next(iter(self._order[owner])))
+
     def _forget(self, id: str) -> None:
         kept = self._kept.pop(id)
         self.n_bytes -= kept.n_bytes
+        self._sizes[kept.owner] -= kept.n_bytes
+        del self._order[kept.owner][id]
+        if not self._order[kept.owner]:
+            del self._order[kept.owner], self._sizes[kept.owner]
         for key, _ in _named(kept):
             if (found := self._items.get(key)) is not None:
                 found.pop(id, None)
