@@ -71,7 +71,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
     if kind == "message":
         _read_message(item, where, talk)
     elif kind == "reasoning":
-        talk.think(unseal(_text(item, "encrypted_content")) or _thought(item))
+        talk.think(unseal(_text(item, "encrypted_content")) or _thought(item, where))
     elif kind == "function_call":
         name, namespace = _needed(item, "name", where), _text(item, "namespace")
         full = f"{namespace}.{name}" if namespace else name
@@ -134,11 +134,13 @@ def _result(output: Any, where: str) -> str:
     return "\n".join(texts)
 
 
-def _thought(item: Item) -> str:
+def _thought(item: Item, where: str) -> str:
     """Returns the text of a thought: the thought itself, else its summary."""
     for name in ("content", "summary"):
         parts = item.get(name)
-        texts = [_text(part, "text") or "" for part in parts if isinstance(part, Mapping)] if parts else []
+        if parts is not None and not isinstance(parts, list):
+            raise refuse(f"{where}.{name}", "a list of parts was expected")
+        texts = [_text(part, "text") or "" for part in parts or () if isinstance(part, Mapping)]
         if any(texts):
             return "\n".join(texts)
     return ""
