@@ -1,10 +1,12 @@
 """Several processes share one folder of pages: no page is ever read as another, and the bound holds."""
 
 import hashlib
+import os
 import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from woolly.cache.disk import PageFolder, stored_pages
 
@@ -50,3 +52,16 @@ def test_four_processes_share_a_folder(tmp_path):
             digest = bytes.fromhex(page.digest)
             assert digest in texts
             np.testing.assert_array_equal(again.read("page", digest), np.frombuffer(digest * 500, np.uint8))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes among files")
+def test_a_pipe_in_place_of_a_page_is_a_miss(tmp_path):
+    pages, digest = PageFolder(tmp_path, "identity", 400_000), bytes(20)
+    page = np.frombuffer(b"page" * 100, np.uint8)
+    assert pages.write("page", digest, page)
+    (file,) = stored_pages(tmp_path)
+    file.path.unlink()
+    os.mkfifo(file.path)
+    assert "no plain file" in next(stored_pages(tmp_path)).fault()
+    assert pages.read("page", digest) is None and pages.n_damaged == 1
+    assert pages.write("page", digest, page) and (pages.read("page", digest) == page).all()

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from woolly.store.plain import read_plain
 from woolly.store.whole import written_whole
 
 __all__ = ["Kind", "PageFile", "PageFolder", "stored_pages"]
@@ -53,7 +54,7 @@ class PageFile:
     def fault(self) -> str | None:
         """Returns what is wrong with the file, None if it is whole."""
         try:
-            _parse(self.path.read_bytes(), self.identity, self.kind, bytes.fromhex(self.digest))
+            _parse(read_plain(self.path), self.identity, self.kind, bytes.fromhex(self.digest))
         except OSError as error:
             return error.strerror or "it cannot be read"
         except ValueError as error:
@@ -114,12 +115,10 @@ class PageFolder:
         """Returns the payload of a file; None if it is not there or not whole."""
         path = self._path(kind, digest)
         try:
-            data = path.read_bytes()
+            return _parse(read_plain(path), self.identity, kind, digest)
         except OSError:
             self._forget(kind, digest)
             return None
-        try:
-            return _parse(data, self.identity, kind, digest)
         except ValueError:
             self.n_damaged += 1
             with contextlib.suppress(OSError):

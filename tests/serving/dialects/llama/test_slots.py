@@ -1,5 +1,6 @@
 """Slots that are saved, restored and erased, and routes that are off unless a flag switches them on."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -57,6 +58,9 @@ def test_a_slot_with_an_adapter_is_erased_and_a_slot_of_nothing_says_so(app_with
         ("/slots/0?action=restore", {"filename": "wrong.bin"}, "no slot file"),
         ("/slots/0?action=save", {"filename": "wrong.bin"}, "no slot file"),
         ("/slots/0?action=save", {"filename": "folder"}, "no slot file"),
+        ("/slots/0?action=restore", {"filename": "folder"}, "no slot file"),
+        ("/slots/0?action=save", {"filename": "pipe"}, "no slot file"),
+        ("/slots/0?action=restore", {"filename": "pipe"}, "no slot file"),
         ("/slots/7?action=restore", {"filename": "wrong.bin"}, "slots 0 to 1"),
         ("/slots/0?action=copy", {"filename": "x"}, "save, restore or erase"),
         ("/completion", {"prompt": "a", "id_slot": 9}, "slots up to 1"),
@@ -65,6 +69,10 @@ def test_a_slot_with_an_adapter_is_erased_and_a_slot_of_nothing_says_so(app_with
 def test_what_cannot_be_saved_or_restored_is_named(saving, tmp_path, path, body, says):
     (tmp_path / "wrong.bin").write_bytes(b"x" * 100)
     (tmp_path / "folder").mkdir()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+    else:
+        (tmp_path / "pipe").write_bytes(b"")
     before = sorted(tmp_path.iterdir())
     reply = saving.post(path, json=body)
     assert (tmp_path / "wrong.bin").read_bytes() == b"x" * 100 and sorted(tmp_path.iterdir()) == before

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.loading.library import ModelInfo
+from woolly.store.plain import opened_plain, read_plain
 from woolly.store.whole import written_whole
 
 __all__ = ["read_slot", "slot_path", "write_slot"]
@@ -59,9 +60,9 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
     """Returns the tokens and the size of the file. ApiError 400 if it is none, or another model's or client's."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise refuse("filename", f"{path.name} is larger than any slot file")
-        data = path.read_bytes()
+        data = read_plain(path, _MOST_BYTES)
+    except ValueError:
+        raise refuse("filename", f"{path.name} is no slot file of Woolly") from None
     except OSError as error:
         raise refuse("filename", f"{path.name} cannot be read: {error.strerror}") from None
     _check_owner(path, data[: _HEAD.size], owner)
@@ -80,10 +81,11 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
 
 def _read_head(path: Path) -> bytes:
     """Returns the first bytes of a file; none of what is no plain file, which might never end."""
-    if not path.is_file():
+    try:
+        with opened_plain(path) as file:
+            return file.read(_HEAD.size)
+    except ValueError:
         return b""
-    with path.open("rb") as file:
-        return file.read(_HEAD.size)
 
 
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
