@@ -3,7 +3,7 @@
 from woolly.mcp.approval import POLICIES, Approvals
 from woolly.mcp.config import Config, ServerSpec, read_config
 from woolly.mcp.result import ToolResult
-from woolly.mcp.toolbox import OfferedTool, Toolbox
+from woolly.mcp.toolbox import OfferedTool, ServerStatus, Toolbox
 
 __all__ = [
     "POLICIES",
@@ -11,6 +11,7 @@ __all__ = [
     "Config",
     "OfferedTool",
     "ServerSpec",
+    "ServerStatus",
     "ToolResult",
     "Toolbox",
     "read_config",

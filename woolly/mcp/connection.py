@@ -73,6 +73,8 @@ class Connection:
         if (task := self._task) is None:
             return
         self._closing.set()
+        if self._client is not None and not self._client.done():
+            task.cancel()  # it still starts, and reads no event
         with suppress(asyncio.TimeoutError, asyncio.CancelledError, Exception):
             await asyncio.wait_for(task, _CLOSING)
         self._task = self._client = None
@@ -111,6 +113,9 @@ class Connection:
                 opened.set_result((client, tools))
                 await closing.wait()
         except asyncio.CancelledError:
+            if not opened.done():
+                opened.set_exception(ToolError(f"the MCP server {self.spec.name!r} was ended while it started"))
+                opened.exception()
             raise
         except BaseException as error:  # task groups raise BaseExceptionGroup
             if not opened.done():

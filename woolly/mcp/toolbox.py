@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from woolly.chat import Tool, ToolCall
 from woolly.errors import ToolError
@@ -18,7 +18,10 @@ from woolly.mcp.connection import Connection
 from woolly.mcp.package import check_package
 from woolly.mcp.result import ToolResult
 
-__all__ = ["OfferedTool", "Toolbox"]
+if TYPE_CHECKING:
+    from mcp.types import Tool as McpTool
+
+__all__ = ["OfferedTool", "ServerStatus", "Toolbox"]
 
 _MAX_NAME = 64  # characters; OpenAI's limit, which models were trained with
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
@@ -42,6 +45,15 @@ class OfferedTool:
         return self.tool.name
 
 
+@dataclass(frozen=True)
+class ServerStatus:
+    """How far a server is. `reason` says in one sentence why it failed."""
+
+    name: str
+    state: Literal["starting", "up", "failed"] = "starting"
+    reason: str | None = None
+
+
 class Toolbox:
     """Runs servers on an event loop in a thread of its own, so that plain code and other event loops can use them.
 
@@ -54,12 +66,25 @@ class Toolbox:
         self.tools: tuple[OfferedTool, ...] = ()
         self._loop = asyncio.new_event_loop()
         self._connections = {server.name: Connection(server) for server in servers}
+        self._statuses = {server.name: ServerStatus(server.name) for server in servers}
+        self._offered: dict[str, tuple[OfferedTool, ...]] = {}  # by server
         self._thread = threading.Thread(target=self._loop.run_forever, name="woolly-mcp", daemon=True)
         self._thread.start()
 
+    @property
+    def servers(self) -> tuple[ServerStatus, ...]:
+        """How far each server is."""
+        return tuple(self._statuses.values())
+
     def open(self) -> list[ToolError]:
         """Starts all servers at once and lists their tools. Returns the errors of those that cannot be used."""
-        return self._submit(self._open()).result()
+        starting = [self.start(name) for name in self._connections]
+        return [error for one in starting if (error := one.result()) is not None]
+
+    def start(self, name: str) -> Future[ToolError | None]:
+        """Begins to start one server, also one that failed. The outcome is the reason if it cannot be used."""
+        self._statuses[name] = ServerStatus(name)
+        return self._submit(self._start(name))
 
     def find(self, name: str) -> OfferedTool:
         """Returns the tool of a name. ToolError if there is none, with the names that there are."""
@@ -98,28 +123,30 @@ class Toolbox:
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _open(self) -> list[ToolError]:
-        opening = [connection.tools() for connection in self._connections.values()]
-        listed = await asyncio.gather(*opening, return_exceptions=True)
-        offered: list[OfferedTool] = []
-        errors: list[ToolError] = []
-        for server, tools in zip(self._connections, listed, strict=True):
-            if isinstance(tools, ToolError):
-                errors.append(tools)
-            elif isinstance(tools, BaseException):
-                raise tools
-            else:
-                for tool in tools:
-                    name = _name_of(server, tool.name, {one.name for one in offered})
-                    shown = Tool(name, tool.description, tool.input_schema)
-                    hints = tool.annotations
-                    is_read_only = hints is not None and hints.read_only_hint is True
-                    offered.append(OfferedTool(shown, server, tool.name, is_read_only))
-        self.tools = tuple(offered)
-        return errors
+    async def _start(self, name: str) -> ToolError | None:
+        try:
+            tools = await self._connections[name].tools()
+        except ToolError as error:
+            self._statuses[name] = ServerStatus(name, "failed", str(error))
+            return error
+        # Names of servers that are up stay as they are: a person may be asked about a call at this moment.
+        taken = {tool.name for server, offered in self._offered.items() if server != name for tool in offered}
+        self._offered[name] = tuple(_offer(name, tools, taken))
+        self.tools = tuple(tool for server in self._connections for tool in self._offered.get(server, ()))
+        self._statuses[name] = ServerStatus(name, "up")
+        return None
 
     async def _close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+
+def _offer(server: str, tools: Iterable[McpTool], taken: set[str]) -> Iterator[OfferedTool]:
+    for tool in tools:
+        name = _name_of(server, tool.name, taken)
+        taken.add(name)
+        hints = tool.annotations
+        is_read_only = hints is not None and hints.read_only_hint is True
+        yield OfferedTool(Tool(name, tool.description, tool.input_schema), server, tool.name, is_read_only)
 
 
 def _name_of(server: str, tool: str, taken: set[str]) -> str:

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.pages.conftest import answers, ask, assert_shows, chunk, reload, served, settled
+from tests.serving.pages.conftest import (
+    WAIT,
+    answers,
+    ask,
+    assert_shows,
+    chunk,
+    reload,
+    served,
+    settled,
+    until,
+)
 from tests.serving.pages.test_turns import DONE, ending, reply_with
 from woolly.serving import Settings, create_app
 
@@ -21,6 +31,25 @@ def url(tiny_model, tmp_path_factory):
     settings = Settings(models_dir=tiny_model.parent, sessions_file=folder / "s.db", threads=1, mcp=file)
     with served(create_app(settings)) as url:
         yield url
+
+
+@pytest.fixture
+def gated(tiny_model, tmp_path):
+    """The page of a server whose MCP server starts when there is a file `gate`, and fails if that says so."""
+    gate, file = tmp_path / "gate", tmp_path / "mcp.json"
+    code = (
+        "import runpy, sys, time; from pathlib import Path\n"
+        f"while not Path({str(gate)!r}).exists(): time.sleep(0.02)\n"
+        f"if Path({str(gate)!r}).read_text() == 'fail': sys.exit('the gate is shut')\n"
+        f"runpy.run_path({SERVER!r}, run_name='__main__')"
+    )
+    slow = {"command": sys.executable, "args": ["-c", code], "timeout_ms": WAIT}
+    file.write_text(json.dumps({"mcpServers": {"slow": slow}}))
+    settings = Settings(models_dir=tiny_model.parent, sessions_file=tmp_path / "s.db", threads=1, mcp=file)
+    with served(create_app(settings)) as url:
+        yield url, gate
+        if not gate.exists():
+            gate.write_text("open")
 
 
 def calls(*arguments, name="zoo_add"):
@@ -39,6 +68,13 @@ def open_with_tools(open_page, url):
     with_tools = open_page(url)
     with_tools.locator("label", has_text="MCP tools").wait_for(state="attached")
     return with_tools
+
+
+def ask_soon(page, text):
+    """Sends a message, and does not wait for its answer."""
+    page.locator("#message").fill(text)
+    page.keyboard.press("Enter")
+    page.locator(".message.running").wait_for()
 
 
 def results(body):
@@ -65,6 +101,49 @@ def test_a_call_waits_for_the_person_and_its_result_is_answered(open_page, url):
     ask(page, "Once more.")
     page.get_by_role("group", name="May zoo_add be called?").wait_for()
     assert page.get_by_text("Never.", exact=True).count() == 0
+
+
+def test_a_message_waits_for_servers_that_start(open_page, gated):
+    url, gate = gated
+    page = open_page(url)
+    bodies = reply_with(page, says("Done."))
+    note = page.locator("#composer-note")
+    until(page, lambda: note.inner_text() == "Starting tools (slow) …")
+    page.locator("#message").fill("Add.")
+    page.keyboard.press("Enter")
+    until(page, lambda: note.inner_text() == "Starting tools (slow) … Your message waits for them.")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped before the answer began.").wait_for()
+    assert page.get_by_role("button", name="Send without them").is_hidden()
+    ask_soon(page, "Without tools.")
+    page.get_by_role("button", name="Send without them").click()
+    settled(page)
+    assert len(bodies) == 1
+    assert "tools" not in bodies[0]
+    ask_soon(page, "With tools.")
+    gate.write_text("open")
+    settled(page)
+    assert "slow_add" in [tool["function"]["name"] for tool in bodies[1]["tools"]]
+
+
+def test_a_server_that_failed_is_shown_and_started_again(open_page, gated):
+    url, gate = gated
+    gate.write_text("fail")
+    page = open_page(url)
+    problem = page.locator(".server-problem")
+    problem.get_by_text("The MCP server 'slow' cannot be used").wait_for()
+    bodies = reply_with(page, says("Done."))
+    ask(page, "Without tools.")
+    assert "tools" not in bodies[0]
+    problem.get_by_role("button", name="Try again").click()
+    problem.get_by_role("button", name="Put away").click()
+    assert problem.count() == 0
+    gate.write_text("open")
+    reload(page)
+    problem.get_by_role("button", name="Try again").click()
+    problem.wait_for(state="detached")
+    ask(page, "With tools.")
+    assert bodies[1]["tools"]
 
 
 def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_page, url):

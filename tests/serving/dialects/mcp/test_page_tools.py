@@ -2,10 +2,12 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.serving.conftest import WAIT
 from woolly.errors import RequestError
 from woolly.serving import Settings
 
@@ -20,13 +22,27 @@ def file(tmp_path_factory):
     return path
 
 
+def settled(client, **headers):
+    """What /mcp/tools lists as soon as no server starts any more."""
+    end = time.monotonic() + WAIT
+    while True:
+        listed = client.get("/mcp/tools", headers=headers).json()
+        if all(server["state"] != "starting" for server in listed["servers"]):
+            return listed
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_tools_are_listed_and_called(app_with, file):
     with app_with(mcp=file, cors_origins=("http://other.test",)) as client:
-        listed = client.get("/mcp/tools").json()
+        listed = settled(client)
         tool = listed["tools"][0]
         assert (tool["name"], tool["server"], tool["read_only"]) == ("zoo_add", "zoo", True)
         assert set(tool["parameters"]["properties"]) == {"a", "b"}
-        assert listed["errors"] == ["the MCP server 'lost' cannot be started: there is no program 'nonesuch-program'"]
+        zoo, lost = listed["servers"]
+        assert zoo == {"name": "zoo", "state": "up", "reason": None}
+        assert (lost["name"], lost["state"]) == ("lost", "failed")
+        assert lost["reason"] == "the MCP server 'lost' cannot be started: there is no program 'nonesuch-program'"
         call = {"name": "zoo_add", "arguments": '{"a": 2, "b": 3}'}
         assert client.post("/mcp/call", json=call).json() == {"text": "5", "is_error": False}
         failed = client.post("/mcp/call", json={"name": "zoo_fail"}).json()
@@ -40,11 +56,57 @@ def test_tools_are_listed_and_called(app_with, file):
         assert own.json()["text"] == "5"
 
 
+def test_servers_start_with_the_app_and_asking_starts_none(app_with, tmp_path):
+    """The program waits for a file before it answers, and writes a line at each start."""
+    starts, gate, file = tmp_path / "starts", tmp_path / "gate", tmp_path / "mcp.json"
+    code = (
+        f"import runpy, sys, time; from pathlib import Path; print('begun', file=open({str(starts)!r}, 'a'))\n"
+        f"while not Path({str(gate)!r}).exists(): time.sleep(0.02)\n"
+        f"if Path({str(gate)!r}).read_text() == 'fail': sys.exit('the gate is shut')\n"
+        f"runpy.run_path({SERVER!r}, run_name='__main__')"
+    )
+    slow = {"command": sys.executable, "args": ["-c", code], "timeout_ms": 1000 * WAIT}
+    file.write_text(json.dumps({"mcpServers": {"slow": slow}}))
+    with app_with(mcp=file) as client:
+        end = time.monotonic() + WAIT
+        while not starts.exists() and time.monotonic() < end:  # nobody has asked
+            time.sleep(0.02)
+        starting = {"name": "slow", "state": "starting", "reason": None}
+        assert client.get("/mcp/tools").json() == {"tools": [], "servers": [starting]}
+        gate.write_text("fail")
+        (failed,) = settled(client)["servers"]
+        assert failed["state"] == "failed"
+        assert "the gate is shut" in failed["reason"]
+        assert client.get("/mcp/tools").json()["servers"] == [failed]
+        assert starts.read_text().count("begun") == 1
+        gate.write_text("open")
+        assert "no server 'fast'; it names: slow" in client.post("/mcp/start", json={"server": "fast"}).text
+        again = client.post("/mcp/start", json={"server": "slow"}).json()
+        assert again["servers"] == [{**starting, "state": "up"}]
+        assert again["tools"]
+        assert starts.read_text().count("begun") == 2
+        assert client.post("/mcp/start", json={"server": "slow"}).json() == again  # it runs
+        assert starts.read_text().count("begun") == 2
+
+
+def test_a_server_that_still_starts_ends_with_the_app(app_with, tmp_path):
+    pid, file = tmp_path / "pid", tmp_path / "mcp.json"
+    code = f"import os, time; print(os.getpid(), file=open({str(pid)!r}, 'w'), flush=True); time.sleep(6000)"
+    silent = {"command": sys.executable, "args": ["-c", code], "timeout_ms": 6_000_000}
+    file.write_text(json.dumps({"mcpServers": {"silent": silent}}))
+    with app_with(mcp=file) as client:
+        end = time.monotonic() + WAIT
+        while not (pid.exists() and pid.read_text().endswith("\n")) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert client.get("/mcp/tools").json()["servers"][0]["state"] == "starting"
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
 def test_where_there_is_an_admin_key_others_may_not(app_with, file):
     with app_with(mcp=file, api_key=("k",), admin_key=("a",)) as client:
         assert client.get("/mcp/tools").status_code == 401
         assert client.get("/mcp/tools", headers={"authorization": "Bearer k"}).status_code == 403
-        assert client.get("/mcp/tools", headers={"authorization": "Bearer a"}).json()["tools"]
+        assert settled(client, authorization="Bearer a")["tools"]
 
 
 def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, file, tmp_path):
@@ -55,11 +117,11 @@ def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, fil
         keys.write_text("")
         assert client.get("/mcp/tools", headers={"authorization": "Bearer k"}).status_code == 403
         keys.unlink()
-        assert client.get("/mcp/tools", headers={"authorization": "Bearer a"}).json()["tools"]
+        assert settled(client, authorization="Bearer a")["tools"]
 
 
 def test_without_the_option_there_are_none(client):
-    assert client.get("/mcp/tools").json() == {"tools": [], "errors": []}
+    assert client.get("/mcp/tools").json() == {"tools": [], "servers": []}
     reply = client.post("/mcp/call", json={"name": "x"})
     assert reply.status_code == 404
     assert "--mcp" in reply.json()["error"]["message"]

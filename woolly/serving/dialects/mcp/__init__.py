@@ -19,9 +19,10 @@ __all__ = ["DIALECT", "Mcp"]
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The endpoint and the servers of --mcp end with the app."""
+    """The servers of --mcp begin to start with the app; they and the endpoint end with it."""
     app.state.mcp = Endpoint(app.state)
     app.state.tools = page_tools.PageTools(app.state.settings.mcp)
+    app.state.tools.open()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""GET /mcp/tools and POST /mcp/call: the tools of --mcp for the page, which shows each call and asks the person."""
+"""The tools of --mcp for the page, which shows each call and asks the person: /mcp/tools, /mcp/call, /mcp/start."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pydantic import BaseModel, Field
 from woolly.chat import ToolCall
 from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
+from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import log
 
-__all__ = ["CallBody", "PageTools", "call_tool", "list_tools", "router"]
+__all__ = ["CallBody", "PageTools", "StartBody", "call_tool", "list_tools", "router", "start_server"]
 
 router = APIRouter()
 
@@ -29,8 +30,14 @@ class CallBody(BaseModel):
     arguments: str = Field(default="{}", description="JSON text, as the model wrote it.")
 
 
+class StartBody(BaseModel):
+    """A server that failed, to be started again."""
+
+    server: str
+
+
 class PageTools:
-    """The servers of the file of --mcp, started when the page first asks. None: there are no tools."""
+    """The servers of the file of --mcp, started with the app. None: there are no tools."""
 
     def __init__(self, file: Path | None) -> None:
         """RequestError if the file cannot be read or the package is missing."""
@@ -39,18 +46,39 @@ class PageTools:
         if config is not None and config.ignored:
             log.warning("mcp", extra={"file": str(file), "without_effect": ", ".join(config.ignored)})
 
-    async def list(self) -> dict[str, Any]:
-        """Returns all tools, and one sentence for each server that cannot be used; it is tried again next time."""
+    def open(self) -> None:
+        """Begins to start all servers, and does not wait for them."""
+        if self._box is not None:
+            for server in self._box.servers:
+                start_task(self._start(self._box, server.name))
+
+    def list(self) -> dict[str, Any]:
+        """Returns how far each server is, and the tools of those that are up. Starts nothing."""
         if self._box is None:
-            return {"tools": [], "errors": []}
-        errors = [str(error) for error in await asyncio.to_thread(self._box.open)]
-        for error in errors:
-            log.warning("mcp", extra={"reason": error})
+            return {"tools": [], "servers": []}
+        servers = [vars(server) for server in self._box.servers]  # first: a server that is up has its tools listed
         listed = [
             {**tool.tool.to_json()["function"], "server": tool.server, "read_only": tool.is_read_only}
             for tool in self._box.tools
         ]
-        return {"tools": listed, "errors": errors}
+        return {"tools": listed, "servers": servers}
+
+    async def start(self, name: str) -> None:
+        """Starts a server that failed once more, and waits for it."""
+        known = {} if self._box is None else {server.name: server for server in self._box.servers}
+        if self._box is None or name not in known:
+            raise ApiError(
+                404, "not_found", f"--mcp names no server {name[:80]!r}; it names: {', '.join(known) or 'none'}"
+            )
+        if known[name].state == "failed":
+            await self._start(self._box, name)
+
+    async def _start(self, box: Toolbox, name: str) -> None:
+        error = await asyncio.wrap_future(box.start(name))
+        if error is None:
+            log.info("mcp", extra={"server": name, "tools": sum(tool.server == name for tool in box.tools)})
+        else:
+            log.warning("mcp", extra={"reason": str(error)})
 
     async def call(self, body: CallBody) -> dict[str, Any]:
         """Returns the text of a result. A call that fails has a text too, which the model reads."""
@@ -70,9 +98,17 @@ class PageTools:
 
 @router.get("/mcp/tools", summary="List the tools of --mcp")
 async def list_tools(request: Request) -> dict[str, Any]:
-    """For the page: tools as OpenAI describes functions, with their server. Empty without --mcp."""
+    """For the page: each server is starting, up or failed; tools as OpenAI describes functions. Empty without --mcp."""
     _check(request)
-    return await request.app.state.tools.list()  # type: ignore[no-any-return]
+    return request.app.state.tools.list()  # type: ignore[no-any-return]
+
+
+@router.post("/mcp/start", summary="Start a server of --mcp again")
+async def start_server(body: StartBody, request: Request) -> dict[str, Any]:
+    """For the page: starts a server that failed, waits for it, and lists all as /mcp/tools does."""
+    _check(request)
+    await request.app.state.tools.start(body.server)
+    return request.app.state.tools.list()  # type: ignore[no-any-return]
 
 
 @router.post("/mcp/call", summary="Call a tool of --mcp")

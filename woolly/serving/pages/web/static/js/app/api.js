@@ -114,6 +114,7 @@ export const stats = (model) => json(`api/v1/performance/stats${model ? `?model=
 export const slots = () => json("slots");
 export const props = (model) => json(`props?model=${encodeURIComponent(model)}`);
 export const tools = () => json("mcp/tools");
+export const startServer = (name) => json("mcp/start", { method: "POST", body: { server: name } });
 export const callTool = (name, text, signal) => json("mcp/call", { method: "POST", body: { name, arguments: text }, signal });
 
 /** ok, loading, draining or failed; needs no key. */

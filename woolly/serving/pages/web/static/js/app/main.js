@@ -8,6 +8,7 @@ import { takeUnopened } from "./guard.js";
 import { lock, setUpLock, showLock } from "./lock.js";
 import { closePanel, isMac, setUpPanels, showShortcuts, togglePanel } from "../panels/panels.js";
 import { closePicker, setUpPicker } from "../chat/picker.js";
+import { setUpServers } from "../chat/servers.js";
 import { setUpSettings } from "../panels/settings.js";
 import { focusSearch, newChat, setUpSidebar, toggleSidebar } from "../chat/sidebar.js";
 import { chosenModel, emit, on, state } from "./state.js";
@@ -121,7 +122,7 @@ async function restore() {
 async function begin() {
   for (const holder of document.querySelectorAll("[data-icon]")) holder.prepend(icon(holder.dataset.icon));
   byId("brand").prepend(mark());
-  for (const setUp of [setUpThread, setUpComposer, setUpSidebar, setUpPicker, setUpSettings, setUpPanels, setUpLock, setUpTools]) setUp();
+  for (const setUp of [setUpThread, setUpComposer, setUpSidebar, setUpPicker, setUpSettings, setUpPanels, setUpLock, setUpTools, setUpServers]) setUp();
   on("problem", onProblem);
   on("refresh", refresh);
   on("unlocked", () => state.problems.get(state.current.id)?.error.status === 401 && chat.retry());

@@ -13,13 +13,14 @@ export const state = {
   isLocked: false, // the server asks for a key, and this tab has none that it takes
   health: "", // ok, loading, draining, failed, unreachable; empty until it is known
   tools: [], // of MCP servers: {name, server, description, parameters, read_only}
+  servers: [], // the MCP servers: {name, state: starting, up or failed, reason}
   options: [], // the settings of an answer, as the server describes them
   defaults: {}, // the server's values for fields that a request leaves out
 };
 
 const listeners = new Map();
 
-/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, unkept, unlocked. */
+/** Calls `listener` when `kind` happens: list, current, run, models, problem, refresh, settings, tools, unkept, unlocked. */
 export function on(kind, listener) {
   listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
 }

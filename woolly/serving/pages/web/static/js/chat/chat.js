@@ -8,6 +8,7 @@ import * as store from "../app/store.js";
 import { takeCall } from "./calls.js";
 import { takeTokens } from "./probabilities.js";
 import { requestOf } from "./request.js";
+import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
 import { canDrop, dropTurns } from "./window.js";
 
@@ -205,6 +206,7 @@ async function perform(run, path, more, again) {
   let error = null;
   try {
     await keep(conversation);
+    await whenSettled(run);
     await receive(run, path, more);
   } catch (caught) {
     error = caught;

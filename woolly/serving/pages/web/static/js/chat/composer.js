@@ -8,12 +8,14 @@ import { on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 import { hasFiles, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
+import { isHeld, skipServers, startingServers } from "./tools.js";
 import { contextFill } from "./window.js";
 
 const box = byId("message");
 const button = byId("send");
 const note = byId("composer-note");
 const meter = byId("context");
+const skip = byId("skip-tools");
 const NEARLY = 0.85; // of the context, from which on the meter warns
 
 const draftName = () => `draft.${state.current.messages.length ? state.current.id : "new"}`;
@@ -34,6 +36,8 @@ export function setUpComposer() {
   window.addEventListener("resize", fit);
   on("current", showDraft);
   on("run", showButton);
+  on("tools", showRate);
+  skip.addEventListener("click", () => skipServers(state.runs.get(state.current.id)));
   for (const kind of ["current", "run", "models"]) on(kind, showContext);
   setUpFiles(showButton);
   setInterval(showRate, 500);
@@ -105,8 +109,16 @@ const isTyped = matchMedia("(hover: hover)").matches;
 /** Returns the text of the line if nothing runs: how to send, until the first message. */
 const idle = () => (isTyped && !state.current?.messages.length ? `Enter sends, Shift+Enter breaks the line, ${CONTROL}+/ lists all keys` : "");
 
+/** Returns which servers start; an answer waits for them, and the next one would. */
+const starting = () => (startingServers().length ? `Starting tools (${startingServers().join(", ")}) …` : "");
+
+function waiting(run) {
+  return isHeld(run) ? `${starting()} Your message waits for them.` : "Waiting for the first token…";
+}
+
 function showRate() {
   const run = state.runs.get(state.current?.id);
-  const text = !run ? idle() : run.n ? `${number(run.n)} tokens · ${number(run.rate)} tokens/s` : "Waiting for the first token…";
+  skip.hidden = !isHeld(run);
+  const text = !run ? starting() || idle() : run.n ? `${number(run.n)} tokens · ${number(run.rate)} tokens/s` : waiting(run);
   if (note.textContent !== text) note.textContent = text;
 }

@@ -1,7 +1,7 @@
 // Tools: what the MCP servers behind this server offer, which calls a person allows, and calls under way.
 
 import * as api from "../app/api.js";
-import { toast } from "../app/dom.js";
+import { announce, toast } from "../app/dom.js";
 import { emit, on, state } from "../app/state.js";
 import * as chat from "./chat.js";
 import { shownPath } from "./tree.js";
@@ -14,25 +14,87 @@ const STOPPED = "The user stopped this call.";
 const decided = new Map(); // conversation and tool -> whether it may be called
 const underWay = new WeakMap(); // answer -> per call {stage: waiting, running or done, text, controller}
 
+const STARTING = 700; // milliseconds until servers that start are looked at again
+
+const held = new Map(); // run -> what lets it go on
 let isAsked = false;
+let asking = null; // the question under way
 
 /** Begins to listen. */
 export function setUpTools() {
-  on("models", () => !isAsked && state.health === "ok" && !state.isLocked && load());
+  on("models", () => !isAsked && state.health === "ok" && !state.isLocked && look());
   on("run", (run) => !state.runs.has(run.conversation.id) && proceed(run.conversation, run.node));
 }
 
-async function load() {
+/** Asks how far the servers are, until none starts any more. */
+function look() {
   isAsked = true;
+  asking ??= ask().finally(() => (asking = null));
+  return asking;
+}
+
+async function ask() {
   try {
-    const { tools, errors } = await api.tools();
-    state.tools = tools;
-    for (const error of errors) toast(error, null, 15);
-    if (tools.length) for (const kind of ["settings", "current"]) emit(kind);
+    take(await api.tools());
+    if (startingServers().length) setTimeout(look, STARTING);
   } catch (error) {
     if (error.status !== 403) isAsked = false; // asked again when the server is next
+    state.servers = []; // nothing waits for what cannot be known
+    release();
   }
 }
+
+function take({ tools, servers }) {
+  const hasChanged = JSON.stringify([state.tools, state.servers]) !== JSON.stringify([tools, servers]);
+  const hasOthers = state.tools.map((tool) => tool.name).join() !== tools.map((tool) => tool.name).join();
+  Object.assign(state, { tools, servers });
+  if (hasOthers) for (const kind of ["settings", "current"]) emit(kind);
+  if (hasChanged) emit("tools");
+  release();
+}
+
+/** The names of the servers that are not up yet. */
+export const startingServers = () => state.servers.filter((server) => server.state === "starting").map((server) => server.name);
+
+function release() {
+  if (!startingServers().length) for (const goOn of [...held.values()]) goOn();
+}
+
+/** Starts a server that failed once more. */
+export async function startAgain(name) {
+  take({ tools: state.tools, servers: state.servers.map((server) => (server.name === name ? { ...server, state: "starting", reason: null } : server)) });
+  try {
+    take(await api.startServer(name));
+  } catch (error) {
+    toast(error.message, null, 12);
+    await look();
+  }
+}
+
+/** Waits until every server is up or failed: an answer without the tools would be another one. */
+export async function whenSettled(run) {
+  if (run.conversation.settings.mcp === "off" || state.isLocked) return;
+  await (asking ?? (isAsked ? null : look()));
+  if (!startingServers().length) return;
+  const { signal } = run.controller;
+  signal.throwIfAborted();
+  announce("Starting tools; the message waits for them");
+  const letGo = new Promise((resolve, reject) => {
+    held.set(run, resolve);
+    signal.addEventListener("abort", () => reject(signal.reason));
+  });
+  emit("tools");
+  await letGo.finally(() => {
+    held.delete(run);
+    emit("tools");
+  });
+}
+
+/** Whether an answer waits for the servers. */
+export const isHeld = (run) => held.has(run);
+
+/** Has an answer written with the tools that there are. */
+export const skipServers = (run) => held.get(run)?.();
 
 export const findTool = (name) => state.tools.find((tool) => tool.name === name);
 
