@@ -18,6 +18,9 @@ import woolly
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "woolly"
+# What the rules see: code that a person wrote, for processors of any kind.
+NATIVE = {".cpp", ".h", ".cu", ".cuh", ".slang"}
+SOURCES = {".py", ".pyi", *NATIVE}
 
 # A room imports only rooms on a lower rung; rooms on one rung do not import each other.
 LADDER = (
@@ -128,7 +131,7 @@ def test_only_the_cluster_imports_ray():
 
 
 def test_no_room_has_more_than_20_files_unless_they_are_leaves_of_one_shape():
-    sources = Counter(p.parent for p in tracked() if p.suffix in {".py", ".cpp", ".h"} and p.name != "__init__.py")
+    sources = Counter(p.parent for p in tracked() if p.suffix in SOURCES - {".pyi"} and p.name != "__init__.py")
     for folder, n_files in sources.items():
         if folder.parts[:1] in {("woolly",), ("native",)} and folder.name not in LEAVES:
             assert n_files <= MAX_FILES, f"{folder} has {n_files} files: make rooms in it"
@@ -140,7 +143,7 @@ def test_the_folders_of_the_tests_are_those_of_the_rooms():
 
 
 def test_no_source_file_is_longer_than_400_lines():
-    sources = [p for p in tracked() if p.suffix in {".py", ".cpp", ".h", ".pyi"}]
+    sources = [p for p in tracked() if p.suffix in SOURCES]
     assert not [str(p) for p in sources if len((ROOT / p).read_text().splitlines()) > 400]
 
 
@@ -217,16 +220,19 @@ def test_the_library_never_prints_or_exits():
 
 
 def prose():
-    """Yields the comments and docstrings of the package and of native code, line by line, with their places."""
+    """Yields the comments and docstrings of the package, of native code and the pages for makers, with their places."""
     for path in modules():
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
                 for number, line in enumerate(token.string.splitlines(), token.start[0]):
                     yield f"{path.relative_to(ROOT)}:{number}", line.strip('# "')
-    for path in (p for p in tracked() if p.parts[0] == "native" and p.suffix in {".cpp", ".h"}):
+    for path in (p for p in tracked() if p.parts[0] == "native" and p.suffix in NATIVE):
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
             if "//" in line:
                 yield f"{path}:{number}", line.partition("//")[2].strip()
+    for path in (ROOT / "docs" / "make").glob("*.md"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line.lstrip("-*| ")
 
 
 def test_the_prose_is_plain():

@@ -60,10 +60,9 @@ class Link:
         self._queue.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def end_without(self, seconds: float) -> None:
-        """Ends the link when the other side's machine acknowledges nothing for so long, also if nobody sends.
+        """Sets TCP keep-alive: closes the link after `seconds` without an ACK.
 
-        A connection over a network that was cut tells neither side. The system asks, so that a side that computes or
-        sleeps is not given up for it. It knows whole seconds only.
+        A cut network tells neither side. The kernel answers, so a busy peer is not dropped; it counts whole seconds.
         """
         if self._socket.family not in (socket.AF_INET, socket.AF_INET6):
             return

@@ -82,7 +82,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
             backend = _make(one, insists=False)
             if backend.is_available():
                 available.append(backend)
-                # One that is always there takes every plan: those after it are for those who ask for them.
+                # The CPU backend takes every plan, so later entries are used only by name.
                 if backend.name != CudaBackend.name:
                     break
         return Fallback(available)

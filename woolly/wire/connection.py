@@ -34,7 +34,7 @@ _HANDSHAKE = 10.0  # seconds that the other side has to show that it knows the t
 
 
 class LostConnection(ConnectionError):  # noqa: N818 - the name says what became of it
-    """The other side is gone, silent for too long, or says what nobody could have said who knows the token."""
+    """The peer closed, timed out, or sent a frame with a wrong HMAC."""
 
 
 class RefusedConnection(ConnectionError):  # noqa: N818 - the name says what became of it

@@ -7,7 +7,7 @@ constexpr int COLUMNS = (MOST_COLUMNS + THREADS - 1) / THREADS;  // of V, of a t
 
 namespace {
 
-// Of all threads of the block, the same for each; sums in a fixed order.
+// Reduces over all threads of the block, each of which gets the result; sums in a fixed order.
 template <bool is_max>
 __device__ float of_block(float x, float* warps) {
     for (int n = 16; n > 0; n >>= 1) {
@@ -45,7 +45,7 @@ __device__ void attend_item(const Attend& a, const Parts& parts, int row, int he
               last = only_unit < 0 ? range.last / UNIT : only_unit;
     if (first < range.first / UNIT || last > range.last / UNIT) return;
     const float temper = tempered(a, row);
-    __syncthreads();  // whoever still reads what the item before left
+    __syncthreads();  // wait for readers of the previous item
     for (int c = tid; c < a.k_dim; c += THREADS)
         q[c] = __fmul_rn(a.q[((long long)row * a.heads + head) * a.k_dim + c], temper);
     __syncthreads();

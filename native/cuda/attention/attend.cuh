@@ -1,8 +1,8 @@
-// What the kernels of attention share: which positions a row sees, scores, and how parts of a softmax are merged.
+// What the attention kernels share: which positions a row sees, scores, and how partial softmaxes are merged.
 //
-// One row, one result: positions are taken in units of 256 that begin at multiples of 256, whoever computes them. A
-// unit has the maximum of its scores, the sum of their powers, and the sum of V weighted by these; units are merged in
-// order. Scores are kept times log2(e), so that powers are of 2.
+// One row, one result: every kernel takes positions in units of 256 that begin at multiples of 256 (split-K with fixed
+// splits). A unit keeps the online softmax: the maximum of its scores, the sum of their powers, and the sum of V weighted
+// by these. Units are merged in order. Scores are kept times log2(e), so that powers are of 2.
 #pragma once
 
 #include "primitives/half.cuh"

@@ -63,7 +63,7 @@ __device__ void attend_item(const Attend& a, const Parts& parts, Shared& shared,
     const int v_columns = (a.v_dim + 15) / 16 * 16, v_bytes = is_inside ? 0 : GROUP * stride_of(v_columns);
     u8 *const q = memory, *const copies = memory + q_bytes;
     const int first = range.first / GROUP, last = range.last / GROUP;
-    __syncthreads();  // whoever still reads what the item before left
+    __syncthreads();  // wait for readers of the previous item
     auto copy = [&](int at) {
         if (at <= last) {
             u8* const to = copies + at % a.stages * (k_bytes + v_bytes);

@@ -138,7 +138,7 @@ struct Groups {
                 copies_commit();
             }
         };
-        __syncthreads();  // whoever still reads what the item before left
+        __syncthreads();  // wait for readers of the previous item
 #pragma unroll 1
         for (int i = 0; i + 1 < stages; i++)
             bring(first + i, first + i <= last ? find(first + i) : make_int2(0, 0), range.last - n_fresh);

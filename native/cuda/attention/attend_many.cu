@@ -33,7 +33,7 @@ struct Many {
             copies_commit();
         };
         __shared__ float all_times[MANY];
-        __syncthreads();  // whoever still reads what the rows before left
+        __syncthreads();  // wait for readers of the previous rows
         for (int i = 0; i + 1 < STAGES; i++) copy(first + i);
 
 #pragma unroll

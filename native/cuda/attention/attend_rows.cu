@@ -49,7 +49,7 @@ __device__ __forceinline__ Runs deal(const Attend& a, const Parts& parts, int of
     const int all = sum * of_row, cost_of_whole = max(all, most * alone);
     // What follows is long, and its code comes from memory. Runs of more rows than for half of the blocks take longer.
     if (cost_of_whole <= all + merging || (2 * whole.n_items > at_once && cost_of_whole <= 2 * all)) return whole;
-    // A lane weighs one length: the longest row in so many runs, down or up to whole units.
+    // Each lane tries one run length: longest row / n, rounded down or up to whole units.
     const int length = most / (lane / 2 + 1);
     Runs mine{max(OF_UNIT, (length + lane % 2 * (OF_UNIT - 1)) / OF_UNIT * OF_UNIT), 0};
     const int cost = max(all, min(mine.per, most) * alone) + merging;

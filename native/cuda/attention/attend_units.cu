@@ -74,7 +74,7 @@ struct Units {
         const Entry entry = b.entries[a.entry];
         const int* table = entry.pages + (long long)s * b.max_pages;
         int pages[UNIT / PAGE];
-        __syncthreads();  // whoever still reads what the item before left
+        __syncthreads();  // wait for readers of the previous item
         find(pages, table, first, range);
         Seen later = range;
         if (!has_waited) {

@@ -204,7 +204,7 @@ struct Wide {
         const int group = a.group();
         const Seen range = range_of(row, end);
         const int first = of_warp(range.first / GROUP), last = of_warp(range.last / GROUP);
-        named_barrier(1 + team, 128);  // whoever still reads what the rows before left
+        named_barrier(1 + team, 128);  // wait for readers of the previous rows
         float2 x[4][8];                // of four queries at once
         auto query = [&](int at) {
             return query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);

@@ -1,7 +1,7 @@
 // store: q and k normed per head and turned; k and v written to the cache. A warp takes some heads of q, then k and
 // v of some KV heads, of one row.
-#include "primitives/mma.cuh"
 #include "attention/store.cuh"
+#include "primitives/mma.cuh"
 
 constexpr int WARPS = 4;
 constexpr int MOST_COLUMNS = 576;
@@ -126,7 +126,7 @@ __device__ void store(const Store& s) {
         const int kv_head = h - s.heads;
         const float* from = is_q ? s.q + ((long long)row * s.heads + h) * s.k_dim
                                  : s.k + ((long long)row * s.kv_heads + kv_head) * s.k_dim;
-        __syncwarp();  // whoever still reads the head before
+        __syncwarp();  // wait for readers of the previous head
         load_head(s.turned, head, from, is_q ? s.turned.q_norm : s.turned.k_norm, s.k_dim, b.cosines + table,
                   b.sines + table, lane);
         if (is_q) {

@@ -1,5 +1,5 @@
-// What becomes of heads before attention: q and k normed and turned; k and v written to the cache. By a warp each,
-// whose head lies in shared memory.
+// Heads before attention: q and k get their norm and rope, k and v go to the cache. A warp does one head, which it keeps
+// in shared memory.
 #pragma once
 
 #include "attention/attend.cuh"
@@ -16,7 +16,7 @@ struct Turned {
     __device__ long long table(int position) const { return (long long)position * b->n_turns + column; }
 };
 
-// What a head of n numbers is multiplied by to have a root mean square of 1; `sum`: of a lane's squares.
+// Returns the factor that gives a head of n numbers a root mean square of 1. `sum` is the lane's sum of squares.
 static __device__ float norm_scale(float sum, int n, float eps) {
     for (int i = 16; i > 0; i >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, i));
     return __fdiv_rn(1.f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, float(n)), eps)));
@@ -42,7 +42,7 @@ static __device__ void turn(const Turned& s, float* head, const float* cosines, 
     __syncwarp();
 }
 
-// What 32 numbers of q8_0 are multiplied by, and divided by before. Blocks with what is no number are none.
+// Scale of a q8_0 block of 32 numbers, and its inverse. The scale is NaN if the block is not finite.
 struct Scale {
     float scale, inverse;
 
@@ -51,7 +51,7 @@ struct Scale {
           inverse(most > 0.f ? __fdiv_rn(127.f, most) : 0.f) {}
     __device__ __forceinline__ bool is_one() const { return scale == scale; }
 };
-// ... of the warp's numbers.
+// Returns the scale of the block whose numbers the lanes of a warp hold, one each.
 static __device__ Scale scale_of_block(float x) {
     float most = fabsf(x);
     for (int i = 16; i > 0; i >>= 1) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, i));
@@ -95,8 +95,8 @@ static __device__ void load_head(const Turned& s, float* head, const float* from
     turn(s, head, cosines, sines, lane);
 }
 
-// Products of tensor cores take what a query does not see times zero, which is none where it is no number: then V is
-// zeros, and a column of K that is not of V says what it was to those that see it. Gives whether V is as it is.
+// Returns whether V is finite. Tensor cores multiply masked positions by 0, and 0 x NaN is NaN: a V that is not finite
+// is stored as zeros, and the last column of K becomes NaN for the queries that do see it.
 static __device__ bool check_value(float* k, int k_dim, const float* v, int v_dim, int lane) {
     if (are_numbers(v == nullptr ? k : v, v == nullptr ? k_dim : v_dim, lane)) return true;
     __syncwarp();

@@ -15,8 +15,8 @@ __device__ inline float block_largest(float x) {
     return x;
 }
 
-// A row of f32 as halves times a power of two, zeros behind it; the inverse of the power to `back`. `largest` may be of
-// this thread's numbers alone. at(k) gives a number.
+// Converts a row to f16 scaled by a power of two, zero-padded; writes the inverse of the power to `back`. `largest` is
+// this thread's maximum. at(k) returns a number.
 template <class At>
 __device__ inline void halve(At&& at, float largest, int n, int n_padded, u8* halves, float* back) {
     const Power power = power_for(block_largest(largest));
@@ -107,7 +107,7 @@ __device__ inline float warp_sum(float x) {
     for (int i = 16; i; i /= 2) x += __shfl_xor_sync(ALL_LANES, x, i);
     return x;
 }
-// Ranks in one order: of numbers, and what is not a number before all of them or behind.
+// Returns a float's key in a total order of integers; NaN sorts first or last by its sign.
 __device__ __forceinline__ u32 key_of(float x) {
     const u32 bits = __float_as_uint(x + 0.0f);
     return bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);

@@ -173,12 +173,12 @@ struct Paired {
         float largest = fmaxf(0.0f, fabsf(v));
 #pragma unroll
         for (int i = 4; i; i /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, i));
-        // Whoever comes first, the largest is the same.
+        // atomicMax does not depend on the order of threads.
         if (is_mine && (lane & 7) == 0) atomicMax(largests + entry, __float_as_uint(largest));
     }
 };
 
-// Of an element that a thread finishes: its item, its entry or -1, its factors and the inverse of its row's power.
+// An element that a thread finishes: its item, its entry or -1, its factors and the inverse of its row's power.
 struct Element {
     int expert, entry, in_item;
     float low, high, back;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[APART] = acc[1], sum[APART + 8] = acc[3];
         }
-        __syncthreads();  // another place of the sums is free: who comes here has read it
+        __syncthreads();  // double-buffered sums: no barrier needed here
 #pragma unroll 1
         for (int base = 0; base < n_elements; base += n_threads) {
             const int at = base + int(threadIdx.x), row = (at / Out::EACH) & (n_group - 1);

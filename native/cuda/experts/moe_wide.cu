@@ -181,7 +181,7 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
         if (warp == 8) {
             for (int number = first; number < n_pieces; number += step) {
                 const Piece piece(wide.items, number, n_high, rank);
-                // Behind the last strip: that strip again, for results that nobody stores.
+                // Past the last strip: reload it; the results are discarded.
                 const u8* from = stack.of(piece.item.expert) +
                                  u64(min(piece.high * 8 + (lane & 7), stack.n_strips - 1)) * n_tiles * Opener::bytes;
                 for (int tile = 0; tile < n_tiles; tile++) {

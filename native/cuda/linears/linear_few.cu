@@ -172,7 +172,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
             if (2 * t < n_group) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_group) sum[SUMS_APART] = acc[1], sum[SUMS_APART + 8] = acc[3];
         }
-        team_barrier<TEAM>();  // another place of the sums is free: who comes here has read it
+        team_barrier<TEAM>();  // double-buffered sums: no barrier needed here
         auto summed = [&](int e) {
             const float* from = held + (round * TEAM + Place::rank()) * N * apart + row * SUMS_APART + e;
             float sum = 0;

@@ -59,7 +59,7 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
             if (2 * t < n_rows) sum[0] = acc[0], sum[8] = acc[2];
             if (2 * t + 1 < n_rows) sum[16] = acc[1], sum[24] = acc[3];
         }
-        __syncthreads();  // the other half of the sums is free: who comes here has read it
+        __syncthreads();  // double-buffered sums: no second barrier needed
         const int e = threadIdx.x & 15, row = int(threadIdx.x) / 16 % n_rows, i = int(threadIdx.x) / (16 * n_rows);
         const int strip = int(blockIdx.x) + (first + i) * n_grid, out = strip * 16 + e;
         if (i >= per_round || strip >= matrix.n_strips || out >= matrix.n_rows) continue;

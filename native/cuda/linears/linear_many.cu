@@ -25,7 +25,7 @@ __device__ __forceinline__ void linear_many(const Batch* batch, int kind, const 
         const Matrix m = chosen(all, item.which);
         const int first = slice_start(item.split * n_each, n_tiles);
         const int end = slice_start((item.split + 1) * n_each, n_tiles);
-        // Behind the last strip: that strip again, for results that nobody stores.
+        // Past the last strip: reload it; the results are discarded.
         const u8* from = m.tiles + u64(min(item.high * 8 + warp, m.n_strips - 1)) * n_tiles * Opener::bytes;
         auto fetch = [&](int tile) {
             u8* stage = shared + (tile - first) % n_stages * STAGE_BYTES;

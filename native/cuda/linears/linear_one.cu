@@ -17,8 +17,8 @@ struct One {
     float eps;
 };
 
-// Of the 16 bytes that a lane takes for each two mma of a tile: how many stay in registers if all tiles of a warp are
-// of the same columns.
+// How many of the 16 bytes that a lane loads for two mma of a tile stay in registers if all tiles of a warp have the
+// same columns.
 constexpr int KEPT = 4;
 
 // The third matrix may be of another kind, U. A thread holds HELD times 4 columns. IS_SINGLE: slices are a tile each.
@@ -98,7 +98,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
             float* sum = held + (i * N_SLICES + c.slice) * 16 + g;
             if (t == 0) sum[0] = acc[0], sum[8] = acc[2];
         }
-        __syncthreads();  // the other half of the sums is free: who comes here has read it
+        __syncthreads();  // double-buffered sums: no second barrier needed
         if (!element.is_mine) continue;
         auto summed = [&](int e) {
             const float* from = held + round * N_SLICES * 16 + e;

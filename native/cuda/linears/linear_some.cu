@@ -198,7 +198,7 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
                 for (int n = 0; n < NB; n++) place_of(i)[n * 32] = make_float4(0, 0, 0, 0);
             }
         }
-        team_barrier<TEAM>();  // another place of the sums is free: who comes here has read it
+        team_barrier<TEAM>();  // double-buffered sums: no barrier needed here
         if (is_mine) {
             const float4* from = held + (of * N * NB + n) * 32 + lane;
             float4 sum = make_float4(0, 0, 0, 0);

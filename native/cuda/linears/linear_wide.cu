@@ -92,7 +92,7 @@ __device__ __forceinline__ void linear_wide(const Batch* batch, int kind, const 
             while (walk.next(part)) {
                 const PairItem item(items, part.number, rank);
                 const Matrix m = chosen(all, item.which);
-                // Behind the last strip: that strip again, for results that nobody stores.
+                // Past the last strip: reload it; the results are discarded.
                 const u8* from =
                     m.tiles + u64(min(item.high * 8 + (lane & 7), m.n_strips - 1)) * n_tiles * Opener::bytes;
                 const int end = slice_start(part.end, n_tiles);

@@ -25,14 +25,13 @@ __device__ __forceinline__ Power power_for(float largest) {
     return {__uint_as_float(u32(267 - exponent) << 23), __uint_as_float(u32(exponent - 13) << 23)};
 }
 
-// The number of this thread among those of a row, of which each stands for EACH of ROW_THREADS. A block may have the
-// threads of several rows.
+// Index of this thread within its row. A block may hold the threads of several rows.
 template <int EACH>
 __device__ __forceinline__ int row_thread() {
     return EACH == 1 ? int(threadIdx.x) : int(threadIdx.x) & (ROW_THREADS / EACH - 1);
 }
-// Sum and largest of ROW_THREADS numbers, in one order. Those of a thread are ROW_THREADS / EACH apart. `shared` has 2
-// floats for each 32 numbers; it is free again after the next barrier.
+// Reduces ROW_THREADS numbers to their sum and maximum, in one order. A thread holds EACH of them, ROW_THREADS / EACH
+// apart. `shared` has 2 floats for each 32 numbers; the caller may reuse it after the next barrier.
 template <int EACH>
 __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, float* shared) {
     constexpr int N = ROW_THREADS / 32;
@@ -58,10 +57,11 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
     return all;
 }
 
-// A row of f32, normed if there is a norm, as halves times a power of two, by all threads of a block, or by the threads
-// of one of its rows. Each stands for EACH of ROW_THREADS, by whom sums go, and holds HELD times 4 columns for each
-// between the passes over the row; of a longer row, both passes read. IS_WHOLE: the row is not longer, and of aligned
-// fours, which needs less code. It may hold the norm, too, or read it twice. The bits depend on none of this.
+// Converts a row of f32 to f16 times a power of two, after its norm if it has one. All threads of a block work on it, or
+// the threads of one of the block's rows. One thread does the work of EACH of the ROW_THREADS that define the order of
+// sums. It keeps 4 x HELD columns for each of them in registers; a longer row is read twice. IS_WHOLE: the row is not
+// longer and comes in aligned fours, which needs less code. HOLDS_NORM: the norm stays in registers, too, otherwise it
+// is read twice. The bits depend on none of this.
 template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1>
 struct RowHalver {
     static constexpr int N = HELD * EACH;
@@ -76,7 +76,7 @@ struct RowHalver {
     __device__ __forceinline__ int column(int pass, int i) const {
         return 4 * ((pass * HELD + i / EACH) * ROW_THREADS + i % EACH * (ROW_THREADS / EACH) + row_thread<EACH>());
     }
-    // All columns of a pass. No load waits for another; behind the row they repeat it.
+    // Loads all columns of a pass. No load waits for another; columns past the end repeat the last ones.
     template <class Load>
     __device__ __forceinline__ void fetch(float4 (&to)[N], const float* x, int pass, Load&& load) const {
         if (IS_WHOLE || ((n & 3) == 0 && (reinterpret_cast<u64>(x) & 15) == 0)) {
@@ -109,7 +109,7 @@ struct RowHalver {
                            norm[min(k + 3, n - 1)]);
     }
     // Calls put(k, low, high) for columns k (a multiple of 4) and k + 1, k + 2 and k + 3, up to n_padded. `shared` is
-    // used until the next barrier. Gives the inverse of the power.
+    // used until the next barrier. Returns the inverse of the power.
     template <class Put>
     __device__ __forceinline__ float halve(const float* x, float eps, float* shared, Put&& put) {
         return halve(x, eps, shared, put, [] {});

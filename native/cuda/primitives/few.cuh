@@ -1,5 +1,5 @@
-// What kernels of few rows share beside their stream of tiles: rows that the first blocks prepare for all, and blocks
-// that work in teams.
+// What kernels of few rows share beside their pipeline of tiles: rows that the first blocks prepare for all blocks, and
+// clusters of blocks.
 #pragma once
 
 #include "primitives/ring.cuh"
@@ -51,12 +51,12 @@ struct Few {
     u32* arrivals;  // rows that are ready, and blocks that know it; zeros between kernels
 };
 
-// How often a block asks for the rows of others before it prepares them itself: it takes them microseconds, and asking
-// so often a tenth of a millisecond.
+// How often a block polls for the rows of other blocks before it prepares them itself. Other blocks need microseconds;
+// this many polls take a tenth of a millisecond.
 constexpr int MOST_ASKED = 128;
 
-// Whether n rows are ready, or become so while one thread asks. All threads get the answer, by a vote: so the compiler
-// knows that a warp stays together, and needs a fifth fewer registers after it.
+// Returns whether n rows are ready, or become ready while one thread polls. All threads get the answer by a vote: so
+// the compiler knows that the warp stays converged, and needs a fifth fewer registers after it.
 __device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
     bool is_so = false;
     if (threadIdx.x == 0) {
@@ -65,12 +65,11 @@ __device__ __forceinline__ bool are_ready(const Few& few, int n_rows) {
     }
     return __any_sync(ALL_LANES, __syncthreads_or(is_so));
 }
-// Norms and halves rows: each block every so many, which it counts, until all are ready. Each thread stands for EACH of
-// ROW_THREADS.
+// Normalizes rows and converts them to f16. Block b takes rows b, b + gridDim.x, ...; returns when all rows are ready.
+// One thread does the work of EACH of ROW_THREADS.
 //
-// A block that has no multiprocessor yet cannot be waited for: where kernels of several programs run at once, each
-// could hold what the others need. So who has waited for long prepares all rows by itself: the same bits at the same
-// places.
+// A block that waits too long prepares all rows itself: the same bits at the same addresses. This avoids a deadlock
+// between programs that share a GPU, of which each could hold the multiprocessors that the other's blocks need.
 template <int HELD, bool IS_WHOLE, int EACH = 1>
 __device__ __forceinline__ void prepare_rows(const Few& few, int n_rows, int n_tiles, float* reduced) {
     int first = blockIdx.x, step = gridDim.x;

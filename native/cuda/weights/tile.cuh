@@ -29,12 +29,24 @@ struct Q5_K;
 struct Q6_K;
 // All kinds of tiles: X(name in kernels, name here). Other types of files are packed as one of these (blocks.cuh):
 // BF16 as F16, IQ4_XS as IQ4_NL, and IQ1, IQ2, IQ3, TQ1_0 and TQ2_0 as Wide, which is wider but loses nothing.
-#define TILE_TYPES(X)                                                                                         \
-    X(f16, F16)                                                                                               \
-    X(q8_0, Q8_0)                                                                                             \
-    X(wide, Wide)                                                                                             \
-    X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(iq4_nl, IQ4_NL) X(mxfp4, MXFP4) X(nvfp4, NVFP4) \
-        X(q2_k, Q2_K) X(q3_k, Q3_K) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K)
+// clang-format off
+#define TILE_TYPES(X) \
+    X(f16, F16) \
+    X(q8_0, Q8_0) \
+    X(wide, Wide) \
+    X(q4_0, Q4_0) \
+    X(q4_1, Q4_1) \
+    X(q5_0, Q5_0) \
+    X(q5_1, Q5_1) \
+    X(iq4_nl, IQ4_NL) \
+    X(mxfp4, MXFP4) \
+    X(nvfp4, NVFP4) \
+    X(q2_k, Q2_K) \
+    X(q3_k, Q3_K) \
+    X(q4_k, Q4_K) \
+    X(q5_k, Q5_K) \
+    X(q6_k, Q6_K)
+// clang-format on
 
 // Two names as one, so that the preprocessor can ask what holds for the one kind that is compiled.
 #define NAMED_BY(a, b) a##b

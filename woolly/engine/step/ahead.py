@@ -26,8 +26,8 @@ from woolly.sampling.usual import UsualChain
 
 __all__ = ["Ahead"]
 
-# A token that was foreseen wrong costs two steps, as much as some ten right ones save. So a request for which that
-# happens again soon is waited for, for ever more tokens.
+# A wrong guess costs two steps, as much as some ten right ones save. Exponential back-off: after each miss that comes
+# soon after another, the device waits twice as many tokens for this request, at most 256.
 _SOON, _LONGEST_PAUSE = 64, 256
 
 

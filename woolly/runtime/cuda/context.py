@@ -199,8 +199,10 @@ def memory_bandwidth(driver: Driver, number: int) -> float | None:
 
 
 def _unpin(life: _Life, driver: Driver, context: ctypes.c_void_p, number: int, memory: mmap.mmap) -> None:
-    """Tells the driver that pinned memory goes, in whichever thread its last user ended. No one is left to tell of a
-    fault: memory that the driver still holds for pinned is kept, so that nothing else comes to its place."""
+    """Unregisters pinned memory on the thread that drops the last reference.
+
+    If the driver refuses, the memory stays mapped, so that its address is not reused.
+    """
     if life.is_over:
         _kept.append(memory)
         return

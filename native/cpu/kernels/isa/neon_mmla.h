@@ -50,7 +50,7 @@ struct PairF {
     const float32x4_t a0 = vld1q_f32(a), a1 = vld1q_f32(a + 4), b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4);
     return {{vzip1q_f32(a0, b0), vzip2q_f32(a0, b0), vzip1q_f32(a1, b1), vzip2q_f32(a1, b1)}};
 }
-// The second row first: if it stands for the first once more, the first one's sums are what remains.
+// Stores b, then a: for an odd row count b aliases a, and the sums of a must win.
 [[gnu::always_inline]] inline void store_pair(float* a, float* b, PairF x) {
     for (int i = 0; i < 2; ++i) vst1q_f32(b + 4 * i, vuzp2q_f32(x.v[2 * i], x.v[2 * i + 1]));
     for (int i = 0; i < 2; ++i) vst1q_f32(a + 4 * i, vuzp1q_f32(x.v[2 * i], x.v[2 * i + 1]));

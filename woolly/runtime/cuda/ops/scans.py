@@ -31,7 +31,8 @@ def _scan(e: Emitter, step: Step, n_keys: int, n_columns: int, heads: int, *args
         weights = [_fades(e, step, heads)]
     given = (*inputs, *weights, e.value(step.output), step.integer("entry"), *args)
     name, columns, threads = f"{step.op}_{each}", -(-n_columns // _COLUMNS), _LANES * _COLUMNS
-    # A row is one sequence; of more rows nobody knows how many sequences they are, and blocks without one cost time.
+    # One row is one sequence. For more rows the number of sequences is unknown at record time, and empty blocks cost
+    # time.
     e.launch(name, (columns, heads, 1), threads, *given, most=1)
     e.launch(name, (columns, heads, _AT_ONCE), threads, *given, least=2)
 
