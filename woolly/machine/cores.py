@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+
+from woolly.machine import apple, windows
 
 __all__ = ["default_threads"]
 
 
 def default_threads() -> int:
-    """Physical cores that this process may use: affinity and cgroup quota respected, hyper-threads counted once."""
+    """Physical cores that this process may use: affinity and cgroup quota respected, hyper-threads counted once.
+
+    On macOS and Windows those of the fastest kind alone: at each barrier all threads wait for the slowest.
+    """
+    if sys.platform == "darwin":
+        return apple.fast_cores() or os.cpu_count() or 1
+    if sys.platform == "win32":
+        return windows.fast_cores() or os.cpu_count() or 1
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = {_siblings(cpu) for cpu in allowed}
     return max(1, min(len(cores), _quota()))

@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from woolly.machine.apple import free_pages
 from woolly.machine.windows import free_bytes, peak_bytes, total_bytes
 
 __all__ = ["available_memory", "peak_mib", "reset_peak", "total_memory"]
@@ -45,6 +46,8 @@ def _own_memory() -> float:
 
 def _machine_memory() -> int:
     """Bytes that the machine or the cgroup has left."""
+    if sys.platform == "darwin" and (pages := free_pages()) is not None:
+        return pages * os.sysconf("SC_PAGE_SIZE")
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

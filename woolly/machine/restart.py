@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from woolly.machine.apple import child_ids
+
 __all__ = ["can_restart", "end_left_children", "inherited_socket", "restart"]
 
 # systemd's way to hand an open socket to a process: its number, and in the environment for whom it is.
@@ -92,7 +94,9 @@ def _has_ended(pid: int) -> bool:
 
 
 def _children() -> list[int]:
-    """Processes that this one has started and not waited for; none where the system has no /proc."""
+    """Processes that this one has started and not waited for; none if the system does not report them."""
+    if sys.platform == "darwin":
+        return child_ids(os.getpid())
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile

@@ -1,58 +1,92 @@
-"""Sizes of memory from the functions of Windows, because Python has none. Zero on other systems."""
+"""Cores and sizes of memory as functions of Windows report them, because Python has none. Asked on Windows alone."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
+from typing import Any
 
-__all__ = ["free_bytes", "peak_bytes", "total_bytes"]
+__all__ = ["fast_cores", "free_bytes", "peak_bytes", "total_bytes"]
 
-if sys.platform == "win32":
-    import ctypes
-    from ctypes import wintypes
+_RELATION_CORE = 0  # RelationProcessorCore
+_THIS_PROCESS = ctypes.c_void_p(-1)  # what GetCurrentProcess returns
 
-    class _Memory(ctypes.Structure):
-        # MEMORYSTATUSEX
-        _fields_ = [("length", wintypes.DWORD), ("load", wintypes.DWORD)] + [
-            (name, ctypes.c_uint64)
-            for name in ("total", "free", "total_file", "free_file", "total_virtual", "free_virtual", "free_extended")
-        ]
 
-    class _Counters(ctypes.Structure):
-        # PROCESS_MEMORY_COUNTERS
-        _fields_ = [("length", wintypes.DWORD), ("faults", wintypes.DWORD)] + [
-            (name, ctypes.c_size_t)
-            for name in ("peak", "now", "peak_paged", "paged", "peak_fixed", "fixed", "file", "peak_file")
-        ]
+class _Memory(ctypes.Structure):
+    # MEMORYSTATUSEX
+    _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
+        (name, ctypes.c_uint64)
+        for name in ("total", "free", "total_file", "free_file", "total_virtual", "free_virtual", "free_extended")
+    ]
 
-    def free_bytes() -> int:
-        """Bytes of the machine's memory that are free."""
-        memory = _Memory(ctypes.sizeof(_Memory))
-        ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(memory))
-        return int(memory.free)
 
-    def total_bytes() -> int:
-        """Bytes of memory that the machine has."""
-        memory = _Memory(ctypes.sizeof(_Memory))
-        ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(memory))
-        return int(memory.total)
+class _Counters(ctypes.Structure):
+    # PROCESS_MEMORY_COUNTERS
+    _fields_ = [("length", ctypes.c_uint32), ("faults", ctypes.c_uint32)] + [
+        (name, ctypes.c_size_t)
+        for name in ("peak", "now", "peak_paged", "paged", "peak_fixed", "fixed", "file", "peak_file")
+    ]
 
-    def peak_bytes() -> int:
-        """The most memory that this process held at once."""
-        counters = _Counters(ctypes.sizeof(_Counters))
-        ask = ctypes.windll.kernel32.K32GetProcessMemoryInfo
-        ask(wintypes.HANDLE(-1), ctypes.byref(counters), counters.length)
-        return int(counters.peak)
 
-else:
+def _kernel() -> Any:
+    """The library with the functions of the system."""
+    if sys.platform == "win32":
+        return ctypes.windll.kernel32
+    raise OSError("this system is not Windows")
 
-    def free_bytes() -> int:
-        """Asked on Windows alone."""
-        return 0
 
-    def total_bytes() -> int:
-        """Asked on Windows alone."""
-        return 0
+def total_bytes() -> int:
+    """Bytes of memory that the machine has."""
+    return int(_memory().total)
 
-    def peak_bytes() -> int:
-        """Asked on Windows alone."""
-        return 0
+
+def free_bytes() -> int:
+    """Bytes of the machine's memory that are free."""
+    return int(_memory().free)
+
+
+def _memory() -> _Memory:
+    memory = _Memory(ctypes.sizeof(_Memory))
+    _kernel().GlobalMemoryStatusEx(ctypes.byref(memory))
+    return memory
+
+
+def peak_bytes() -> int:
+    """The most memory that this process held at once."""
+    counters = _Counters(ctypes.sizeof(_Counters))
+    _kernel().K32GetProcessMemoryInfo(_THIS_PROCESS, ctypes.byref(counters), counters.length)
+    return int(counters.peak)
+
+
+def fast_cores() -> int | None:
+    """Physical cores of the fastest kind that this process may use; None if the system does not report them."""
+    kernel = _kernel()
+    size = ctypes.c_uint32(0)
+    kernel.GetLogicalProcessorInformationEx(_RELATION_CORE, None, ctypes.byref(size))
+    listing = ctypes.create_string_buffer(size.value)
+    if not kernel.GetLogicalProcessorInformationEx(_RELATION_CORE, listing, ctypes.byref(size)):
+        return None
+    mine, all_of_them = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    kernel.GetProcessAffinityMask(_THIS_PROCESS, ctypes.byref(mine), ctypes.byref(all_of_them))
+    return _count_fast(listing.raw[: size.value], mine.value) or None
+
+
+def _count_fast(listing: bytes, allowed: int) -> int:
+    """The cores of the highest efficiency class in a list of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX.
+
+    `allowed` is the mask of CPUs of the process; 0 if it has several groups of 64 CPUs and may use all.
+    """
+    cores: list[tuple[int, int, int]] = []  # efficiency class, group, mask of hyper-threads
+    at = 0
+    while at + 48 <= len(listing):
+        relation, size = struct.unpack_from("<II", listing, at)
+        if relation == _RELATION_CORE:
+            efficiency = listing[at + 9]
+            mask, group = struct.unpack_from("<QH", listing, at + 32)
+            cores.append((efficiency, group, mask))
+        at += max(size, 8)
+    if allowed and len({group for _, group, _ in cores}) == 1:
+        cores = [core for core in cores if core[2] & allowed]
+    fastest = max((efficiency for efficiency, _, _ in cores), default=0)
+    return sum(efficiency == fastest for efficiency, _, _ in cores)

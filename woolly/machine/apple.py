@@ -1,0 +1,105 @@
+"""Cores, memory and processes as functions of macOS report them, because Python has none. Asked on macOS alone."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+__all__ = ["child_ids", "fast_cores", "footprint", "free_pages"]
+
+_HOST_VM_INFO64 = 4
+_RUSAGE_INFO_V0 = 0
+
+
+class _Pages(ctypes.Structure):
+    # vm_statistics64 of <mach/vm_statistics.h>, in its first form, which all versions of macOS fill in.
+    _fields_ = (
+        [(name, ctypes.c_uint32) for name in ("free", "active", "inactive", "wired")]
+        + [
+            (name, ctypes.c_uint64)
+            for name in (
+                "zero_fill",
+                "reactivations",
+                "pageins",
+                "pageouts",
+                "faults",
+                "cow_faults",
+                "lookups",
+                "hits",
+                "purges",
+            )
+        ]
+        + [(name, ctypes.c_uint32) for name in ("purgeable", "speculative")]
+        + [(name, ctypes.c_uint64) for name in ("decompressions", "compressions", "swapins", "swapouts")]
+        + [(name, ctypes.c_uint32) for name in ("compressor", "throttled", "external", "internal")]
+        + [("uncompressed", ctypes.c_uint64)]
+    )
+
+
+class _Usage(ctypes.Structure):
+    # rusage_info_v0 of <sys/resource.h>.
+    _fields_ = [("uuid", ctypes.c_uint8 * 16)] + [
+        (name, ctypes.c_uint64)
+        for name in (
+            "user_time",
+            "system_time",
+            "idle_wakeups",
+            "interrupt_wakeups",
+            "pageins",
+            "wired",
+            "resident",
+            "footprint",
+            "start",
+            "exit",
+        )
+    ]
+
+
+@cache
+def _system() -> Any:
+    """The C library, which has the functions of the kernel and of libproc as well."""
+    return ctypes.CDLL(None)
+
+
+def fast_cores() -> int | None:
+    """Physical cores of the fastest kind, which are all of them on a machine with one kind; None if not known."""
+    for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
+        value, size = ctypes.c_int32(), ctypes.c_size_t(4)
+        failed = _system().sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+        if not failed and value.value > 0:
+            return value.value
+    return None
+
+
+def free_pages() -> int | None:
+    """Pages that are free or can be had at once: those of files and those that programs gave up. None if not known.
+
+    Not the inactive ones: many of them are data of programs, which would have to be compressed or written first.
+    """
+    system = _system()
+    system.mach_host_self.restype = ctypes.c_uint32
+    pages = _Pages()
+    count = ctypes.c_uint32(ctypes.sizeof(_Pages) // 4)
+    host = ctypes.c_uint32(system.mach_host_self())
+    if system.host_statistics64(host, _HOST_VM_INFO64, ctypes.byref(pages), ctypes.byref(count)) != 0:
+        return None
+    return int(pages.free + pages.external + pages.purgeable)
+
+
+def footprint(pid: int) -> int:
+    """Bytes of memory that a process of the same user holds; 0 if it has ended."""
+    usage = _Usage()
+    failed = _system().proc_pid_rusage(pid, _RUSAGE_INFO_V0, ctypes.byref(usage))
+    return 0 if failed else int(usage.footprint)
+
+
+def child_ids(pid: int) -> list[int]:
+    """Processes that a process has started and not waited for."""
+    most = 64
+    while True:
+        found = (ctypes.c_int32 * most)()
+        count = _system().proc_listchildpids(pid, found, ctypes.sizeof(found))
+        if count < most:
+            return [int(child) for child in found[: max(0, count)]]
+        most *= 2  # a full list may lack some
