@@ -10,16 +10,19 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from woolly.errors import RequestError
+from woolly.machine.apple import footprint
 
 __all__ = ["is_plain", "try_grammar"]
 
 MEMORY = 1 << 30  # of the child's address space, its stack included; costly but sound schemas take 150 MB
 SECONDS = 5  # of processor time
 PATIENCE = 60.0  # seconds on the clock of a loaded machine
+_LOOK = 0.02  # seconds between two looks at a child's memory: enough for 100 MB more at the speed of memory
 PLAIN_SIZE = 64 << 10
 
 # What makes automata whose size is not bounded by the length of the schema.
@@ -51,20 +54,37 @@ def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:
     }
     with _slots:
         try:
-            ended = subprocess.run(
+            child = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("trial_child.py"))],
-                input=json.dumps(order).encode(),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=PATIENCE,
-                check=False,
             )
-        except subprocess.TimeoutExpired:
-            raise _too_costly() from None
         except OSError as error:
             raise RequestError(f"the grammar cannot be tried, because no process can start: {error.strerror}") from None
-    if ended.returncode != 0:
+        with child:
+            try:
+                _wait(child, json.dumps(order).encode())
+            except BaseException:
+                child.kill()
+                raise
+    if child.returncode != 0:
         raise _too_costly()
+
+
+def _wait(child: subprocess.Popen[bytes], order: bytes) -> None:
+    """Hands the order to a child and waits for its end. RequestError if it takes too long or too much memory."""
+    # Linux and Windows limit the child's memory by themselves. macOS cannot: each process maps hundreds of gigabytes.
+    watched = sys.platform == "darwin"
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            child.communicate(order, timeout=_LOOK if watched else PATIENCE)
+            return
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= end or (watched and footprint(child.pid) > MEMORY):
+                raise _too_costly() from None
+            order = b""  # the child has the order, or gets the rest of it
 
 
 def _too_costly() -> RequestError:
