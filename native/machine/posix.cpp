@@ -8,6 +8,9 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #endif
+#if defined(__APPLE__)
+#include <pthread/qos.h>
+#endif
 
 #include "machine/system.h"
 
@@ -50,15 +53,30 @@ bool replace_lost_pages(uintptr_t at) {
     return false;
 }
 
+// Whether a process sent the signal, so that no address belongs to it. Linux has codes up to 0 for that, macOS large ones.
+bool is_sent(const siginfo_t& info) {
+    return info.si_code <= 0 || info.si_code == SI_USER || info.si_code == SI_QUEUE;
+}
+
+// Whether the signal can mean a page of a file that is gone. Of macOS the code is not known: XNU names a misaligned
+// address for other faults as well, and no kernel reads a file in a way that must be aligned.
+bool is_page_fault(const siginfo_t& info) {
+#if defined(__APPLE__)
+    return !is_sent(info);
+#else
+    return info.si_code == BUS_ADRERR;
+#endif
+}
+
 // SIGBUS at an address of a watched file. Every other one goes to the handler before, which takes this one's place: a
 // fault comes again when this one returns, a signal that was sent is raised again.
 void on_bus_error(int signal, siginfo_t* info, void*) {
-    if (info->si_code == BUS_ADRERR && replace_lost_pages(reinterpret_cast<uintptr_t>(info->si_addr))) return;
+    if (is_page_fault(*info) && replace_lost_pages(reinterpret_cast<uintptr_t>(info->si_addr))) return;
     int n = n_before.load();
     while (n > 0 && !n_before.compare_exchange_weak(n, n - 1)) {
     }
     if (n > 0) sigaction(signal, &before[n - 1], nullptr);
-    if (info->si_code <= 0) raise(signal);
+    if (is_sent(*info)) raise(signal);
 }
 
 // Puts the handler in front, also of one that came later (Python's faulthandler). The caller holds the mutex.
@@ -118,7 +136,20 @@ void give_back(const uint8_t* data, size_t n_bytes) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     const uintptr_t first = (uintptr_t(data) + page - 1) / page * page;
     const uintptr_t last = (uintptr_t(data) + n_bytes) / page * page;
-    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    if (first >= last) return;
+#if defined(__APPLE__)
+    // MADV_DONTNEED is a hint there, which frees nothing at once. This also drops the system's copy of the pages.
+    msync(reinterpret_cast<void*>(first), last - first, MS_INVALIDATE);
+#else
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+#endif
+}
+
+// Linux moves threads that compute to fast cores by itself.
+void prefer_fast_core() {
+#if defined(__APPLE__)
+    pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0);
+#endif
 }
 
 int process_id() { return int(getpid()); }

@@ -108,7 +108,12 @@ void Pool::start() {
     count_.store(counted(phase, n_threads_ - 1, n_threads_));
     threads_.reserve(size_t(n_threads_));
     try {
-        for (int worker = 1; worker < n_threads_; ++worker) threads_.emplace_back([=, this] { work(worker); });
+        for (int worker = 1; worker < n_threads_; ++worker) {
+            threads_.emplace_back([=, this] {
+                prefer_fast_core();
+                work(worker);
+            });
+        }
     } catch (...) {
         const size_t n = threads_.size() + 2;  // the caller is the first
         stop();
