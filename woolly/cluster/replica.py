@@ -293,8 +293,10 @@ def _tuples(value: Any) -> Any:
 
 def main() -> None:
     """A process that serves the front at the other end of a socket, whose number is the argument."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all its processes; the front decides
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
+        if hasattr(signal, name):  # Windows has the first alone
+            # A terminal sends them to all its processes; the front decides.
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # the front, which opens the same file, says them once
     Replica(Link(socket.socket(fileno=int(sys.argv[1])))).serve()
 

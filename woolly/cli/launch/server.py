@@ -92,7 +92,9 @@ def started(command: Sequence[str], url: str, log: Path, key: str | None) -> Ite
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C belongs to the agent
+            # Ctrl-C belongs to the agent: Windows sends it to a group of processes, other systems to a session.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     try:
         tell(f"woolly: loading the model at {url} ...", dim=True)
