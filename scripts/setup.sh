@@ -5,7 +5,7 @@
 # .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU: kernels are compiled for the one that
 # is there, and without one barely at all. A start that finds its own facts there installs nothing.
 
-root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd -P)
+root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0" 2>/dev/null || echo "$0")")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/woolly-stamp
 unfinished=$venv/woolly-unfinished # there while pip works: a start that was killed is not built upon
@@ -51,7 +51,7 @@ stamp_line() {
 
 place() {
     printf '%s\n' "$root"
-    readlink -f -- "$venv/bin/python" || true
+    readlink -f -- "$venv/bin/python" 2>/dev/null || true # macOS knows -f from 12.3 on
 }
 
 sources() {
@@ -88,6 +88,7 @@ sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sy
     if command -v python3 >/dev/null; then
         die "Python 3.10 or newer is needed and $(python3 -V 2>&1) is here: install a newer python3"
     fi
+    if is_macos; then die "Python 3.10 or newer is needed: install it with: brew install python3"; fi
     die "Python 3.10 or newer is needed: install it with: sudo apt-get install python3"
 }
 
@@ -106,9 +107,17 @@ find_tools() {
         [ -z "$packages" ] || die "the packages of the system brought no $names for $python: install these by hand"
     elif command -v apt-get >/dev/null; then
         die "this machine lacks $names: install with: sudo apt-get install -y$packages"
+    elif is_macos; then
+        # The compiler and what belongs to Python come from different places there.
+        case $packages in *g++*) command="xcode-select --install" ;; *) command="brew install python3" ;; esac
+        die "this machine lacks $names: install with: $command"
     else
         die "this machine lacks $names: install with the package manager of this system"
     fi
+}
+
+is_macos() {
+    [ "$(uname)" = Darwin ]
 }
 
 # The tests of the web page want a browser; without one they are skipped.

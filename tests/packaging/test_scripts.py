@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What the scripts may use of the system: in Debian's essential packages, so on every machine.
 TOOLS = ["sh", "env", "dirname", "readlink", "find", "cksum", "sort", "sed", "cat", "id", "tail", "rm", "mkdir"]
-TOOLS += ["mktemp", "cp", "chmod", "flock", "sleep", "tr", "grep", "paste"]
+TOOLS += ["mktemp", "cp", "chmod", "flock", "sleep", "tr", "grep", "paste", "uname"]
 
 # Answers the questions of setup.sh as a good Python does, unless a variable says otherwise.
 PYTHON = """\
@@ -337,6 +337,32 @@ def test_a_system_without_apt_names_what_is_missing(house):
         "woolly: error: this machine lacks a C++20 compiler (g++ 10 or newer), the headers of Python (Python.h): "
         "install with the package manager of this system\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("variables", "compiler", "command"),
+    [({}, 1, "xcode-select --install"), ({"NO_HEADERS": "1"}, 0, "brew install python3")],
+)
+def test_macos_is_given_commands_of_its_own(house, variables, compiler, command):
+    (house.bin / "uname").unlink()
+    house.write("uname", "#!/bin/sh\necho Darwin\n")
+    house.write("c++", f"#!/bin/sh\nexit {compiler}\n")
+    result = house.start("run", **variables)
+    assert result.returncode == 1
+    assert result.stderr.endswith(f": install with: {command}\n")
+
+
+def test_a_readlink_without_f_is_enough_to_start(house):
+    # That of macOS before 12.3; a link to the script is then not followed.
+    (house.bin / "readlink").unlink()
+    house.write("readlink", "#!/bin/sh\necho illegal option -- f >&2\nexit 1\n")
+    house.write("python3", PYTHON.replace('$(readlink -f "$0")', "$0"))
+    result = house.start("run", "hello")
+    assert result.stdout.startswith("woolly: run hello"), result.stderr
+    assert "illegal" not in result.stderr
+    house.calls()
+    assert house.start("run").returncode == 0
+    assert house.calls() == []
 
 
 def test_an_old_python_is_refused_with_its_version(house):
