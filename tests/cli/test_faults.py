@@ -31,6 +31,9 @@ def test_a_character_that_the_terminal_lacks_is_written_out(tiny_model, tmp_path
     done = run("tokenize", tiny_model, "-d", *_ids(tiny_model, ids), PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == b"\\u4f60\\u597d\xe9\n"
+    quoted = "\u201cIt\u2019s\u2026\u201d"  # typographic signs, as a typewriter has them
+    done = run("tokenize", tiny_model, "-d", *_ids(tiny_model, quoted), PYTHONIOENCODING="latin-1")
+    assert done.stdout == b'"It\'s..."\n'
     done = run("run", "/no/\u4f60.gguf", "x", PYTHONIOENCODING="latin-1")
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr

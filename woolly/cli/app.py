@@ -16,6 +16,7 @@ from woolly import __version__
 from woolly.cli.parse.command import Group
 from woolly.cli.parse.completion import install_completion, show_completion
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.plain import PLAIN
 from woolly.cli.terminal.progress import tell
 from woolly.errors import WoollyError
 
@@ -97,9 +98,9 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (started with standard output closed)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the terminal cannot show is written as \\u4f60: an answer must not end in a traceback.
+            # A character that the terminal cannot show is written as ' or \\u4f60: no answer ends in a traceback.
             with suppress(OSError):  # another file took the place of the one that the stream was opened for
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors=PLAIN)
             if sys.platform == "win32":
                 # Pipes and files get UTF-8 as on other systems: the code page of the country lacks most characters.
                 stream.reconfigure(encoding="utf-8")

@@ -1,0 +1,34 @@
+"""Plain characters for terminals that lack the typographic ones."""
+
+from __future__ import annotations
+
+import codecs
+
+__all__ = ["PLAIN"]
+
+PLAIN = "woolly-plain"  # the name of the error handler, for the `errors` of a stream
+
+# What models write most beyond Latin-1 and ASCII, as a typewriter has it.
+_TYPED = {
+    **dict.fromkeys("\u2018\u2019\u201a\u2032", "'"),
+    **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+    **dict.fromkeys("\u00a0\u2009\u202f", " "),
+    "\u2022": "*",
+    "\u2026": "...",
+    "\u2190": "<-",
+    "\u2192": "->",
+    "\u00d7": "x",
+}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Returns what stands in for characters that cannot be encoded: the typewriter's, else \\u4f60."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    typed = (_TYPED.get(one) or one.encode("ascii", "backslashreplace").decode() for one in characters)
+    return "".join(typed), error.end
+
+
+codecs.register_error(PLAIN, _plain)
