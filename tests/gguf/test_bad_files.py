@@ -27,8 +27,8 @@ def nested(depth: int) -> bytes:
 CASES = {
     "empty file": (b"", 0, "empty"),
     "ends within the magic": (b"GG", 0, "magic 'GGUF'"),
-    "wrong magic": (gguf_bytes(magic=b"GGML"), 0, "expected the magic 'GGUF', found 'GGML': this is no GGUF file"),
-    "another file altogether": (b"<!DOCTYPE html>", 0, "expected the magic"),
+    "wrong magic": (gguf_bytes(magic=b"GGML"), 0, "this is not a GGUF file: it begins with 'GGML', not with 'GGUF'"),
+    "another file altogether": (b"<!DOCTYPE html>", 0, "this is not a GGUF file: it begins with '<!DO'"),
     "ends within the version": (b"GGUF\3\0", 4, "expected the version of 4 bytes, but the file ends after 2"),
     "version 0": (gguf_bytes(version=0), 4, "expected GGUF version 2 or 3, found 0"),
     "version 1": (gguf_bytes(version=1), 4, "version 1 of GGUF is obsolete"),

@@ -58,10 +58,10 @@ def test_a_context_beyond_the_table_of_positions_is_lowered_to_it(tmp_path):
 
 
 def test_a_chat_model_is_refused_with_the_name_of_one_that_can(llm):
-    with pytest.raises(RequestError, match=r"does not say how to pool.*such as qwen3-embedding") as caught:
+    with pytest.raises(RequestError, match=r"it is a chat model, not an embedder; .*such as qwen3-embedding") as caught:
         llm.embed("a")
     assert caught.value.code == "wrong_model"
-    with pytest.raises(RequestError, match=r"cannot rank documents.*such as bge-reranker-v2-m3"):
+    with pytest.raises(RequestError, match=r"it is a chat model, not a reranker; .*bge-reranker-v2-m3"):
         llm.rerank("a", ["b"])
     with pytest.raises(RequestError, match="cannot classify texts"):
         llm.classify("a")

@@ -120,7 +120,7 @@ def test_a_given_type_that_does_not_fit_is_refused(tmp_path):
 
 def test_weights_that_are_quantized_already_need_a_word(tmp_path):
     file = write(tmp_path / "small.gguf", type=GGMLType.Q8_0)
-    with pytest.raises(RequestError, match=r"token_embd\.weight is Q8_0 already.*--allow-requantize"):
+    with pytest.raises(RequestError, match=r"already quantized \(token_embd\.weight is Q8_0\).*--allow-requantize"):
         make_recipe(file, find_mix("Q4_K_M"))
     recipe = make_recipe(file, find_mix("Q4_K_M"), allow_requantize=True)
     assert types_of(recipe)["blk.7.attn_q.weight"] == "Q4_K"

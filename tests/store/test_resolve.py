@@ -57,6 +57,12 @@ def test_a_file_name_nearly_right_gives_the_one_beside_it(shop, tmp_path):
         resolve(tmp_path / "lama-Q4_K_M.gguf")
 
 
+def test_a_file_of_the_same_folder_is_no_guess_by_its_folder_or_ending(shop, tmp_path):
+    (tmp_path / "n-q4.gguf").touch()
+    with pytest.raises(StoreError, match="give the path of a GGUF file"):
+        resolve(tmp_path / "nofile.gguf")
+
+
 def test_near_models_are_misspelt_or_begun_names(shop):
     (shop.models / "hf" / "org" / "repo").mkdir(parents=True)
     (shop.models / "hf" / "org" / "repo" / "Granite-3B-Q4_0.gguf").touch()

@@ -151,7 +151,7 @@ def _name(cursor: Cursor, what: str, allowance: Allowance) -> str:
 def _version(cursor: Cursor) -> int:
     magic = cursor.bytes[cursor.skip(4, "the magic 'GGUF'") : 4].tobytes()
     if magic != MAGIC:
-        raise cursor.error(f"expected the magic 'GGUF', found {ascii(magic)[1:]}: this is no GGUF file", 0)
+        raise cursor.error(f"this is not a GGUF file: it begins with {ascii(magic)[1:]}, not with 'GGUF'", 0)
     version = cursor.u32("the version")
     if int.from_bytes(version.to_bytes(4, "little"), "big") in (1, 2, 3):
         raise cursor.error("this file is big-endian; expected a little-endian GGUF file of version 2 or 3", 4)

@@ -201,7 +201,7 @@ class TextReader:
     def _cannot(self, purpose: Purpose, verb: str, rows: TextRows | None) -> RequestError:
         """The refusal of a model that was made for something else, with the names of models that can."""
         if rows is None:
-            why = "its file does not say how to pool its rows, as those of chat models"
+            why = f"it is a chat model, not {'an embedder' if purpose == 'embed' else 'a reranker'}"
         else:
             why = "it scores texts" if rows.kind == "scores" else "its file has no head that scores texts"
         choice = ", or set pooling to mean or last"

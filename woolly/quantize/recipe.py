@@ -117,8 +117,8 @@ def make_recipe(
             type = _fitting(given or (mix.type if pure else rules.choose(tensor)), tensor)
         if type is not tensor.type and tensor.type not in _PLAIN and not allow_requantize:
             raise RequestError(
-                f"{tensor.name} is {tensor.type.name} already, and to quantize twice loses more than once: give a file "
-                f"in F32, F16 or BF16, or --allow-requantize"
+                f"this file is already quantized ({tensor.name} is {tensor.type.name}), and quantizing again loses"
+                " more: give a file in F32, F16 or BF16, or --allow-requantize"
             )
         changes.append(Change(tensor, type))
     return Recipe(mix, tuple(changes))

@@ -119,11 +119,14 @@ def _known(tags: bool) -> dict[str, str]:
 
 def _advice(text: str, path: Path) -> str:
     """Returns the names close to this one: of the catalogue, of this machine, and of files in the same folder."""
-    names = _known(tags=":" in text)
+    # Without the folder and the ending, which the files share: they would make any two short names alike.
+    names = {key.removesuffix(".gguf"): name for key, name in _known(tags=":" in text).items()}
+    beside: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        names |= {str(p).lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
-    near = [names[key] for key in difflib.get_close_matches(text.lower(), names, n=3)]
+        beside = {p.stem.lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
+    near = [beside[key] for key in difflib.get_close_matches(path.stem.lower(), beside, n=3)]
+    near += [names[key] for key in difflib.get_close_matches(text.lower().removesuffix(".gguf"), names, n=3)]
     if near:
-        return f"did you mean {' or '.join(dict.fromkeys(near))}?"
+        return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
     known = ", ".join(sorted(catalogue.CATALOGUE))
     return f"give the path of a GGUF file, or a name such as {known}, hf:org/repo:Q4_K_M, or one of `woolly list`"

@@ -190,8 +190,8 @@ def _warn(agent: Agent, ctx: int, n_parameters: int) -> None:
     if ctx < agent.first_turn + _ROOM:
         enough = 2 * agent.first_turn // 1024 * 1024 + 4096
         tell(
-            f"woolly: {agent.program} sends about {agent.first_turn:,} tokens before your first word, and the context"
-            f" holds {ctx:,}: it will not do; a model and a --ctx of {enough:,} or more would"
+            f"woolly: {agent.program} sends about {agent.first_turn:,} tokens before your first word, but the context"
+            f" holds {ctx:,}, which is too small: use a model and a --ctx of at least {enough:,}"
         )
     if n_parameters < _SMALL:
         tell(
