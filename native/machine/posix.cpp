@@ -53,10 +53,9 @@ bool replace_lost_pages(uintptr_t at) {
     return false;
 }
 
-// Whether a process sent the signal, so that no address belongs to it. Linux has codes up to 0 for that, macOS large ones.
-bool is_sent(const siginfo_t& info) {
-    return info.si_code <= 0 || info.si_code == SI_USER || info.si_code == SI_QUEUE;
-}
+// Whether a process sent the signal, so that no address belongs to it. Linux has codes up to 0 for that, macOS large
+// ones.
+bool is_sent(const siginfo_t& info) { return info.si_code <= 0 || info.si_code == SI_USER || info.si_code == SI_QUEUE; }
 
 // Whether the signal can mean a page of a file that is gone. Of macOS the code is not known: XNU names a misaligned
 // address for other faults as well, and no kernel reads a file in a way that must be aligned.

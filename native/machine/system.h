@@ -23,8 +23,8 @@ int watch_file(const uint8_t* data, size_t n_bytes);
 void unwatch_file(int watch);  // before the file is unmapped
 bool is_file_lost(int watch);
 
-// Asks the system to run this thread on a fast core, if the machine has slow ones as well. Each worker of a pool asks at
-// its start: all of them wait for the slowest.
+// Asks the system to run this thread on a fast core, if the machine has slow ones as well. Each worker of a pool asks
+// at its start: all of them wait for the slowest.
 void prefer_fast_core();
 
 // Never 0. A forked child has another one than its parent.
