@@ -38,7 +38,7 @@ def device(library, kernels):
 
 
 def test_a_machine_without_a_driver_is_told_so(monkeypatch):
-    monkeypatch.setattr(libcuda, "_LIBRARY", "libthere-is-none.so")
+    monkeypatch.setattr(libcuda, "_library", lambda: "libthere-is-none.so")
     monkeypatch.setattr(libcuda, "_found", None)
     for _ in range(2):
         with pytest.raises(DeviceError, match="no NVIDIA driver") as caught:

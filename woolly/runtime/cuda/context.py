@@ -33,8 +33,6 @@ _PAGE, _LARGE = 4096, 4 << 20
 # What the driver says of memory that it believes to be pinned, and how many places are tried.
 _TAKEN, _MOST_TAKEN = 712, 8
 
-# Pages of a process alone. A mapping is given back whole, unlike memory from a heap, and can be kept.
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
 _kept: list[mmap.mmap] = []
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -145,10 +143,7 @@ class Context:
         """
         size, driver, aside = _PAGE * -(-max(n_bytes, 1) // _PAGE), self.enter(), []
         for _ in range(_MOST_TAKEN):
-            memory = mmap.mmap(-1, size, **_PRIVATE)
-            if sys.platform == "linux" and size >= _LARGE:
-                with suppress(OSError):  # not every system has large pages, of which fewer are pinned
-                    memory.madvise(mmap.MADV_HUGEPAGE)
+            memory = _map_pages(size)
             pages = np.frombuffer(memory, np.uint8)
             # The registration lasts as long as the context.
             driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), self.number)
@@ -176,6 +171,17 @@ class Context:
             driver.result("cuDevicePrimaryCtxRelease_v2", self.number)
         self.allocated.clear()
         self.lost = self.lost or DeviceError("the program was closed", code="lost")
+
+
+def _map_pages(size: int) -> mmap.mmap:
+    """Pages of this process alone. A mapping is given back whole, unlike memory from a heap, and can be kept."""
+    if sys.platform == "win32":  # which has no flags: a mapping without a file and without a name is nobody else's
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux" and size >= _LARGE:
+        with suppress(OSError):  # not every system has large pages, of which fewer are pinned
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def check_number(index: int, n_devices: int) -> None:

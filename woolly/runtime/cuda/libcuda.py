@@ -13,7 +13,6 @@ from woolly.errors import DeviceError, RequestError, WoollyError
 
 __all__ = ["EARLY", "NOT_READY", "Driver", "LaunchConfig", "open_driver"]
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # Cubins of a 12.x compiler load on every driver of CUDA 12.
 _OLDEST = 12_000
 
@@ -193,13 +192,18 @@ def open_driver() -> Driver:
     return found
 
 
+def _library() -> str:
+    # A library of 64-bit Windows has one calling convention, so that ctypes.CDLL is right there as well.
+    return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+
 def _start() -> Driver | WoollyError:
     """The driver, or why it cannot be used."""
     try:
-        library = ctypes.CDLL(_LIBRARY)
+        library = ctypes.CDLL(_library())
     except OSError:
         return DeviceError(
-            f"this machine has no NVIDIA driver ({_LIBRARY} was not found)",
+            f"this machine has no NVIDIA driver ({_library()} was not found)",
             code="no_driver",
             remedy="install one, or use backend='cpu'",
         )
