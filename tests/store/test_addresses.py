@@ -72,7 +72,10 @@ def test_a_path_is_used_in_place(site, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_one_sentence(site):
-    with pytest.raises(StoreError, match=r"could not fetch .* from 127\.0\.0\.1:9 \(Connection refused\): check"):
+    with pytest.raises(
+        StoreError,
+        match=r"cannot reach 127\.0\.0\.1:9 for .* \(Connection refused\): check the network; models here: none",
+    ):
         pull("http://127.0.0.1:9/own.gguf")
 
 

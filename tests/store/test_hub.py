@@ -181,9 +181,18 @@ def test_what_cannot_be_is_one_sentence(hub):
 
 def test_no_network_is_one_sentence(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    told = r"cannot reach the hub at http://127\.0\.0\.1:9 \(.*refused.*\) for hf:sheep.*; models here: none"
+    told = r"cannot reach 127\.0\.0\.1:9 for hf:sheep.* \(Connection refused\): check the network; models here: none"
     with pytest.raises(StoreError, match=told):
         pull(f"hf:{REPO}")
+
+
+def test_a_host_without_a_name_and_offline_are_said_in_words(hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://wool.invalid")
+    told = r"cannot reach wool\.invalid for .* \(there is no network, or no such host\): check the network"
+    for spec in (f"hf:{REPO}", "http://wool.invalid/x.gguf"):
+        with pytest.raises(StoreError, match=told) as error:
+            pull(spec)
+        assert "Errno" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,16 @@ def test_near_models_are_misspelt_or_begun_names(shop):
     assert near_models("gra") == near_models("hello") == near_models("") == []
 
 
+@pytest.mark.parametrize("typed", ["m.gguf", "nn.gguf", "qwen.gguf", "wool-q4.gguf"])
+def test_no_guess_is_made_of_a_name_that_is_far(shop, tmp_path, typed):
+    (tmp_path / "n-q4.gguf").touch()
+    with pytest.raises(StoreError) as error:
+        resolve(tmp_path / typed)
+    assert "did you mean" not in str(error.value)
+    with pytest.raises(StoreError, match=r"did you mean .*/n-q4\.gguf\?"):
+        resolve(tmp_path / "n-q8.gguf")
+
+
 def test_a_name_nearly_right_gives_the_right_one(shop):
     with pytest.raises(StoreError, match="did you mean tiny"):
         resolve("tinny")

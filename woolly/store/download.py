@@ -22,7 +22,7 @@ from woolly.store.whole import put_in_place
 if TYPE_CHECKING:
     from urllib.error import HTTPError
 
-__all__ = ["Remote", "check_source", "download", "open_url", "source_note"]
+__all__ = ["Remote", "check_source", "download", "open_url", "source_note", "unreachable"]
 
 Progress = Callable[[int, int], None]
 
@@ -129,7 +129,7 @@ def _fetch(remote: Remote, partial: Path, progress: Progress | None) -> None:
             after = partial.stat().st_size if partial.exists() else 0
             failures = 1 if after > before else failures + 1
             if failures >= _ATTEMPTS:
-                raise StoreError(_unreachable(remote, error, after)) from error
+                raise StoreError(unreachable(remote.url, remote.name, error, after)) from error
             time.sleep(_PAUSE * 2 ** (failures - 1))
 
 
@@ -249,12 +249,38 @@ def _refusal(remote: Remote, error: HTTPError) -> Exception:
     return StoreError(f"there is no {remote.url} ({error.code} {error.reason}): check the name")
 
 
-def _unreachable(remote: Remote, error: BaseException, n_bytes: int) -> str:
+def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> str:
+    """Returns the sentence for a server that cannot be reached; `n_bytes` of the file are here already."""
+    if n_bytes:
+        rest = f"; {n_bytes // 10**6} MB are kept, and `woolly pull {name}` goes on from there"
+    else:
+        from woolly.store.inventory import list_models  # it imports this module
+
+        rest = f"; models here: {', '.join(model.name for model in list_models()) or 'none'}"
+    return f"cannot reach {urlsplit(url).netloc or url} for {name} ({_in_words(error)}): check the network{rest}"
+
+
+def _in_words(error: BaseException) -> str:
+    """Returns why a connection failed, without the numbers of the system: of the first error of a chain."""
+    import socket
     from http.client import IncompleteRead
 
-    reason: Any = getattr(error, "reason", None) or error
-    reason = getattr(reason, "strerror", None) or reason
-    if isinstance(error, IncompleteRead):
-        reason = "the connection was cut"
-    kept = f"; {n_bytes // 10**6} MB are kept, and `woolly pull {remote.name}` goes on from there" if n_bytes else ""
-    return f"could not fetch {remote.name} from {urlsplit(remote.url).netloc} ({reason}): check the network{kept}"
+    seen: list[BaseException] = []
+    step: BaseException | None = error
+    while step is not None and step not in seen:
+        seen.append(step)
+        reason = getattr(step, "reason", None)
+        step = reason if isinstance(reason, BaseException) else step.__cause__ or step.__context__
+    kinds: tuple[tuple[type[BaseException], str], ...] = (
+        (socket.gaierror, "there is no network, or no such host"),
+        (TimeoutError, "no answer"),
+        (IncompleteRead, "the connection was cut"),
+    )
+    for kind, words in kinds:
+        if any(isinstance(one, kind) for one in seen):
+            return words
+    if any(type(one).__name__ == "OfflineModeIsEnabled" for one in seen):
+        return "HF_HUB_OFFLINE is set"
+    last = seen[-1]
+    text = getattr(last, "strerror", None) or str(last).partition("\n")[0] or type(last).__name__
+    return re.sub(r"\[Errno -?\d+\] ?", "", text)

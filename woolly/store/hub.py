@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.download import Remote, download
+from woolly.store.download import Remote, download, unreachable
 from woolly.store.folder import models_folder
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
@@ -119,12 +119,7 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
             f"there is no repository hf:{wanted.repo} on the hub, or it is private: check the name, or set HF_TOKEN"
         ) from None
     except Exception as error:  # its HTTP library: exception names and bases differ between versions
-        from woolly.store.inventory import list_models  # it imports this module
-
-        here = ", ".join(model.name for model in list_models()) or "none"
-        raise StoreError(
-            f"cannot reach the hub at {endpoint} ({_reason(error)}) for {wanted}; models here: {here}"
-        ) from error
+        raise StoreError(unreachable(endpoint, str(wanted), error)) from error
     files: dict[str, Any] = {file.rfilename: file for file in info.siblings or []}
     token = hub.get_token()
     remotes = []
@@ -198,9 +193,3 @@ def _snapshots(repo: str) -> Sequence[Path]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-
-
-def _reason(error: BaseException) -> str:
-    while error.__cause__ is not None or error.__context__ is not None:
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

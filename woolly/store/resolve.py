@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from woolly.errors import StoreError
@@ -102,8 +103,26 @@ def near_models(text: str, cutoff: float = 0.8) -> list[str]:
     wanted = text.lower()
     known = _known(tags=":" in wanted)
     begun = [name for key, name in known.items() if len(wanted) >= 4 and key.startswith(wanted)]
-    near = [known[key] for key in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff)]
+    near = [known[key] for key in _near(wanted, known, cutoff)]
     return list(dict.fromkeys([*begun, *near]))[:3]
+
+
+def _near(wanted: str, known: Iterable[str], cutoff: float) -> list[str]:
+    """Returns the three closest names, none that takes more than a few changed characters to reach."""
+    most = max(2, len(wanted) // 5)
+    return [
+        name for name in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff) if _changes(wanted, name) <= most
+    ]
+
+
+def _changes(one: str, other: str) -> int:
+    """Returns how many characters must be put in, left out or replaced to make one text of the other."""
+    row = list(range(len(other) + 1))
+    for i, character in enumerate(one, 1):
+        before, row[0] = row[0], i
+        for j, wanted in enumerate(other, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (character != wanted))
+    return row[-1]
 
 
 def _known(tags: bool) -> dict[str, str]:
@@ -124,8 +143,8 @@ def _advice(text: str, path: Path) -> str:
     beside: dict[str, str] = {}
     with contextlib.suppress(OSError):
         beside = {p.stem.lower(): str(p) for p in list(path.parent.glob("*.gguf"))[:1000]}
-    near = [beside[key] for key in difflib.get_close_matches(path.stem.lower(), beside, n=3)]
-    near += [names[key] for key in difflib.get_close_matches(text.lower().removesuffix(".gguf"), names, n=3)]
+    near = [beside[key] for key in _near(path.stem.lower(), beside, 0.6)]
+    near += [names[key] for key in _near(text.lower().removesuffix(".gguf"), names, 0.6)]
     if near:
         return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
     known = ", ".join(sorted(catalogue.CATALOGUE))

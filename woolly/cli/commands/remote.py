@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from woolly.errors import GGUFError, StoreError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.store import HubName, Remote, hub_remotes, is_path, open_url, remote_name
+from woolly.store.download import unreachable
 from woolly.store.hub import shards_of
 
 __all__ = ["is_remote", "remote_header"]
@@ -74,9 +75,7 @@ def _append(remote: Remote, path: Path, start: int, end: int) -> int:
                 raise StoreError(f"{remote.url}: this server gives no parts of files: pull the file, then show it")
             data = response.read(end - start)
     except OSError as error:
-        reason = getattr(error, "reason", None) or error
-        host = urlsplit(remote.url).netloc
-        raise StoreError(f"{remote.url} cannot be read from {host} ({reason}): check the network") from None
+        raise StoreError(unreachable(remote.url, remote.name, error)) from None
     with path.open("r+b") as file:
         file.seek(start)
         file.write(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ import click
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import StoreError
-from woolly.store import DEFAULT_MODEL, is_catalogued, is_model_name, near_models, resolve
+from woolly.store import DEFAULT_MODEL, find_named, is_catalogued, is_model_name, is_path, near_models, resolve
 
 if sys.platform == "win32":
     import ctypes
@@ -133,7 +134,21 @@ def _needed_input(name: str | None) -> str:
 
 def lacks_prompt(name: str) -> str:
     """The sentence for a model without a prompt."""
-    return f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
+    advice = f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
+    with contextlib.suppress(StoreError):
+        named = None if is_path(name) else find_named(name)
+        if named is not None and not _is_here(name):
+            size = f", {named.size.gigabytes}" if named.size else ""
+            return f"{advice}; it is not here yet, so its file is downloaded first ({named.hub}{size})"
+    return advice
+
+
+def _is_here(name: str) -> bool:
+    try:
+        resolve(name)
+    except StoreError:
+        return False
+    return True
 
 
 def _waiting_input() -> str:
