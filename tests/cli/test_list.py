@@ -13,6 +13,7 @@ from tests.store.hub import Hub
 from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
 from woolly.cli.parse.options import complete_model, complete_pullable
+from woolly.cli.parse.usage import UsageError
 from woolly.errors import StoreError, UnsupportedError
 from woolly.models import architectures
 from woolly.serving.loading.library import Library
@@ -116,6 +117,34 @@ def test_a_first_run_says_that_a_download_begins(folder, model, monkeypatch):
             woolly("run", "llama3.2", "hi")
     finally:
         hub.close()
+
+
+@pytest.mark.parametrize("flag", ["-hf", "--hf-repo"])
+def test_a_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, flag):
+    hub = Hub()
+    hub.repos["org/wool-GGUF"] = {"wool-Q4_K_M.gguf": model.read_bytes(), "wool-Q8_0.gguf": b"GGUF" + bytes(99)}
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    try:
+        for told in ("woolly: hf:org/wool-GGUF is not here yet: downloading 1 MB\n", ""):
+            result = CliRunner().invoke(app, ["run", flag, "org/wool-GGUF", "hi", "-n", "2"])
+            assert (result.exit_code, result.stderr) == (0, told), result.output
+        result = CliRunner().invoke(app, ["chat", flag, "org/wool-GGUF:q4_k_m", "-n", "2"], input="hi\n")
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        settings = []
+        monkeypatch.setattr("woolly.serving.life.lifecycle.run", lambda given, end: settings.append(given))
+        CliRunner().invoke(app, ["serve", flag, "org/wool-GGUF:Q4_K_M", "--models-dir", str(folder)])
+        assert settings[0].model == "hf:org/wool-GGUF:Q4_K_M"
+        assert len(hub.sent("cdn/")) == 1
+    finally:
+        hub.close()
+
+
+def test_a_model_that_is_not_here_is_said_to_be_downloaded(folder):
+    with pytest.raises(
+        UsageError, match=r"qwen2\.5:0\.5b is a model; .*; it is not here yet, so its file is downloaded"
+    ) as error:
+        woolly("run", "qwen2.5:0.5b")
+    assert str(error.value).endswith("first (hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M, ~0.5 GB)")
 
 
 def test_what_cannot_be_run_is_not_fetched_first(folder, monkeypatch):

@@ -129,7 +129,7 @@ def test_a_prompt_by_option_and_by_file(model, tmp_path):
         ("smolm2", "no model named 'smolm2': did you mean smollm2"),
         ("smol2", "did you mean smollm2"),
         ("smollm", "did you mean smollm2"),
-        ("mixtral", "no model named 'mixtral': did you mean mistral"),
+        ("mistrall", "no model named 'mistrall': did you mean mistral"),
         ("qwen-max", "no model named 'qwen-max': `woolly list` shows"),
         ("wool:latest", "no model named 'wool:latest': `woolly list` shows"),
         ("llama3.2:9b", "no model named 'llama3.2:9b': did you mean llama3.2:3b or llama3.2:1b"),

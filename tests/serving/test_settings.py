@@ -162,7 +162,7 @@ def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-hf a/b", "woolly pull"), ("--mmproj x", "images"), ("--rope-freq-base 1e6", "file says"),
+        ("-hff a/b", "woolly pull"), ("--mmproj x", "images"), ("--rope-freq-base 1e6", "file says"),
         ("--override-kv a=int:1", "file says"), ("--grp-attn-n 4", "file says"), ("--ssl-key-file x", "reverse proxy"),
         ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],

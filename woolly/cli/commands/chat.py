@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.cli.chat.talk import talk
+from woolly.cli.commands.pull import pulled
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
     ENGINE,
@@ -15,6 +16,8 @@ from woolly.cli.parse.options import (
     adapter_scales,
     answer_limit,
     complete_fetched,
+    hub_model,
+    hub_option,
     model_argument,
     one_model,
 )
@@ -35,6 +38,7 @@ _TURNS = "Conversation"  # title in --help
     SYSTEM,
     MAX_TOKENS,
     ENGINE,
+    hub_option(),
     Option("--plain", "Show answers as they are, not as Markdown.", bool, default=False),
     Option(
         "--history/--no-history",
@@ -63,6 +67,7 @@ _TURNS = "Conversation"  # title in --help
 def chat(
     model: str | None,
     named: str | None,
+    hf_repo: str | None,
     system: str | None,
     max_tokens: int | None,
     engine: dict[str, Any],
@@ -88,7 +93,9 @@ def chat(
     params_of(None)  # refuses what is mistyped before a model is fetched
     if mcp_approve not in POLICIES:
         raise RequestError(f"mcp_approve is {mcp_approve!r}; choose one of: {', '.join(POLICIES)}", field="mcp_approve")
-    name = one_model("chat", model, named, DEFAULT_MODEL)
+    name = one_model("chat", model, hub_model(named, hf_repo), DEFAULT_MODEL)
+    if hf_repo is not None:
+        pulled(name)
     talk(
         name,
         params_of,

@@ -19,7 +19,7 @@ from woolly.errors import StoreError, UnsupportedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["fetched", "pull", "pull_with_progress"]
+__all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
 
 
 @command(
@@ -63,6 +63,15 @@ def fetched(name: str) -> str | Path:
     if reason := _cannot_run(name):
         raise UnsupportedError(f"{reason}; `woolly list --architectures` lists those that it runs")
     return pull_with_progress(name, chatter())
+
+
+def pulled(name: str) -> str:
+    """Returns the name after its model was fetched, if it was not here: of -hf, which asks for a download."""
+    try:
+        store.resolve(name)
+    except StoreError:
+        pull_with_progress(name, chatter())
+    return name
 
 
 def _announced(name: str, console: Console, bar: Callable[[int, int], None] | None) -> Callable[[int, int], None]:

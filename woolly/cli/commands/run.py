@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from woolly.cli.commands.pull import fetched
+from woolly.cli.commands.pull import fetched, pulled
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
     ANSWER,
@@ -19,6 +19,8 @@ from woolly.cli.parse.options import (
     adapter_scales,
     answer_limit,
     complete_fetched,
+    hub_model,
+    hub_option,
     structure,
 )
 from woolly.cli.parse.parameter import Argument, Option
@@ -58,6 +60,7 @@ __all__ = ["run"]
     Option("--json-schema", "The answer is JSON of this schema: a file, or its text."),
     Option("--grammar", "The answer follows this grammar in GBNF: a file, or its text.", section=ANSWER),
     ENGINE,
+    hub_option(),
     AS_JSON,
     Option("--verbose -v", "Say how many tokens were read and generated, and how fast.", bool, default=False),
     SAMPLING,
@@ -66,6 +69,7 @@ __all__ = ["run"]
 def run(
     words: tuple[str, ...],
     model: str | None,
+    hf_repo: str | None,
     prompt: str | None,
     file: tuple[str, ...],
     system: str | None,
@@ -100,6 +104,9 @@ def run(
         return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
 
     params = params_of(None)  # refuses what is mistyped before a model is fetched
+    model = hub_model(model, hf_repo)
+    if model is not None and hf_repo is not None:
+        pulled(model)
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose:

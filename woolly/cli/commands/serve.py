@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
+from woolly.cli.commands.pull import pulled
 from woolly.cli.parse.command import Command, command
 from woolly.cli.parse.help import boxed_help
-from woolly.cli.parse.options import complete_model, one_model
+from woolly.cli.parse.options import complete_model, hub_model, hub_option, one_model
 from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
 from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
@@ -68,6 +69,7 @@ def _option(setting: Field[Any], section: str) -> Option:
         "flags",
         (
             Option("--config", "File of settings.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
+            hub_option(groups()["model"]),
             *(_option(setting, groups()[setting.name]) for setting in fields(Settings)),
         ),
     ),
@@ -80,6 +82,10 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     from woolly.serving.settings.checks import has_replicas
     from woolly.serving.watch.logs import log, set_up_logs
 
+    flags = dict(flags)
+    repo = flags.pop("hf_repo", None)
+    if repo is not None:
+        flags["model"] = pulled(str(hub_model(flags.get("model"), repo)))
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
     early: list[tuple[Any, ...]] = []  # warnings before it is known how and where to log them

@@ -10,7 +10,7 @@ from typing import Any
 from woolly.cli.parse.parameter import Argument, Bundle, Completer, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import RequestError, StoreError
-from woolly.store import CATALOGUE, DEFAULT_MODEL, Purpose, known_names, list_models, models_for
+from woolly.store import CATALOGUE, DEFAULT_MODEL, HubName, Purpose, known_names, list_models, models_for
 
 __all__ = [
     "ANSWER",
@@ -31,6 +31,8 @@ __all__ = [
     "complete_fetched",
     "complete_model",
     "complete_pullable",
+    "hub_model",
+    "hub_option",
     "model_and_text",
     "model_argument",
     "one_model",
@@ -68,10 +70,23 @@ def model_argument(
     return Argument("model", "MODEL", help, shown=shown, complete=complete)
 
 
-ANSWER, _CHANGES = "Prompt and answer", "Adapters and control vectors"  # titles in --help
+ANSWER, _RUNS, _CHANGES = "Prompt and answer", "How the model runs", "Adapters and control vectors"  # titles in --help
 
 MODEL = model_argument()
 NAMED = Option("--model -m", "In place of MODEL.", to="named", metavar="MODEL", complete=complete_model)
+
+
+def hub_option(section: str = _RUNS) -> Option:
+    """-hf, as in llama.cpp."""
+    return Option(
+        "--hf-repo -hf -hfr",
+        "Model of the Hugging Face hub in place of MODEL, fetched if it is not here.",
+        to="hf_repo",
+        metavar="ORG/REPO[:QUANT]",
+        section=section,
+    )
+
+
 AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
 THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
 KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
@@ -164,7 +179,7 @@ ENGINE = Bundle(
         ),
     ),
     _engine,
-    section="How the model runs",
+    section=_RUNS,
 )
 SYSTEM = Option("--system -sys", "System prompt.")
 MAX_TOKENS = Option(
@@ -186,6 +201,18 @@ def one_model(command: str, model: str | None, named: str | None, default: str |
             f"a model was expected, the path of a GGUF file or a name of `woolly list`: woolly {command} {example}"
         )
     return found
+
+
+def hub_model(named: str | None, repo: str | None) -> str | None:
+    """The model of -m, or that of -hf by its name in Woolly, hf:org/repo:QUANT; UsageError if both are given."""
+    if repo is None:
+        return named
+    if named is not None:
+        raise UsageError(f"two models are given, {named} and -hf {repo}: leave one of them out")
+    try:
+        return str(HubName.parse(f"hf:{repo.removeprefix('hf:')}"))
+    except StoreError:
+        raise UsageError(f"-hf is {repo!r}; org/repo or org/repo:QUANT was expected") from None
 
 
 def model_and_text(
