@@ -15,6 +15,7 @@ from types import FunctionType
 import pytest
 
 import woolly
+from woolly.runtime import GPU_KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "woolly"
@@ -100,6 +101,17 @@ def test_only_runtime_names_a_concrete_backend():
                 parts = name.split(".")
                 named = parts[:2] == ["woolly", "runtime"] and backends & set(parts[2:])
                 assert not named, f"{path} imports {name}; ask the protocols of runtime/program.py instead"
+
+
+def test_no_kind_of_gpu_decides_outside_its_folder():
+    kinds = set(GPU_KINDS)
+    for path in modules():
+        if path.relative_to(PACKAGE).parts[:2] in {("runtime", kind) for kind in kinds}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                said = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+                assert not said & kinds, f"{path}:{node.lineno}; ask is_gpu_backend or Backend.is_gpu instead"
 
 
 def test_dialects_do_not_import_each_other():

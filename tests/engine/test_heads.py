@@ -14,7 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.tokens import Tokenizer
 
 

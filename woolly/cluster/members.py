@@ -9,6 +9,7 @@ from typing import Any
 from woolly.cluster.flights import Flight
 from woolly.cluster.seats import Seat, Started
 from woolly.llm.identity import Identity
+from woolly.runtime import is_gpu_backend
 
 __all__ = ["Member", "Place", "difference"]
 
@@ -73,6 +74,6 @@ def difference(known: Identity, other: Identity) -> str:
     name = next(name for name in names if getattr(known, name) != getattr(other, name))
     sentence = f"it has {names[name]}: {other.id}, and the others are {known.id}"
     # Each replica takes the layers that fit its GPU, and a layer has other bits on a GPU than on a CPU.
-    if name in ("backend", "probe") and "cuda" in f"{known.backend} {other.backend}":
+    if name in ("backend", "probe") and any(is_gpu_backend(one.backend) for one in (known, other)):
         sentence += "; give all of them one number of layers for the GPU (--gpu-layers N)"
     return sentence

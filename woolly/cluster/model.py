@@ -23,6 +23,7 @@ from woolly.errors import RequestError
 from woolly.llm import LLM
 from woolly.llm.identity import Identity
 from woolly.llm.requests import Prompt
+from woolly.runtime import is_gpu_backend
 from woolly.sampling import SamplingParams
 from woolly.serving.settings.options import ModelOptions
 from woolly.store.digest import digest_of
@@ -45,7 +46,7 @@ class FleetLLM(LLM):
     ) -> None:
         """Opens the model on every seat and waits for them; ModelError if none can serve."""
         # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
-        backend = "cpu" if options.backend in ("auto", "cuda") else options.backend
+        backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory=0)
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
         super().__init__(model, **vars(bare))

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.seats import AddressSeat, Seat, local_seats
 from woolly.machine.nodes import numa_nodes
-from woolly.runtime import count_gpus
+from woolly.runtime import GPU_KINDS, count_gpus, is_gpu_backend
 from woolly.serving.answers.admission import Admission
 from woolly.serving.life import lifecycle
 from woolly.serving.loading.manager import ModelManager
@@ -80,10 +80,11 @@ def seats_of(settings: Settings) -> list[Seat]:
 def _devices(settings: Settings) -> list[str]:
     """Returns the GPUs that replicas of this machine take in turn; none if there is at most one, or one is named."""
     is_open = settings.device is None or settings.device.strip().lower() == "auto"
-    if not is_open or settings.backend not in ("auto", "cuda") or not settings.optimized_inference:
+    may_be_gpu = settings.backend == "auto" or is_gpu_backend(settings.backend)
+    if not is_open or not may_be_gpu or not settings.optimized_inference:
         return []
     n = count_gpus()
-    return [f"cuda:{i}" for i in range(n)] if n > 1 else []
+    return [f"{GPU_KINDS[0]}:{i}" for i in range(n)] if n > 1 else []
 
 
 def update(models: ModelManager) -> None:

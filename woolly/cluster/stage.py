@@ -28,6 +28,7 @@ from woolly.runtime import (
     backend_for,
     choose,
     find_gpu,
+    is_gpu_backend,
     pages_for,
     parse_devices,
     parse_size,
@@ -209,8 +210,8 @@ class Stage:
     def _memory(self) -> int:
         """Bytes that layers may take: what is free, and what those that it holds would make free."""
         part, free = self._part, _free_memory(self._options.device)
-        is_on_gpu = part is not None and part.program.about.backend.startswith("cuda")
-        if part is None or is_on_gpu != (backend_for(self._options.device) == "cuda"):
+        is_on_gpu = part is not None and is_gpu_backend(part.program.about.backend)
+        if part is None or is_on_gpu != is_gpu_backend(backend_for(self._options.device)):
             return free
         return free + part.program.weight_stats().n_bytes
 
@@ -227,7 +228,7 @@ class Stage:
 
 def _free_memory(device: str | None) -> int:
     """Bytes that layers may take: of the GPUs that were named, else of the machine."""
-    gpus = parse_devices(device) if backend_for(device) == "cuda" else ()
+    gpus = parse_devices(device) if is_gpu_backend(backend_for(device)) else ()
     return sum(find_gpu(number).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
 
 

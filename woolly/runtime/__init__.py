@@ -4,7 +4,7 @@ from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose, plan_placement
 from woolly.runtime.cuda.gpus import Gpu, count_gpus, find_gpu
-from woolly.runtime.devices import backend_for, parse_devices
+from woolly.runtime.devices import GPU_KINDS, backend_for, is_gpu_backend, parse_devices
 from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
 from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
 from woolly.runtime.ranking import (
@@ -26,6 +26,7 @@ from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
 __all__ = [
     "ARITHMETIC",
     "BACKENDS",
+    "GPU_KINDS",
     "KV_TYPES",
     "MOST_RANKED",
     "PAGE_SIZE",
@@ -57,6 +58,7 @@ __all__ = [
     "choose",
     "count_gpus",
     "find_gpu",
+    "is_gpu_backend",
     "pages_for",
     "parse_devices",
     "parse_layers",

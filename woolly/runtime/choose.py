@@ -11,6 +11,8 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
+from woolly.runtime.devices import GPU_KINDS
+from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.options import Options
 from woolly.runtime.program import Backend, Program
 from woolly.runtime.split import Placement, SplitBackend
@@ -41,6 +43,7 @@ class Fallback:
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._backends = backends
         self.name = backends[0].name
+        self.is_gpu = backends[0].is_gpu
 
     @property
     def levels(self) -> Sequence[str]:
@@ -83,7 +86,7 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
             if backend.is_available():
                 available.append(backend)
                 # The CPU backend takes every plan, so later entries are used only by name.
-                if backend.name != CudaBackend.name:
+                if not backend.is_gpu:
                     break
         return Fallback(available)
     if name not in BACKENDS:
@@ -99,7 +102,8 @@ def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) 
     `Options.gpu_layers` None counts as "auto". DeviceError if there is no GPU, UnsupportedError if it cannot run the
     plan, RequestError if what is asked for does not fit.
     """
-    backend = _make(CudaBackend.name, insists=False)
+    backends = [_make(name, insists=False) for name in GPU_KINDS]
+    backend = next((one for one in backends if one.is_available()), backends[0])
     assert isinstance(backend, SplitBackend)
     return backend.place(plan, tensors, options)
 
@@ -107,4 +111,4 @@ def plan_placement(plan: Plan, tensors: Mapping[str, Tensor], options: Options) 
 def _make(name: str, insists: bool) -> Backend:
     """The backend; that of GPUs leaves layers to the CPU, by itself unless it `insists`."""
     backend = BACKENDS[name]()
-    return SplitBackend(backend, insists) if isinstance(backend, CudaBackend) else backend
+    return SplitBackend(backend, insists) if isinstance(backend, GpuBackend) else backend

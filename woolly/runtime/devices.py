@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from woolly.errors import RequestError
 
-__all__ = ["backend_for", "parse_devices"]
+__all__ = ["GPU_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
 
-_FORMS = "auto, cpu, cuda, cuda:1, or cuda:0,1 for several GPUs"
+# Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
+GPU_KINDS = ("cuda",)
+
+_FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {GPU_KINDS[0]}:1, or {GPU_KINDS[0]}:0,1 for several GPUs"
+
+
+def is_gpu_backend(name: str) -> bool:
+    """Whether a backend of that name computes on GPUs; of several parts or with a level, the first word counts."""
+    return name.replace("+", " ").split(" ")[0] in GPU_KINDS
 
 
 def parse_devices(text: str | None) -> tuple[int, ...]:
@@ -18,12 +26,12 @@ def parse_devices(text: str | None) -> tuple[int, ...]:
     form = "auto" if text is None else text.strip().lower() if isinstance(text, str) else ""
     if form == "cpu":
         return ()
-    if form in ("auto", "cuda"):
+    if form == "auto" or form in GPU_KINDS:
         return (0,)
     kind, _, numbers = form.partition(":")
     # "cuda:0,cuda:1" says the same as "cuda:0,1".
-    found = [number.strip().removeprefix("cuda:") for number in numbers.split(",")]
-    if kind != "cuda" or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in found):
+    found = [number.strip().removeprefix(f"{kind}:") for number in numbers.split(",")]
+    if kind not in GPU_KINDS or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in found):
         raise RequestError(f"device is {text!r}; {_FORMS} were expected", field="device")
     return tuple(int(number) for number in found)
 
@@ -32,7 +40,7 @@ def backend_for(device: str | None, backend: str = "auto") -> str:
     """The backend that a device asks for, or `backend`; RequestError if they contradict each other."""
     if device is None or device.strip().lower() == "auto":
         return backend
-    wanted = "cuda" if parse_devices(device) else "cpu"
+    wanted = device.strip().lower().partition(":")[0] if parse_devices(device) else "cpu"
     if backend not in ("auto", wanted):
         raise RequestError(
             f"device is {device!r}, but backend is {backend!r}; leave one of them out",

@@ -140,6 +140,10 @@ class Backend(Protocol):
         """Its name in BACKENDS."""
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether it computes on GPUs, which may share layers with the CPU and have memory of their own."""
+
+    @property
     def levels(self) -> Sequence[str]:
         """Values of `Options.level` that this machine can run, fastest first; empty: there is no choice."""
 

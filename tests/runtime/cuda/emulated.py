@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from woolly.runtime.cuda.ops import KERNELS
 from woolly.runtime.gpu.device import Address
 
 SOURCES = Path(__file__).parents[3] / "native" / "cuda"
@@ -126,6 +127,12 @@ class EmulatedDevice:
 
     name = "emulated"
     architecture = kernels_for = 80
+    kernels = KERNELS
+
+    @property
+    def level(self) -> str:
+        return f"sm_{self.architecture}"
+
     n_processors = 4
     shared_bytes = 227 << 10
     bandwidth = 1e9

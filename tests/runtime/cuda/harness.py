@@ -88,9 +88,9 @@ class CaseProgram:
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages=()):
         if not self.plan.paged:
             return Slots(self.device, self.plan, n_slots)
-        from woolly.runtime.gpu.state import CudaState
+        from woolly.runtime.gpu.state import GpuState
 
-        return CudaState(self.device, self.plan, n_pages, self.kv_type, n_slots, window_pages)
+        return GpuState(self.device, self.plan, n_pages, self.kv_type, n_slots, window_pages)
 
     def run(self, batch: Batch, state, first=0, last=None) -> np.ndarray:
         """The value of the last step. What a run leaves behind in values is as it was, rows beyond its own too."""

@@ -19,7 +19,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, choose
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 41)
 

@@ -12,7 +12,7 @@ from woolly.engine import Engine
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import PICK, Batch, CancelledRun, Following, LostRows, Options, RanksAhead
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu.rank import Ranker
 from woolly.sampling.choosers import Greedy
 from woolly.sampling.sampler import Sampler

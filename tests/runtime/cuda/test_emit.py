@@ -11,9 +11,9 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import fuse
 from woolly.plan.passes.place import place
-from woolly.runtime.gpu import emit
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emit import Emitter, Launch, Rows
+from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
@@ -24,6 +24,10 @@ class Counting:
     def __init__(self):
         self.end = 0
         self.sizes = []
+        self.ask_for((), None)
+
+    def ask_for(self, ops, emit):
+        self.kernels = Kernels("cuda", dict.fromkeys(ops, emit), lambda plan, kv_type: frozenset(), lambda batch: False)
 
     def allocate(self, n_bytes):
         self.sizes.append(n_bytes)
@@ -32,11 +36,10 @@ class Counting:
 
 
 @pytest.fixture
-def emitter(tmp_path, monkeypatch):
+def emitter(tmp_path):
     with open_gguf(write_tiny(TINY["llama"], tmp_path / "tiny.gguf")) as file:
         plan = fuse(trace(file))
         views = Views(file.tensors)
-        monkeypatch.setattr(emit, "EMITTERS", {})
         placement = place(plan, 8)
         yield Emitter(
             *(plan, Counting(), 8, "f16", views, placement),
@@ -77,7 +80,7 @@ def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter)
     def ask(emitter, step):
         emitter.launch("k", Rows(), 32, emitter.scratch("sums", next(sizes, 1)), emitter.width(step.outputs[0]))
 
-    emit.emits(*n)(ask)
+    emitter.device.ask_for(n, ask)
     emitter.emit()
     assert emitter.device.sizes == [300]
     assert len(emitter.launches) == len(emitter.plan.steps)
@@ -90,7 +93,7 @@ def test_a_weight_is_allocated_once_and_counted_for_each_step(emitter):
             emitter.vector(weight.name)
             emitter.raw(weight)
 
-    emit.emits(*{step.op for step in emitter.plan.steps})(ask)
+    emitter.device.ask_for({step.op for step in emitter.plan.steps}, ask)
     emitter.emit()
     weights = emitter.plan.weights
     assert len(emitter.device.sizes) == 2 * len(weights) == len(emitter.weights)

@@ -6,8 +6,8 @@ from native.cuda import compile
 from tests.cases.scans import ALL
 from tests.runtime.cuda.emulated import EmulatedDevice
 from tests.runtime.cuda.every import DryDevice, Launched, all_cases, fewest, kernels_of, run_case
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.driver import CudaDevice
-from woolly.runtime.cuda.program import CudaBackend
 from woolly.runtime.gpu import core
 
 

@@ -16,7 +16,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.gguf import Tensor, open_gguf
 from woolly.models import trace, trace_draft
 from woolly.runtime import Batch, Options
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu import core, loader
 
 

@@ -10,7 +10,7 @@ from woolly.errors import PlanError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Batch, Options, Ranks
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu.rank import Ranker
 
 

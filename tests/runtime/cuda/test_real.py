@@ -4,8 +4,8 @@ import pytest
 
 from tests.runtime.cuda import real
 from tests.runtime.split import real as split
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.driver import open_device
-from woolly.runtime.cuda.program import CudaBackend
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from tests.runtime.cuda.emulated import EmulatedDevice, source
 from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan, Slot
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.state import CudaState, head_bytes
+from woolly.runtime.gpu.state import GpuState, head_bytes
 from woolly.runtime.state import PortableState
 
 SEEN, WINDOWED, LATENT = Paged(2, 24, 40), Paged(1, 16, 16, window=64), Paged(1, 80, 40, v_in_k=True)
@@ -35,13 +35,13 @@ def device():
     ],
 )
 def test_a_page_holds_heads_filled_up_to_whole_pieces(kv_type, n_bytes, device):
-    state = CudaState(device, plan_of(SEEN, LATENT), 3, kv_type)
+    state = GpuState(device, plan_of(SEEN, LATENT), 3, kv_type)
     assert state.page_bytes == n_bytes
     assert state.n_bytes == 3 * n_bytes
 
 
 def test_pages_and_slots_come_back_as_they_were_written(device):
-    state = CudaState(device, plan_of(SEEN, Slot(7), LATENT, Slot(2)), 4, "q8_0", 3)
+    state = GpuState(device, plan_of(SEEN, Slot(7), LATENT, Slot(2)), 4, "q8_0", 3)
     assert isinstance(state, PortableState)
     assert state.is_portable
     rng = np.random.default_rng(0)
@@ -65,19 +65,19 @@ def test_pages_and_slots_come_back_as_they_were_written(device):
 
 
 def test_windows_have_pages_and_tables_of_their_own(device):
-    state = CudaState(device, plan_of(SEEN, Slot(7), WINDOWED), 10, "f16", 2, [3])
+    state = GpuState(device, plan_of(SEEN, Slot(7), WINDOWED), 10, "f16", 2, [3])
     assert not state.is_portable
     assert state.n_bytes == 10 * 64 * (2 * 32 + 2 * 48) + 3 * 64 * 32 + 2 * 28
     rows = state.entries([Address(256), Address(512)])
     assert rows["pages"].tolist() == [256, 0, 512]
     assert (rows["k"] != rows["v"]).tolist() == [True, False, True]
     assert [bool(address) for address in state.slots()] == [False, True, False]
-    assert CudaState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).is_portable
+    assert GpuState(device, plan_of(WINDOWED), 10, "f16", 0, [10]).is_portable
 
 
 def test_the_last_reference_gives_the_memory_back(device):
     before = device.memory()
-    state = CudaState(device, plan_of(SEEN, Slot(7)), 10, "f16", 2)
+    state = GpuState(device, plan_of(SEEN, Slot(7)), 10, "f16", 2)
     assert device.memory() != before
     del state
     gc.collect()
@@ -95,16 +95,16 @@ def test_memory_that_is_not_there_is_a_sentence_with_the_numbers(device, monkeyp
     monkeypatch.setattr(device, "allocate", no_more)
     # K fits, and is given back.
     with pytest.raises(RequestError) as raised:
-        CudaState(device, plan_of(Slot(3), Paged(1, 512, 576)), 1, "f16", 1)
+        GpuState(device, plan_of(Slot(3), Paged(1, 512, 576)), 1, "f16", 1)
     assert str(raised.value) == "a cache of 32 tokens takes 0.0 GB, but the GPU has 8.6 GB free; lower ctx or kv_tokens"
     page = 2 * head_bytes(16, "f16")
     monkeypatch.setattr(device, "memory", lambda: (100 * page, 1 << 30))
     with pytest.raises(RequestError, match=r"lower ctx or kv_tokens: 3072 tokens would fit$"):
-        CudaState(device, plan_of(Paged(1, 16, 16)), 200, "f16")
+        GpuState(device, plan_of(Paged(1, 16, 16)), 200, "f16")
     monkeypatch.undo()
     assert device.memory() == before
 
 
 def test_heads_that_are_too_long_are_refused(device):
     with pytest.raises(UnsupportedError, match="heads of 592 do not fit the cache of the cuda backend"):
-        CudaState(device, plan_of(Paged(1, 592, 16)), 1, "f16")
+        GpuState(device, plan_of(Paged(1, 592, 16)), 1, "f16")

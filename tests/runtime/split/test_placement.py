@@ -12,7 +12,7 @@ from tests.cases.tiny import TINY
 from tests.runtime.split.machine import OPTIONS
 from woolly.errors import RequestError
 from woolly.runtime import Batch, Options, choose
-from woolly.runtime.cuda import CudaProgram
+from woolly.runtime.gpu.program import GpuProgram
 from woolly.runtime.split import SplitProgram
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 11)
@@ -55,7 +55,7 @@ def test_as_many_layers_as_fit_are_on_the_gpu_with_the_cache_that_is_asked_for(m
     )
     assert "the CPU, which reads 0.0 GB for each token" in caplog.text
     one.sizes = [one.room_for(lambda atom: True)]
-    assert isinstance(one.compile(), CudaProgram) and one.place().is_whole
+    assert isinstance(one.compile(), GpuProgram) and one.place().is_whole
     del program
     assert one.is_closed()
 

@@ -17,7 +17,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
 from woolly.plan.passes import cut_points, fuse
 from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, choose
-from woolly.runtime.cuda.program import CudaBackend
+from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.split import Segment, SplitProgram
 
 OPTIONS = Options(threads=1, max_rows=64)

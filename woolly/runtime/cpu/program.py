@@ -182,6 +182,7 @@ class CpuBackend:
     """C++ kernels, chosen for this CPU."""
 
     name = "cpu"
+    is_gpu = False
 
     @property
     def levels(self) -> list[str]:

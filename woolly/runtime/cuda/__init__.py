@@ -1,6 +1,5 @@
 """The CUDA backend: kernels of native/cuda, launched through the driver."""
 
-from woolly.runtime.cuda.program import CudaBackend, CudaProgram
-from woolly.runtime.gpu.state import CudaState
+from woolly.runtime.cuda.backend import CudaBackend
 
-__all__ = ["CudaBackend", "CudaProgram", "CudaState"]
+__all__ = ["CudaBackend"]

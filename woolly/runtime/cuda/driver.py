@@ -16,6 +16,7 @@ from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
 from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.gpu.kernels import Kernels
 
 __all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
 
@@ -66,6 +67,18 @@ class CudaDevice:
     def architecture(self) -> int:
         """Its generation: 90 for sm_90."""
         return self._shared.architecture
+
+    @property
+    def level(self) -> str:
+        """Its generation in words."""
+        return f"sm_{self.architecture}"
+
+    @property
+    def kernels(self) -> Kernels:
+        """The emitters of native/cuda."""
+        from woolly.runtime.cuda.ops import KERNELS  # 30 ms, which a machine without a GPU need not wait for
+
+        return KERNELS
 
     @property
     def kernels_for(self) -> int:

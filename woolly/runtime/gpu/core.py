@@ -23,7 +23,7 @@ from woolly.runtime.gpu.batch import BatchSlot, bucket, check_batch, is_apart
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
 from woolly.runtime.gpu.rank import Ranker
-from woolly.runtime.gpu.state import CudaState
+from woolly.runtime.gpu.state import GpuState
 from woolly.runtime.options import Options
 from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.ranking import Following, LostRows, Ranking
@@ -57,12 +57,11 @@ class Core:
     """What a program and its draft share: the device and everything on it. The last reference frees it."""
 
     def __init__(self, device: Device, plan: Plan, draft: Plan | None, views: Views, options: Options) -> None:
-        # Imported here: the emitters of all ops take 30 ms, which a machine without a GPU need not wait for.
-        from woolly.runtime.cuda.ops.attention import is_far, joined
+        # Imported here: a machine without a GPU need not wait for them.
         from woolly.runtime.gpu.emit import Emitter
         from woolly.runtime.gpu.loader import Loader
 
-        self._is_far = is_far
+        self._is_far = device.kernels.is_far
         self.device = device
         self.plan = plan if draft is None else append(plan, draft)
         self.max_rows = options.rows(USUAL_ROWS)
@@ -75,7 +74,7 @@ class Core:
         steps = enumerate(self.plan.steps)
         self._hidden = [(at, self.plan.values[step.output].width) for at, step in steps if step.op == "hidden"]
         weakref.finalize(self, device.close)
-        placement = place(self.plan, self.max_rows, ALIGNMENT, joined(self.plan, self.kv_type))
+        placement = place(self.plan, self.max_rows, ALIGNMENT, device.kernels.joined(self.plan, self.kv_type))
         self.arena_bytes = placement.n_bytes
         turns = Turns(self.plan, views)
         arena = device.allocate(placement.n_bytes)
@@ -181,7 +180,7 @@ class Core:
 
     def _begin(self, batch: Batch, state: State, plan: Plan, first: int, last: int) -> None:
         """Checks a batch, and waits for the weights that its run needs."""
-        if not isinstance(state, CudaState):
+        if not isinstance(state, GpuState):
             raise PlanError("the state is not one of this program; new_state makes one")
         hidden_width = next((width for at, width in self._hidden if first <= at < last), None)
         check_batch(batch, plan, state, self.max_rows, hidden_width)
@@ -197,7 +196,7 @@ class Core:
         picks: npt.NDArray[np.void] | None = None,
     ) -> None:
         """Queues the steps for a batch; `picks` say how its tokens are taken from the ranking before it."""
-        assert isinstance(state, CudaState)
+        assert isinstance(state, GpuState)
         place = self._slot.fill(batch, state, plan, picks)
         self._n_runs += 1
         if place is not None:

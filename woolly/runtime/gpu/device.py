@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from woolly.runtime.gpu.kernels import Kernels
+
 __all__ = ["Address", "Argument", "Device"]
 
 
@@ -32,8 +34,16 @@ class Device(Protocol):
         """As the maker calls it."""
 
     @property
+    def level(self) -> str:
+        """Its generation, as `Options.level` names it: sm_90."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """The emitters of its kernels. Imported when first asked for: they take 30 ms."""
+
+    @property
     def architecture(self) -> int:
-        """Its generation: 90 for sm_90."""
+        """Its generation as a number that emitters compare: 90 for sm_90."""
 
     @property
     def kernels_for(self) -> int:

@@ -1,7 +1,7 @@
 """The Emitter: a placed plan turned into launches of kernels, step by step.
 
-Lowering is data: each op has an emitter, a function of `ops/` that turns a step into `Launch` rows. The program then
-walks the rows or captures them in a graph.
+Lowering is data: for each op the device's `Kernels` have an emitter, a function that turns a step into `Launch` rows.
+The program then walks the rows or captures them in a graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
-__all__ = ["EMITTERS", "Address", "Array", "Emit", "Emitter", "Fill", "Launch", "Part", "Rows", "emits"]
+__all__ = ["Address", "Array", "Emit", "Emitter", "Fill", "Launch", "Part", "Rows"]
 
 
 @dataclass(frozen=True)
@@ -155,16 +155,16 @@ class Emitter:
 
     def _walk(self) -> None:
         self.launches, self.uses = [], []
-        draft = self._draft
+        draft, kernels = self._draft, self.device.kernels
         n_before = len(self._all.steps) - (0 if draft is None else len(draft.steps))
         for index, step in enumerate(self._all.steps):
             self.plan = self._all if draft is None or index < n_before else replace(self._all, state=draft.state)
             self.launches.append([])
             self.uses.append([])
-            if step.op not in EMITTERS:
-                raise UnsupportedError(f"{step.source}: the cuda backend has no kernel for {step.op} yet")
+            if step.op not in kernels.emitters:
+                raise UnsupportedError(f"{step.source}: the {kernels.backend} backend has no kernel for {step.op} yet")
             try:
-                EMITTERS[step.op](self, step)
+                kernels.emitters[step.op](self, step)
             except UnsupportedError as error:
                 raise UnsupportedError(f"{step.source}: {error}") from None
 
@@ -254,14 +254,3 @@ class Emitter:
 
 
 Emit = Callable[[Emitter, Step], None]
-EMITTERS: dict[str, Emit] = {}
-
-
-def emits(*ops: str) -> Callable[[Emit], Emit]:
-    """Decorates the emitter of one or more ops."""
-
-    def enter(emit: Emit) -> Emit:
-        EMITTERS.update(dict.fromkeys(ops, emit))
-        return emit
-
-    return enter

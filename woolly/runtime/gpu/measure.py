@@ -53,15 +53,13 @@ class _Counter:
 
 def measure(device: Device, plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, max_rows: int) -> Needs:
     """What the plan, and its draft, would take on the device. UnsupportedError if the device cannot run it."""
-    # Imported here as in program.py: only who has a device waits for the emitters.
-    from woolly.runtime.cuda.ops.attention import joined
-    from woolly.runtime.gpu.emit import Emitter
+    from woolly.runtime.gpu.emit import Emitter  # as in core.py
 
     check_heads(plan)
     running = fuse(plan)
     draft = None if plan.draft is None else fuse(plan.draft)
     whole = running if draft is None else append(running, draft)
-    placement = place(whole, max_rows, ALIGNMENT, joined(whole, kv_type))
+    placement = place(whole, max_rows, ALIGNMENT, device.kernels.joined(whole, kv_type))
     views, counter = Views(tensors), _Counter(device)
     emitter = Emitter(
         whole,

@@ -1,4 +1,4 @@
-"""The CudaState: keys and values of past tokens in pages on the device, and slots.
+"""The GpuState: keys and values of past tokens in pages on the device, and slots.
 
 A page of an entry holds 32 positions of every KV head, head after head, position after position; its V lies in memory
 of its own. Heads are filled up to whole pieces that kernels read at once. q8_0 keeps, behind the whole numbers of a
@@ -19,7 +19,7 @@ from woolly.plan import Paged, Plan
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.state import PAGE_SIZE
 
-__all__ = ["ENTRY", "CudaState", "check_heads", "head_bytes", "page_bytes", "room"]
+__all__ = ["ENTRY", "GpuState", "check_heads", "head_bytes", "page_bytes", "room"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -50,7 +50,7 @@ class _Part:
     n: int
 
 
-class CudaState:
+class GpuState:
     """K and V of every paged entry in pages of f16, f32 or q8_0, and slots in f32. The last reference frees it."""
 
     def __init__(

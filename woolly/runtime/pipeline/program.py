@@ -349,6 +349,7 @@ class PipelineBackend:
     """Lets stages compile the parts of a plan, each with a backend of its own machine."""
 
     levels = ()
+    is_gpu = False  # the devices are the stages' own
 
     def __init__(self, name: str, stages: Stages) -> None:
         """`name` is the backend that every stage uses."""

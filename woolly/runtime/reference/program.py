@@ -111,6 +111,7 @@ class ReferenceBackend:
     """NumPy in f32, weights dequantized on first use."""
 
     name = "reference"
+    is_gpu = False
     levels = ()
 
     def is_available(self) -> bool:

@@ -12,8 +12,8 @@ from woolly.errors import RequestError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.cpu import CpuBackend
-from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.devices import parse_devices
+from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
 from woolly.runtime.options import Options
 from woolly.runtime.program import Program
@@ -32,31 +32,35 @@ _PADDING = 1 << 16  # of a weight, at most
 
 
 class SplitBackend:
-    """The CUDA backend for one GPU or several, with the CPU for layers that do not fit."""
+    """A backend of GPUs for one of them or several, with the CPU for layers that do not fit."""
 
-    def __init__(self, cuda: CudaBackend, insists: bool) -> None:
+    is_gpu = True
+
+    def __init__(self, gpu: GpuBackend, insists: bool) -> None:
         """`insists`: a model must fit as a whole, unless `Options.gpu_layers` says otherwise."""
-        self._cuda = cuda
+        self._gpu = gpu
         self._insists = insists
-        self.name = cuda.name
+        self.name = gpu.name
 
     @property
     def levels(self) -> Sequence[str]:
         """Those of the GPU."""
-        return self._cuda.levels
+        return self._gpu.levels
 
     def is_available(self) -> bool:
         """Whether there is a GPU that can be used."""
-        return self._cuda.is_available()
+        return self._gpu.is_available()
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
         """The program of one GPU, of several, or of GPUs and the CPU."""
         if options.gpu_layers == 0:
-            return CpuBackend().compile(plan, tensors, _for_part(options, "cpu", True))
+            return CpuBackend().compile(plan, tensors, _for_part(options, on_gpu=False, is_alone=True))
         cards = self._open(options)
         try:
             if len(cards) == 1 and self._wanted(options) in (None, _ALL) and _surely_fits(plan, options, cards[0]):
-                return self._cuda.compile_on(cards[0].device, plan, tensors, _for_part(options, "cuda", True))
+                return self._gpu.compile_on(
+                    cards[0].device, plan, tensors, _for_part(options, on_gpu=True, is_alone=True)
+                )
             placement, options = self._place(plan, tensors, options, cards)
             return self._compiled(plan, tensors, options, cards, placement)
         except BaseException:
@@ -86,7 +90,7 @@ class SplitBackend:
         cards: list[Card] = []
         try:
             for number in numbers:
-                device = self._cuda.open(None if options.device is None else number)
+                device = self._gpu.open(None if options.device is None else number)
                 cards.append(Card(number, device, *device.memory()))
         except BaseException:
             _close(cards)
@@ -129,10 +133,10 @@ class SplitBackend:
             taken = sum(share.weights for share in placement.shares if share.device != "cpu")
             options = replace(options, weight_memory=max(0, options.weight_memory - taken))
         is_alone = len(placement.shares) == 1
-        on_gpu, on_cpu = (_for_part(options, backend, is_alone) for backend in ("cuda", "cpu"))
+        on_gpu, on_cpu = (_for_part(options, is_gpu, is_alone) for is_gpu in (True, False))
 
         def on(card: Card) -> Callable[[Plan], Program]:
-            return lambda own: self._cuda.compile_on(card.device, own, tensors, on_gpu)
+            return lambda own: self._gpu.compile_on(card.device, own, tensors, on_gpu)
 
         compilers = [on(card) for card in used]
         if not placement.is_whole:
@@ -144,13 +148,14 @@ class SplitBackend:
         return program
 
 
-def _for_part(options: Options, backend: str, is_alone: bool = False) -> Options:
+def _for_part(options: Options, on_gpu: bool, is_alone: bool) -> Options:
     """The options of a part. A level may name those of all parts, as `About.level` does."""
     level = options.level
     if level is not None and ("+" in level or not is_alone):
-        level = next((one for one in level.split("+") if one.startswith("sm_") is (backend == "cuda")), None)
+        own = CpuBackend().levels
+        level = next((one for one in level.split("+") if (one not in own) is on_gpu), None)
     # The weights that a GPU gets were counted when they were placed.
-    budget = None if backend == "cuda" else options.weight_memory
+    budget = None if on_gpu else options.weight_memory
     return replace(options, device=None, gpu_layers=None, weight_memory=budget, level=level)
 
 

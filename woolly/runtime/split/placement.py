@@ -31,6 +31,11 @@ class Card:
     free: int
     total: int
 
+    @property
+    def label(self) -> str:
+        """The card as `device` names it, such as cuda:0."""
+        return f"{self.device.kernels.backend}:{self.number}"
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -211,7 +216,7 @@ class _Placer:
 
     def _bound(self) -> str:
         budget = self.options.weight_memory
-        where = " and ".join(f"{_gb(card.free)} of cuda:{card.number}" for card in self.cards)
+        where = " and ".join(f"{_gb(card.free)} of {card.label}" for card in self.cards)
         return f"free memory, {where}" + (f", and weight_memory, {_gb(budget)}" if budget is not None else "")
 
     def _placement(self, home: Home, bound: str) -> Placement:
@@ -241,7 +246,7 @@ class _Placer:
         whole = [unit for unit in range(len(self.layers)) if all(a in own for a in self.atoms if a.unit == unit)]
         partly = {atom.unit for atom in own} - set(whole)
         return Share(
-            f"cuda:{card.number}",
+            card.label,
             card.device.name,
             sum(self.layers[unit] for unit in whole),
             sum(self.layers[unit] for unit in partly),

@@ -12,7 +12,7 @@ from woolly.gguf import open_gguf
 from woolly.llm.speculation import own_draft
 from woolly.machine.memory import available_memory
 from woolly.models import trace
-from woolly.runtime import Gpu, backend_for, find_gpu, parse_devices, parse_size
+from woolly.runtime import Gpu, backend_for, find_gpu, is_gpu_backend, parse_devices, parse_size
 from woolly.serving.errors import ApiError
 from woolly.serving.settings.options import ModelOptions
 
@@ -63,7 +63,7 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
             return Estimate(0, 0, n_ctx)
         own = load_draft(file, plan, options.ctx, own_draft(options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
-        is_whole = options.gpu_layers in (None, "all") and backend_for(options.device, options.backend) == "cuda"
+        is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, options.backend))
         return Estimate(
             gpus=gpus,
             may_split=bool(gpus) and not is_whole,
@@ -82,12 +82,12 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
 def _gpus(options: ModelOptions) -> tuple[Gpu, ...]:
     """Returns the GPUs that a model would be opened on, with their free memory."""
     backend = backend_for(options.device, options.backend)
-    if backend not in ("auto", "cuda") or options.gpu_layers in (0, "0"):
+    if not (backend == "auto" or is_gpu_backend(backend)) or options.gpu_layers in (0, "0"):
         return ()
     try:
         return tuple(find_gpu(number) for number in dict.fromkeys(parse_devices(options.device)))
     except DeviceError:
-        if backend == "cuda":
+        if is_gpu_backend(backend):
             raise
         return ()  # the CPU has it, then
 

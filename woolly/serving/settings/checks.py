@@ -154,7 +154,7 @@ def is_reference(settings: Settings) -> bool:
 def _check_device(settings: Settings) -> None:
     from woolly.runtime import backend_for
 
-    if settings.backend in ("cuda", "cpu") and not settings.optimized_inference:
+    if settings.backend not in ("auto", "reference") and not settings.optimized_inference:
         raise RequestError(
             f"backend is {settings.backend}, but without optimized_inference the reference backend computes; leave one"
             " of them out",

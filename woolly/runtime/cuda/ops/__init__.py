@@ -3,7 +3,13 @@
 import importlib
 import pkgutil
 
-__all__: list[str] = []
+from woolly.runtime.cuda.emitters import EMITTERS
+from woolly.runtime.cuda.ops.attention import is_far, joined
+from woolly.runtime.gpu.kernels import Kernels
+
+__all__ = ["KERNELS"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
+
+KERNELS = Kernels("cuda", EMITTERS, joined, is_far)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from woolly.errors import UnsupportedError
 from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
+from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows, emits
+from woolly.runtime.gpu.emit import Emitter, Rows
 from woolly.runtime.gpu.state import room
 
 __all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from woolly.plan import Step
 from woolly.quant import GGMLType
+from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.mixtures import (
     FEW_ITEM_ROWS,
     ITEM_ROWS,
@@ -35,7 +36,7 @@ from woolly.runtime.cuda.ops.products import NULL
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.tiles import TILE_ROWS, tiles_of
 from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Address, Emitter, Rows, emits
+from woolly.runtime.gpu.emit import Address, Emitter, Rows
 
 __all__: list[str] = []
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
+from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.few import few_rows, heads_of_rows
 from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat, prepared, tile_bytes
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.ops.some import most_some, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
-from woolly.runtime.gpu.emit import Address, Emitter, Rows, emits
+from woolly.runtime.gpu.emit import Address, Emitter, Rows
 
 __all__: list[str] = []
 

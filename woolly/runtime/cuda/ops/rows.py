@@ -8,8 +8,9 @@ from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
+from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows, emits
+from woolly.runtime.gpu.emit import Emitter, Rows
 
 __all__ = ["ACTIVATIONS", "threads_for"]
 

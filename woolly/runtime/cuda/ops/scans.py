@@ -6,9 +6,10 @@ import numpy as np
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Step
+from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.rows import threads_for
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows, emits
+from woolly.runtime.gpu.emit import Emitter, Rows
 
 __all__: list[str] = []
 

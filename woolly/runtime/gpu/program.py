@@ -1,45 +1,42 @@
-"""The CUDA backend: a fused plan as launches of kernels, recorded as graphs for small batches."""
+"""The GpuProgram: a fused plan as launches of kernels, recorded as graphs for small batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.errors import DeviceError, RequestError
+from woolly.errors import RequestError
 from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.plan.passes import fuse
 from woolly.runtime.batch import Batch
-from woolly.runtime.cuda.driver import find_level, open_device
-from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.core import Core, Meanwhile
 from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import RESERVE, USUAL_ROWS
-from woolly.runtime.gpu.state import CudaState, check_heads
+from woolly.runtime.gpu.state import GpuState, check_heads
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, WeightStats, checked_range
 from woolly.runtime.ranking import Following, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.views import Views
 
-__all__ = ["CudaBackend", "CudaDraft", "CudaProgram"]
+__all__ = ["GpuDraft", "GpuProgram"]
 
 Float32 = npt.NDArray[np.float32]
 
 
-class CudaProgram:
+class GpuProgram:
     """A plan compiled for one GPU. One thread at a time may run it; others wait."""
 
     def __init__(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> None:
         self.plan = plan
         self.running_plan = fuse(plan)
         self.max_rows = options.rows(USUAL_ROWS)
-        level = f"sm_{device.architecture}"
-        if options.level not in (None, level):
-            raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {level}")
+        if options.level not in (None, device.level):
+            raise RequestError(f"kernel level {options.level!r} cannot run on {device.name}, which is {device.level}")
         check_heads(plan)
         draft = None
         if plan.draft is not None:
@@ -55,8 +52,8 @@ class CudaProgram:
             )
         free, total = device.memory()
         self.about = About(
-            "cuda",
-            level,
+            device.kernels.backend,
+            device.level,
             options.threads or 1,
             self._core.arena_bytes,
             self._core.kv_type,
@@ -65,11 +62,11 @@ class CudaProgram:
             device_memory=total,
             device_bandwidth=device.bandwidth,
         )
-        self.draft = None if plan.draft is None or draft is None else CudaDraft(self._core, plan.draft, draft)
+        self.draft = None if plan.draft is None or draft is None else GpuDraft(self._core, plan.draft, draft)
 
-    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> CudaState:
+    def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> GpuState:
         """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
-        return CudaState(self._core.device, self.plan, n_pages, self._core.kv_type, n_slots, window_pages)
+        return GpuState(self._core.device, self.plan, n_pages, self._core.kv_type, n_slots, window_pages)
 
     def load_weights(self) -> None:
         """Starts to upload weights in the background, in order of use."""
@@ -123,7 +120,7 @@ class CudaProgram:
             times += all_times[: len(self.running_plan.steps)]
 
 
-class CudaDraft:
+class GpuDraft:
     """The draft of a plan: the last steps of its program, over pages of their own."""
 
     def __init__(self, core: Core, plan: Plan, running_plan: Plan) -> None:
@@ -131,9 +128,9 @@ class CudaDraft:
         self._core = core
         self._plan = plan
 
-    def new_state(self, n_pages: int) -> CudaState:
+    def new_state(self, n_pages: int) -> GpuState:
         """An empty cache of `n_pages` pages."""
-        return CudaState(self._core.device, self._plan, n_pages, self._core.kv_type)
+        return GpuState(self._core.device, self._plan, n_pages, self._core.kv_type)
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
         """Runs steps of the fused draft and returns a view of the last value, valid until the next run."""
@@ -146,47 +143,3 @@ class CudaDraft:
         first, last = checked_range(first, None, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.rank(batch, state, self._plan, n_before + first, n_before + last, n, meanwhile)
-
-
-class CudaBackend:
-    """Kernels for NVIDIA GPUs. Opens the driver when it is first asked for something."""
-
-    name = "cuda"
-
-    def __init__(self, open: Callable[..., Device] = open_device, level: Callable[[], str] = find_level) -> None:
-        self._open = open
-        self._level = level
-
-    @property
-    def levels(self) -> list[str]:
-        """The generation of the GPU; none if there is no GPU."""
-        try:
-            return [self._level()]
-        except (DeviceError, RequestError):
-            return []
-
-    def is_available(self) -> bool:
-        """Whether there are a driver, a GPU that is new enough, and kernels for it."""
-        return bool(self.levels)
-
-    def open(self, number: int | None = None) -> Device:
-        """The GPU of that number; None: the first."""
-        return self._open() if number is None else self._open(number)
-
-    def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
-        """Memory of all weights is set aside; they are uploaded by `load_weights` or by the first run.
-
-        `options.device` names the GPU; without it the first is taken.
-        """
-        numbers = (None,) if options.device is None else parse_devices(options.device)
-        if len(numbers) != 1:
-            raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
-        return self.compile_on(self.open(*numbers), plan, tensors, options)
-
-    def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CudaProgram:
-        """The program on an open device, which is the program's from here on."""
-        try:
-            return CudaProgram(device, plan, tensors, options)
-        except BaseException:
-            device.close()
-            raise

@@ -1,0 +1,24 @@
+"""Kernels: what a kind of GPU brings to the machinery that all kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from woolly.plan import Plan
+    from woolly.runtime.batch import Batch
+    from woolly.runtime.gpu.emit import Emit
+
+__all__ = ["Kernels"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The emitters of a backend, and what they ask of placement and of runs."""
+
+    backend: str  # its name in BACKENDS
+    emitters: Mapping[str, Emit]  # by op
+    joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
+    is_far: Callable[[Batch], bool]  # whether a batch is of one row with many positions before it
