@@ -91,9 +91,15 @@ class RequestMaker:
             raise RequestError("messages is a list of conversations, but one at a time can be streamed")
         return self.prepare_chats(messages, params, **options)[0]
 
-    def prepare_layout(self, layout: Layout, **options: Any) -> list[Request]:
-        """Returns the requests of a conversation that is laid out, as `prepare` does."""
-        return self._requests(self.tokenize_chat(layout.text), layout.params, shown=layout.shown, **options)
+    def prepare_layout(self, layout: Layout, before: Sequence[int] = (), **options: Any) -> list[Request]:
+        """Returns the requests of a conversation that is laid out, as `prepare` does.
+
+        `before` are ids of earlier turns, which the text of the layout follows.
+        """
+        ids = self.tokenize_chat(layout.text)
+        if before:
+            ids = [*before, *self.tokenizer.encode(layout.text, add_special=False, parse_special=True)]
+        return self._requests(ids, layout.params, shown=layout.shown, **options)
 
     def count_tokens(self, layout: Layout) -> int:
         """Returns the number of tokens of a conversation that is laid out, which may be more than the context holds."""

@@ -55,6 +55,7 @@ class Head:
     running: Running  # gives the model, and tokens and times so far
     layout: Layout
     form: Any = None  # the dialect's own
+    load_seconds: float = 0.0  # that the request waited for its model
 
     def count_thoughts(self, thoughts: str) -> int:
         """Returns the tokens of a model's thoughts, without those of the marks around them."""

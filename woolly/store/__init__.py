@@ -9,6 +9,7 @@ from woolly.store.fetch import pull
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, hub_remotes, quant_of
 from woolly.store.inventory import find_stored, list_models, own_names, remove_model
+from woolly.store.made import find_made, list_made, remove_made, write_made
 from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
 from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files
 from woolly.store.resolve import is_model_name, near_models, resolve
@@ -29,6 +30,7 @@ __all__ = [
     "Stored",
     "Tag",
     "all_families",
+    "find_made",
     "find_named",
     "find_preset",
     "find_stored",
@@ -38,6 +40,7 @@ __all__ = [
     "is_model_name",
     "is_path",
     "known_names",
+    "list_made",
     "list_models",
     "models_folder",
     "models_for",
@@ -49,6 +52,8 @@ __all__ = [
     "quant_of",
     "read_catalogue",
     "remote_name",
+    "remove_made",
     "remove_model",
     "resolve",
+    "write_made",
 ]

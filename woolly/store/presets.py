@@ -25,7 +25,7 @@ from woolly.errors import StoreError
 from woolly.store.folder import models_folder
 from woolly.store.inventory import own_names
 
-__all__ = ["NO_PRESET", "PRESETS_FILE", "Preset", "find_preset", "preset_files"]
+__all__ = ["NO_PRESET", "PRESETS_FILE", "Preset", "find_preset", "preset_files", "read_presets"]
 
 PRESETS_FILE = "presets.toml"
 NO_PRESET = "none"  # asks for no preset, not even that of the model's name
@@ -40,6 +40,7 @@ class Preset:
     system: str | None = None  # the system prompt of a conversation that has none
     ctx: int | None = None  # tokens of prompt and answer together
     sampling: Mapping[str, Any] = field(default_factory=dict)  # every other key; the sampler checks them
+    base: str | None = None  # the model that the name stands for in requests: `from`, see made.py
 
 
 def find_preset(model: Path, name: str | None = None) -> Preset | None:
@@ -52,7 +53,7 @@ def find_preset(model: Path, name: str | None = None) -> Preset | None:
     wanted = own_names(model.parent, model) if name is None else [name]
     known: list[str] = []
     for file in preset_files(model):
-        presets = _read(file)
+        presets = read_presets(file)
         by_name = {preset.name.lower(): preset for preset in presets}
         found = next((by_name[one.lower()] for one in wanted if one.lower() in by_name), None)
         if found is not None:
@@ -70,7 +71,8 @@ def preset_files(model: Path) -> Iterator[Path]:
     yield from (file for folder in dict.fromkeys(folders) if (file := folder / PRESETS_FILE).is_file())
 
 
-def _read(file: Path) -> tuple[Preset, ...]:
+def read_presets(file: Path) -> tuple[Preset, ...]:
+    """Returns the presets of a file. StoreError if it cannot be read, or is not as it should be."""
     try:
         status = file.stat()
         return _parse(file, status.st_mtime_ns, status.st_size)
@@ -98,9 +100,11 @@ def _preset(file: Path, name: str, table: Any) -> Preset:
     if not isinstance(table, dict):
         raise StoreError(f"{file}: {name} stands outside of a table; write it below a name such as [smollm2]")
     sampling = dict(table)
-    system, ctx = sampling.pop("system", None), sampling.pop("ctx", None)
+    system, ctx, base = (sampling.pop(key, None) for key in ("system", "ctx", "from"))
+    if base is not None and not isinstance(base, str):
+        raise StoreError(f"{file}: from of [{name}] is {base!r}; the name of a model was expected")
     if system is not None and not isinstance(system, str):
         raise StoreError(f"{file}: system of [{name}] is {system!r}; a text was expected")
     if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
         raise StoreError(f"{file}: ctx of [{name}] is {ctx!r}; a number of tokens was expected")
-    return Preset(name, file, system, ctx, MappingProxyType(sampling))
+    return Preset(name, file, system, ctx, MappingProxyType(sampling), base)

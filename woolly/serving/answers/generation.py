@@ -55,6 +55,7 @@ class Generation:
     owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
     reports_progress: bool = False  # chunks tell how much of the prompt is computed
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
+    before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
 
 
 class Generator:
@@ -112,6 +113,10 @@ class Generator:
                 slot = await held.enter_async_context(self._models.use(generation.model))
             yield await held.enter_async_context(self._run(generation, place, slot))
 
+    async def as_named(self, chat: ChatRequest, model: str | None) -> ChatRequest:
+        """Returns the conversation with the system prompt of a made name, unless it has one of its own."""
+        return with_system(await self._models.made(model), chat)
+
     async def lay_out(self, chat: ChatRequest, slot: Loaded) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
         llm = slot.model
@@ -145,7 +150,7 @@ class Generator:
         try:
             # A loaded model keeps the preset of its load: its system prompt and context were read then.
             preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
-            return defaults_of(preset, self._defaults)
+            return defaults_of(await self._models.made(model), defaults_of(preset, self._defaults))
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 
@@ -241,7 +246,9 @@ class Generator:
             text = prompt if isinstance(prompt, str) else prompt.text
             _check_length(f"has {len(text)} characters", len(text) // _CHARACTERS_PER_TOKEN, most)
         if isinstance(prompt, Layout):
-            requests = llm.prepare_layout(replace(prompt, params=self._scaled(llm, prompt.params)), **options)
+            layout = replace(prompt, params=self._scaled(llm, prompt.params))
+            _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
+            requests = llm.prepare_layout(layout, generation.before, **options)
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -83,10 +84,12 @@ async def open_chat(
     """
     state = connection.app.state
     generator: Generator = state.generator
+    started = time.monotonic()
     slot = await held.enter_async_context(state.models.use(model))
+    load_seconds = time.monotonic() - started
     names = {"prompt": "messages", **dialect.fields}
     try:
-        layout = await lay_out_chat(generator, chat, slot)
+        layout = await lay_out_chat(generator, chat, slot, model)
         if layout.made_of is not None:  # the client never saw the grammar
             names |= dict.fromkeys(("json_schema", "lark"), names.get(layout.made_of, layout.made_of))
         generation = Generation(
@@ -103,14 +106,15 @@ async def open_chat(
     except RequestError as error:
         raise of_exception(error, names) from error
     reader = ChatReader(layout, running.requests)
-    return Head(running, layout, form), (reader.read(chunk) async for chunk in running)
+    return Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
 
 
-async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded) -> Layout:
+async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded, model: str | None) -> Layout:
     """Returns the layout. Agents always send an effort of reasoning: a template without the switch ignores it.
 
-    Not if the effort is "none" and thoughts cannot be kept out.
+    Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.
     """
+    chat = await generator.as_named(chat, model)
     try:
         return await generator.lay_out(chat, slot)
     except RequestError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from woolly.models import trace
 from woolly.plan import Plan
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
-from woolly.store import find_preset, own_names, quant_of, resolve
+from woolly.store import Preset, find_made, find_preset, list_made, own_names, quant_of, resolve
 
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
 
@@ -53,6 +53,7 @@ class ModelInfo:
     unsupported: str | None = None  # why it cannot be run
     state: str = "unloaded"  # unloaded, loading, ready, unloading
     metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
+    base: str | None = None  # the model that a made name stands for
 
     @property
     def loaded(self) -> bool:
@@ -114,6 +115,20 @@ class Library:
             except (WoollyError, OSError):
                 continue
         return list(found.values())
+
+    def made(self, name: str) -> Preset | None:
+        """Returns what a made name stands for, None for other names."""
+        with suppress(StoreError):  # a file of presets that is wrong is refused when a model is used
+            return find_made(self._folder, name.removesuffix(":latest"))
+        return None
+
+    def list_made(self, models: Sequence[ModelInfo]) -> Iterator[ModelInfo]:
+        """Yields the made names as models; each has the state of the one that it stands for."""
+        with suppress(StoreError):
+            for preset in list_made(self._folder):
+                base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
+                if base is not None:
+                    yield replace(base, name=preset.name, aliases=(), given_names=(), base=base.name)
 
     def find(self, name: str) -> ModelInfo:
         """Returns a model by its name, its file's name, or its name in the catalogue. ApiError 404 if there is none."""

@@ -24,6 +24,7 @@ from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore, log
+from woolly.store import Preset
 
 __all__ = ["NO_MODEL", "ModelInfo", "ModelManager"]
 
@@ -71,8 +72,13 @@ class ModelManager:
         return max(slots, key=lambda slot: slot.last_used, default=None)
 
     async def list(self) -> list[ModelInfo]:
-        """Returns every model of the folder, and that of --model."""
-        return [self._with_state(info) for info in await asyncio.to_thread(self._library.list)]
+        """Returns every model of the folder, that of --model, and made names."""
+        found = [self._with_state(info) for info in await asyncio.to_thread(self._library.list)]
+        return found + list(self._library.list_made(found))
+
+    async def made(self, name: str | None) -> Preset | None:
+        """Returns the preset of a made name (/api/create), None for other names."""
+        return None if name is None else await asyncio.to_thread(self._library.made, name)
 
     async def get(self, name: str | None, can: Capability = "completion") -> ModelInfo:
         """Returns a model by name; "loaded" and "current" mean the one used last.
@@ -211,6 +217,8 @@ class ModelManager:
             if current is None:
                 raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
             return current
+        if (made := await self.made(name)) is not None:
+            name = made.base or name
         slot = self._loaded.get(name)
         if slot is not None:
             return slot.info

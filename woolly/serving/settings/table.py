@@ -209,6 +209,9 @@ class Settings(Texts):
     allow_pull: bool = _setting(
         False, "--allow-pull", "Let requests download models (/api/pull), of clients that may load models."
     )
+    allow_changes: bool = _setting(
+        False, "--allow-changes", "Let requests make and remove names of models (/api/create), of the same clients."
+    )
     mcp: Path | None = _setting(  # noqa: RUF009
         None, "--mcp", "File of MCP servers whose tools the page may call, each call after a question."
     )

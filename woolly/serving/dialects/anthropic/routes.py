@@ -57,7 +57,7 @@ async def count_tokens(body: CountBody, request: Request) -> dict[str, int]:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [_texts(body)])
         try:
-            layout = await lay_out_chat(generator, chat, slot)
+            layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **dialect_of(request).fields}) from error
         return {"input_tokens": await run_held(slot.model.count_tokens, layout)}

@@ -33,7 +33,7 @@ async def count_input(body: ChatBody, request: Request) -> dict[str, Any]:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, body.model_dump(include={"messages", "tools"}).values())
         try:
-            layout = await lay_out_chat(generator, chat, slot)
+            layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "messages", **FIELDS}) from error
         n_tokens = await run_held(slot.model.count_tokens, layout)

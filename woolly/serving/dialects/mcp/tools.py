@@ -153,7 +153,7 @@ async def _count(request: Request, body: CountBody) -> Mapping[str, Any]:
         generator.check_characters(slot.model, (body.text,))
         chat = ChatRequest((Message("user", body.text),))
         async with generator.texts:
-            layout = await lay_out_chat(generator, chat, slot)
+            layout = await lay_out_chat(generator, chat, slot, body.model)
             n_message, n_text = await run_held(_lengths, slot.model, layout.text, body.text)
     return {"text_tokens": n_text, "message_tokens": n_message, "context": slot.model.ctx, "model": slot.info.name}
 

@@ -11,21 +11,25 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
-_OPERATOR = "requests do not change the models folder"
-
 _SENTENCES = {
-    ("DELETE", "/api/delete"): f"{_OPERATOR}; the operator removes a model by `woolly rm`",
-    ("POST", "/api/create"): f"{_OPERATOR}; send system and options with each request",
-    ("POST", "/api/copy"): f"{_OPERATOR}; the operator names a model by --alias",
     ("POST", "/api/push"): "models are not sent anywhere",
+    (
+        "POST",
+        "/api/blobs/{digest}",
+    ): "requests bring no files; the operator puts a GGUF file into the models folder",
 }
 
 
 async def _refuse(request: Request) -> None:
     path = request.url.path
-    sentence = _SENTENCES[request.method, path]
-    raise ApiError(403, "not_supported", f"{request.method} {path}: {sentence}")
+    sentence = _SENTENCES[request.method, request.scope["route"].path]
+    raise ApiError(403, "not_supported", f"{request.method} {path[:200]}: {sentence}")
 
 
 for _method, _path in _SENTENCES:
     router.add_api_route(_path, _refuse, methods=[_method])
+
+
+@router.head("/api/blobs/{digest}")
+async def _no_blob(digest: str) -> None:
+    raise ApiError(404, "not_found", f"there is no blob {digest[:80]}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -18,10 +18,12 @@ from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat, json_reply, stream_reply
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.ollama.bodies import AnswerBody, ChatBody, GenerateBody
-from woolly.serving.dialects.ollama.names import tagged
+from woolly.serving.dialects.ollama.context import lay_out_turn
+from woolly.serving.dialects.ollama.models import can_think
+from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_options
 from woolly.serving.dialects.ollama.replies import Form, at_once
-from woolly.serving.errors import of_exception
+from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import check_admin, client_of, owner_of
 from woolly.serving.loading.manager import ModelInfo, ModelManager
 from woolly.serving.router import APIRouter
@@ -35,64 +37,70 @@ router = APIRouter()
 @router.post("/api/chat", response_model=None, summary="Answer a conversation, as Ollama does")
 async def chat(body: ChatBody, request: Request) -> Response:
     """Answers a conversation by lines of JSON; without messages, loads or unloads the model."""
-    info = await request.app.state.models.answering(body.model)
-    form = Form(_shown(body.model, info), "chat")
+    info = await find_model(request, body.model)
+    form = Form(body.model, "chat")
     if not body.messages:
         return await _prepare(request, body, info, form)
     _keep(request, body, info)
+    await _check_thinking(request, body, info)
     asked = body.to_chat(await _params(request, body, info))
     return await answer_chat(
-        request, dialect_of(request), asked, model=info.name, stream=body.stream is not False, form=form
+        request, dialect_of(request), asked, model=body.model, stream=body.stream is not False, form=form
     )
 
 
 @router.post("/api/generate", response_model=None, summary="Answer a prompt, as Ollama does")
 async def generate(body: GenerateBody, request: Request) -> Response:
     """Answers a prompt as a user's message, or continues it if `raw` is true; without one, as /api/chat."""
-    info = await request.app.state.models.answering(body.model)
-    form = Form(_shown(body.model, info), "generate")
+    info = await find_model(request, body.model)
+    form = Form(body.model, "generate", has_context=not body.raw and not body.suffix)
     if not body.prompt and not body.suffix:
         return await _prepare(request, body, info, form)
     _keep(request, body, info)
-    if body.context:
-        ignore("context")
     body.check()
+    await _check_thinking(request, body, info)
     params = await _params(request, body, info)
-    if body.raw or body.suffix:
+    if body.raw or body.suffix or body.context:
         return await _continue(request, body, params, info, form)
     return await answer_chat(
-        request, dialect_of(request), body.to_chat(params), model=info.name, stream=body.stream is not False, form=form
+        request, dialect_of(request), body.to_chat(params), model=body.model, stream=body.stream is not False, form=form
     )
 
 
 async def _continue(
     request: Request, body: GenerateBody, params: SamplingParams, info: ModelInfo, form: Form
 ) -> Response:
-    """Returns the answer to a prompt that no template lays out: its text, or what belongs before its suffix."""
+    """Returns the answer to what is no conversation of its own: a plain text, a gap before a suffix, a later turn."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
     dialect = dialect_of(request)
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place())
+        started = time.monotonic()
         slot = await held.enter_async_context(models.use(info.name))
+        load_seconds = time.monotonic() - started
         layout = Layout(body.prompt, params, ToolChoice(), None, None, frozenset())
-        prompt: Layout | Sequence[int] = layout
+        before: tuple[int, ...] = ()
+        gap: tuple[int, ...] = ()
         if body.suffix:
             generator.check_characters(slot.model, [body.prompt, body.suffix])
-            prompt = fill_in(slot.model.tokenizer, body.prompt, body.suffix)
-        generation = Generation(
-            params,
-            layout if isinstance(prompt, Layout) else tuple(prompt),
-            info.name,
-            client=client_of(request),
-            owner=owner_of(request),
-        )
+            gap = tuple(fill_in(slot.model.tokenizer, body.prompt, body.suffix))
         try:
+            if body.context:
+                layout, before = await lay_out_turn(generator, body.to_chat(params), body.context, slot)
+            generation = Generation(
+                layout.params,
+                gap or layout,
+                info.name,
+                client=client_of(request),
+                owner=owner_of(request),
+                before=before,
+            )
             running = await held.enter_async_context(generator.open(generation, place, slot))
         except RequestError as error:
-            raise of_exception(error) from error
+            raise of_exception(error, dialect.fields) from error
         reader = ChatReader(layout, running.requests)
-        head, chunks = Head(running, layout, form), (reader.read(chunk) async for chunk in running)
+        head, chunks = Head(running, layout, form, load_seconds), (reader.read(chunk) async for chunk in running)
         if body.stream is not False:
             return stream_reply(dialect, dialect.frames(chunks, head), held.pop_all())
         return json_reply(await dialect.whole(chunks, head))
@@ -102,17 +110,18 @@ async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Fo
     models: ModelManager = request.app.state.models
     if body.is_leaving:
         check_admin(request)
-        info = await models.get(body.model)  # not the model that would answer to any name
         await models.unload(info.name)
-        return json_reply(at_once(form, "unload"))
+        return json_reply(at_once(form, "unload", 0.0))
     _keep(request, body, info)
+    started = time.monotonic()
     async with models.use(info.name):
-        return json_reply(at_once(form, "load"))
+        return json_reply(at_once(form, "load", time.monotonic() - started))
 
 
-def _shown(name: str, info: ModelInfo) -> str:
-    """Returns the model's name as the client wrote it; its real one, if the client named another."""
-    return name if info.has_name(name) else tagged(info.name)
+async def _check_thinking(request: Request, body: AnswerBody, info: ModelInfo) -> None:
+    """Refuses a wish to think that the model cannot fulfil, in Ollama's words."""
+    if body.think and not await can_think(request, info):
+        raise ApiError(400, "invalid_request", f"{body.model[:200]!r} does not support thinking", param="think")
 
 
 def _keep(request: Request, body: AnswerBody, info: ModelInfo) -> None:
@@ -126,6 +135,6 @@ def _keep(request: Request, body: AnswerBody, info: ModelInfo) -> None:
 
 
 async def _params(request: Request, body: AnswerBody, info: ModelInfo) -> SamplingParams:
-    defaults = await request.app.state.generator.defaults_for(info.name)
+    defaults = await request.app.state.generator.defaults_for(body.model)
     params = read_options(body.options, defaults, info.context_length)
     return replace(params, logprobs=body.top_logprobs or 0) if body.logprobs else params

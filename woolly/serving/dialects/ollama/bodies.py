@@ -150,7 +150,7 @@ class GenerateBody(AnswerBody):
     template: str | None = None
     raw: bool | None = Field(None, description="The prompt is not laid out by the model's template.")
     images: list[Any] | None = None
-    context: list[int] | None = Field(None, description="Accepted; earlier turns are sent to /api/chat.")
+    context: Items[int] | None = Field(None, description="Earlier turns, as the last line of a reply gives them.")
 
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
@@ -159,8 +159,9 @@ class GenerateBody(AnswerBody):
             raise refuse("images", "images are not supported here; send text")
         if self.template:
             raise refuse("template", "the model's own template is used; leave it out, or set raw")
-        if self.raw and self.system:
-            raise refuse("system", "it is given together with raw; leave one out")
+        for name in ("system", "context"):
+            if (self.raw or (self.suffix and name == "context")) and getattr(self, name):
+                raise refuse(name, f"it is given together with {'raw' if self.raw else 'suffix'}; leave one out")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
         """Returns the prompt as a conversation."""

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.serving.dialects.answer import json_reply
+from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.vectors.embeddings import embed_texts
 from woolly.serving.router import APIRouter
@@ -84,6 +85,7 @@ class EmbeddingReply(BaseModel):
 async def embed(body: EmbedBody, request: Request) -> Response:
     """Vectors of texts."""
     body.note()
+    await find_model(request, body.model, "embedding")
     texts = [body.input] if isinstance(body.input, str) else body.input
     read = await embed_texts(
         request, body.model, texts, _lists, dimensions=body.dimensions or None, truncate=bool(body.truncate)
@@ -110,6 +112,7 @@ async def embed(body: EmbedBody, request: Request) -> Response:
 async def embed_prompt(body: EmbeddingBody, request: Request) -> Response:
     """The vector of a text, not normalized; for older clients."""
     body.note()
+    await find_model(request, body.model, "embedding")
     texts = [body.prompt] if body.prompt else []
     read = await embed_texts(request, body.model, texts, _lists, field="prompt", normalize=False)
     return json_reply({"embedding": read.result[0] if read.result else []})

@@ -17,14 +17,13 @@ from woolly import __version__
 from woolly.chat.reasoning import find_reasoning
 from woolly.gguf import open_gguf
 from woolly.serving.dialects.answer import json_reply
-from woolly.serving.dialects.ollama.names import tagged
+from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
-from woolly.serving.errors import ApiError
 from woolly.serving.loading.manager import ModelInfo, ModelManager
 from woolly.serving.router import APIRouter
-from woolly.store import quant_of
+from woolly.store import Preset, quant_of
 
-__all__ = ["ShowBody", "list_loaded", "list_models", "router", "show", "version"]
+__all__ = ["ShowBody", "can_think", "list_loaded", "list_models", "router", "show", "version"]
 
 router = APIRouter()
 
@@ -84,25 +83,32 @@ async def list_loaded(request: Request) -> dict[str, Any]:
 async def show(body: ShowBody, request: Request) -> Response:
     """What the file says about itself, and what the model can do."""
     name = body.model or body.name
-    if not name:
-        raise ApiError(400, "invalid_request", "model: it is missing", param="model")
-    info = await request.app.state.models.get(name)
+    info = await find_model(request, name)
     metadata = await asyncio.to_thread(_metadata, info)
-    template = request.app.state.settings.chat_template or metadata.get("tokenizer.chat_template")
-    template = template if isinstance(template, str) else ""
+    template = _template(request, info, metadata)
     writes = info.kind == "completion"
     capabilities: list[str] = ["completion"] if writes else list(info.capabilities)
     if template and writes:
         capabilities.append("tools")
     if "tokenizer.ggml.fim_pre_token_id" in metadata or "tokenizer.ggml.prefix_token_id" in metadata:
         capabilities.append("insert")
-    if writes and find_reasoning(template) is not None:
+    if writes and _thinks(template):
         capabilities.append("thinking")
+    made = await request.app.state.models.made(name)
+    parameters = [f"num_ctx {info.context_length}", *_parameters(made)]
+    system = {} if made is None or made.system is None else {"system": made.system}
+    lines = [
+        f"FROM {info.path.name}",
+        *(f'SYSTEM """{text}"""' for text in system.values()),
+        *(f"PARAMETER {one}" for one in parameters[1:]),
+    ]
     return json_reply(
         {
-            "modelfile": f"FROM {info.path.name}\n",
-            "parameters": f"num_ctx {info.context_length}",
+            "modelfile": "\n".join(lines) + "\n",
+            "parameters": "\n".join(parameters),
             "template": template,
+            **system,
+            **_license(metadata),
             "details": _details(info),
             "model_info": {
                 **{key: _plain(value, whole=bool(body.verbose)) for key, value in metadata.items()},
@@ -113,6 +119,44 @@ async def show(body: ShowBody, request: Request) -> Response:
             "modified_at": moment(info.created),
         }
     )
+
+
+def _parameters(made: Preset | None) -> list[str]:
+    """Returns the options of a made name, as lines of a Modelfile."""
+    given = {} if made is None else made.sampling
+    names = {"max_tokens": "num_predict"}
+    return [
+        f"{names.get(name, name)} {one}"
+        for name, value in given.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+
+
+async def can_think(request: Request, info: ModelInfo) -> bool:
+    """Whether the model's template has marks of thoughts, or a switch for them."""
+    slot = request.app.state.models.ready(info.name)
+    if slot is not None and slot.llm is not None:
+        source = slot.llm.template.source
+    else:
+        source = _template(request, info, await asyncio.to_thread(_metadata, info))
+    return _thinks(source)
+
+
+def _thinks(template: str) -> bool:
+    return find_reasoning(template) is not None or "enable_thinking" in template
+
+
+def _template(request: Request, info: ModelInfo, metadata: Mapping[str, Any]) -> str:
+    """Returns the template of conversations: the operator's, or that of the file; empty if there is none."""
+    template = request.app.state.settings.template_source or metadata.get("tokenizer.chat_template")
+    return template if isinstance(template, str) else ""
+
+
+def _license(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the licence that the file names, and where its text is."""
+    found = [metadata.get(f"general.license{part}") for part in ("", ".name", ".link")]
+    text = "\n".join(line for line in found if isinstance(line, str) and line)
+    return {"license": text} if text else {}
 
 
 def _listed(info: ModelInfo) -> dict[str, Any]:
@@ -131,7 +175,7 @@ def _listed(info: ModelInfo) -> dict[str, Any]:
 def _details(info: ModelInfo) -> dict[str, Any]:
     n = info.parameters
     return {
-        "parent_model": "",
+        "parent_model": info.base or "",
         "format": "gguf",
         "family": info.architecture,
         "families": [info.architecture],

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-__all__ = ["tagged"]
+from fastapi import Request
+
+from woolly.serving.errors import ApiError
+from woolly.serving.loading.library import Capability
+from woolly.serving.loading.manager import ModelInfo, ModelManager
+
+__all__ = ["find_model", "tagged"]
 
 
 def tagged(name: str) -> str:
     """Returns the name as lists show it. Clients look for the name that they ask for, or for it and a colon."""
     return name if ":" in name else f"{name}:latest"
+
+
+async def find_model(request: Request, name: str | None, can: Capability = "completion") -> ModelInfo:
+    """Returns the model of a name. ApiError 404 for a name that no model has: Ollama's clients then pull it.
+
+    Other dialects let the only model answer to any name, because their clients have the names of others built in.
+    """
+    models: ModelManager = request.app.state.models
+    if not name:
+        raise ApiError(400, "invalid_request", "model is required: it is missing or empty", param="model")
+    try:
+        return await models.get(name, can)
+    except ApiError as error:
+        if error.code != "model_not_found":
+            raise
+        known = ", ".join(tagged(info.name) for info in await models.list()) or "none"
+        message = f"model {name[:200]!r} not found, try pulling it first; known: {known}"
+        raise ApiError(404, "model_not_found", message, param="model") from None

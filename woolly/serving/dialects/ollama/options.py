@@ -12,13 +12,21 @@ from woolly.serving.dialects.parameters import Sampling
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["read_options"]
+__all__ = ["read_made_options", "read_options"]
 
 _WHOLE = ("top_k", "repeat_last_n", "seed", "mirostat")
 _SAME = (
     *_WHOLE, "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
     "stop", "mirostat_tau", "mirostat_eta",
 )  # fmt: skip
+
+
+def read_made_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
+    """Returns the options of a made name as fields of SamplingParams, checked as those of a request are."""
+    params = read_options(options, defaults, n_ctx)
+    sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
+    found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:

@@ -26,6 +26,7 @@ class Form:
 
     model: str  # as the client named it
     kind: Literal["chat", "generate"]
+    has_context: bool = False  # the last line has the ids of the conversation so far
 
 
 class Lines:
@@ -75,16 +76,19 @@ class Lines:
 
     def _end(self, event: Finished) -> Data:
         timings = self._head.running.timings()
-        prompt, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
+        waited, answer = (round(1e6 * timings[name]) for name in ("prompt_ms", "predicted_ms"))
+        load = min(waited, round(1e9 * self._head.load_seconds))  # the time of the prompt begins before the load
+        context = {"context": list(self._head.running.requests[0].context)} if self._form.has_context else {}
         return {
             **_line(self._form),
             "done": True,
             "done_reason": "length" if event.reason == "length" else "stop",
-            "total_duration": prompt + answer,  # nanoseconds, as all durations
-            "load_duration": 0,
+            **context,
+            "total_duration": waited + answer,  # nanoseconds, as all durations
+            "load_duration": load,
             "prompt_eval_count": event.usage.n_prompt,
             "prompt_eval_cached_count": event.usage.n_cached,
-            "prompt_eval_duration": prompt,
+            "prompt_eval_duration": waited - load,
             "eval_count": event.usage.n_answer,
             "eval_duration": answer,
         }
@@ -126,9 +130,9 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
     return {**last, **said, **({"logprobs": logprobs} if logprobs else {})}
 
 
-def at_once(form: Form, reason: Literal["load", "unload"]) -> Data:
-    """Returns the reply to a request that only loads or unloads the model."""
-    return {**_line(form), "done": True, "done_reason": reason}
+def at_once(form: Form, reason: Literal["load", "unload"], seconds: float) -> Data:
+    """Returns the reply to a request that only loads or unloads the model, after these seconds."""
+    return {**_line(form), "done": True, "done_reason": reason, "load_duration": round(1e9 * seconds)}
 
 
 def moment(seconds: float | None = None) -> str:

@@ -68,7 +68,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [items, body.instructions, body.tools])
         try:
-            layout = await lay_out_chat(generator, chat, slot)
+            layout = await lay_out_chat(generator, chat, slot, body.model)
         except RequestError as error:
             raise of_exception(error, {"prompt": "input", **dialect_of(request).fields}) from error
         return {"object": "response.input_tokens", "input_tokens": await run_held(slot.model.count_tokens, layout)}

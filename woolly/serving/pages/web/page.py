@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from woolly import __version__
@@ -38,6 +38,12 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
 
+# What Ollama answers at this path. Its clients and their health checks compare the whole text; those of llama-server
+# read the status only, and /health.
+_OLLAMA_RUNS = "Ollama is running"
+
+_HTML = ("text/html", "application/xhtml+xml")
+
 _FILE = re.compile(r"/web/[0-9a-z]+/[A-Za-z0-9._/-]+")
 _FOREVER = "public, max-age=31536000, immutable"
 
@@ -48,7 +54,10 @@ def is_public(method: str, path: str) -> bool:
 
 
 def create_router(assets: Assets | None = None, *, has_page: bool = True) -> APIRouter:
-    """Returns the routes `/` and, with the page, its files below `/web/`. Without it, `/` describes the server."""
+    """Returns the routes `/` and, with the page, its files below `/web/`. Without it, `/` has no HTML.
+
+    `/` describes the server to clients that name JSON or HTML, and others get the text of Ollama's health check.
+    """
     router = APIRouter(include_in_schema=False)
     found = Assets() if assets is None else assets
 
@@ -56,7 +65,10 @@ def create_router(assets: Assets | None = None, *, has_page: bool = True) -> API
     async def root(request: Request) -> Response:
         if has_page and _wants_page(request.headers.get("accept", "")):
             return _reply(request, found.page, "no-cache", {"Vary": "Accept"})
-        return JSONResponse(_about(has_page), headers={"Vary": "Accept", "Cache-Control": "no-cache"})
+        headers = {"Vary": "Accept", "Cache-Control": "no-cache"}
+        if _quality(request.headers.get("accept", ""), ("application/json", *_HTML)) > 0:
+            return JSONResponse(_about(has_page), headers=headers)
+        return PlainTextResponse(_OLLAMA_RUNS, headers=headers)
 
     if has_page:
 
@@ -94,7 +106,7 @@ def _about(has_page: bool) -> dict[str, Any]:
 
 def _wants_page(accept: str) -> bool:
     """Whether the client is a browser, which accepts HTML by name; clients of the API accept JSON or anything."""
-    html = _quality(accept, ("text/html", "application/xhtml+xml"))
+    html = _quality(accept, _HTML)
     return html > 0 and html >= _quality(accept, ("application/json",))
 
 

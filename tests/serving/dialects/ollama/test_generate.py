@@ -1,0 +1,104 @@
+"""/api/generate goes on from a context, and names, times and thoughts are as Ollama has them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+
+ASK = {"model": "tiny", "prompt": "one two", "stream": False, "options": {"num_predict": 4, "temperature": 0}}
+CHATML = (
+    "{% for message in messages %}{{ '<' + message.role + '>' + message.content + '</>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+
+
+def prompt_of(client, context, n_answer):
+    return client.post("/detokenize", json={"tokens": context[: len(context) - n_answer]}).json()["content"]
+
+
+def test_a_context_goes_on_where_the_last_answer_ended(app_with):
+    with app_with(chat_template=CHATML) as client:
+        first = client.post("/api/generate", json={**ASK, "system": "be brief"}).json()
+        second = client.post("/api/generate", json={**ASK, "prompt": "three", "context": first["context"]}).json()
+    assert first["prompt_eval_count"] + first["eval_count"] == len(first["context"])
+    assert second["context"][: len(first["context"])] == first["context"]  # no stop token ended the first
+    with app_with(chat_template=CHATML) as client:
+        text = prompt_of(client, second["context"], second["eval_count"])
+    assert text.count("be brief") == 1 and text.endswith("</><user>three</><assistant>")
+
+
+def test_the_last_line_of_a_stream_has_the_context(client):
+    lines = [json.loads(line) for line in client.post("/api/generate", json={**ASK, "stream": True}).text.splitlines()]
+    assert "context" not in lines[0] and len(lines[-1]["context"]) > 4
+    raw = client.post("/api/generate", json={**ASK, "raw": True}).json()
+    assert "context" not in raw
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"context": [1, 10**9]}, "context"),
+        ({"context": [-1]}, "context"),
+        ({"context": [1], "raw": True}, "raw"),
+        ({"think": True}, "does not support thinking"),
+        ({"think": "high"}, "does not support thinking"),
+        ({"model": ""}, "model is required"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(client, fields, says):
+    reply = client.post("/api/generate", json=ASK | fields)
+    assert reply.status_code == 400 and says in reply.json()["error"], reply.text
+
+
+def test_a_context_that_is_too_long_is_refused(app_with):
+    with app_with(ctx_size=64) as client:
+        reply = client.post("/api/generate", json={**ASK, "context": [1] * 100})
+    assert reply.status_code == 400 and "exceeds the context length" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/show", "/api/embed", "/api/embeddings"])
+def test_a_name_that_no_model_has_is_not_found(app_with, path):
+    talk = {"messages": [{"role": "user", "content": "a"}]}
+    said = {"/api/chat": talk, "/api/embed": {"input": "a"}, "/api/show": {}}.get(path, {"prompt": "a"})
+    with app_with(strict_models=False) as client:
+        reply = client.post(path, json={"model": "pirate", **said})
+        assert reply.status_code == 404 and "'pirate' not found" in reply.json()["error"]
+        assert "tiny:latest" in reply.json()["error"]
+        # The only model answers to any name in OpenAI's dialect.
+        body = {"model": "pirate", **talk, "max_tokens": 1}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_the_time_that_a_model_took_to_load_is_told(client):
+    first = client.post("/api/generate", json=ASK).json()
+    assert 0 < first["load_duration"] <= first["total_duration"]
+    assert first["total_duration"] == sum(
+        first[name] for name in ("load_duration", "prompt_eval_duration", "eval_duration")
+    )
+    assert client.post("/api/generate", json={"model": "tiny"}).json()["load_duration"] > 0
+
+
+def test_health_checks_of_ollama_read_its_sentence(client):
+    for accept in (None, "*/*", "text/plain"):
+        reply = client.get("/", headers={} if accept is None else {"accept": accept})
+        assert (reply.status_code, reply.text) == (200, "Ollama is running")
+    assert client.head("/").status_code == 200
+    assert client.get("/", headers={"accept": "application/json"}).json()["name"] == "woolly"
+
+
+def test_the_licence_of_a_file_is_shown(app_with, tmp_path):
+    licensed = replace(TINY["llama"], shared_metadata={"general.license": "apache-2.0"})
+    write_tiny(licensed, tmp_path / "free.gguf")
+    write_tiny(TINY["llama"], tmp_path / "silent.gguf")
+    with app_with(models_dir=tmp_path) as client:
+        assert client.post("/api/show", json={"model": "free"}).json()["license"] == "apache-2.0"
+        assert "license" not in client.post("/api/show", json={"model": "silent"}).json()
+
+
+def test_a_blob_is_refused_with_the_reason(client):
+    path = "/api/blobs/sha256:" + "0" * 64
+    reply = client.post(path, content=b"GGUF\x03\x00")
+    assert reply.status_code == 403 and "models folder" in reply.json()["error"]
+    assert client.head(path).status_code == 404

@@ -1,0 +1,124 @@
+"""/api/create, /api/copy and /api/delete: names that requests make, if the operator allows it."""
+
+import json
+import shutil
+
+import pytest
+
+from woolly.store import PRESETS_FILE
+
+ECHO = "{% for message in messages %}{{ message.role + ':' + message.content + ';' }}{% endfor %}"
+TALK = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def maker(app_with, tmp_path, tiny_folder):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(tiny_folder / "tiny.gguf", folder)
+    with app_with(models_dir=folder, allow_changes=True, chat_template=ECHO, verbose=True) as client:
+        client.folder = folder
+        yield client
+
+
+def create(client, **body):
+    return client.post("/api/create", json={"model": "pirate", "from": "tiny", "stream": False, **body})
+
+
+def prompt_of(client, model, **fields):
+    body = {"model": model, "messages": TALK, "max_tokens": 1, **fields}
+    reply = client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["__verbose"]["prompt"]
+
+
+def test_a_made_name_answers_at_once_with_its_system_prompt(maker):
+    assert create(maker, system="Say arr.").json() == {"status": "success"}
+    assert prompt_of(maker, "pirate") == prompt_of(maker, "Pirate:latest") == "system:Say arr.;user:hi;"
+    own = [{"role": "system", "content": "Be kind."}, *TALK]
+    assert prompt_of(maker, "pirate", messages=own) == "system:Be kind.;user:hi;"
+    assert prompt_of(maker, "tiny") == "user:hi;"
+    body = {"model": "pirate", "messages": TALK, "stream": False, "options": {"num_predict": 1}}
+    reply = maker.post("/api/chat", json=body).json()
+    body = {"model": "pirate", "messages": TALK}
+    counted = maker.post("/v1/chat/completions/input_tokens", json=body).json()["input_tokens"]
+    plain = maker.post("/v1/chat/completions/input_tokens", json={**body, "model": "tiny"}).json()["input_tokens"]
+    assert (reply["model"], reply["prompt_eval_count"]) == ("pirate", counted) and counted > plain
+
+
+def test_its_options_are_the_defaults_of_its_requests(maker):
+    assert (
+        create(maker, parameters={"num_predict": 3, "temperature": 0, "stop": "zzz", "num_ctx": 64}).status_code == 200
+    )
+    body = {"model": "pirate", "prompt": "a", "stream": False}
+    assert maker.post("/api/generate", json=body).json()["eval_count"] == 3
+    body["options"] = {"num_predict": 2}
+    assert maker.post("/api/generate", json=body).json()["eval_count"] == 2
+    shown = maker.post("/api/show", json={"model": "pirate"}).json()
+    assert "num_predict 3" in shown["parameters"] and "temperature 0" in shown["parameters"]
+
+
+def test_it_is_listed_beside_its_model(maker):
+    create(maker, system="Say arr.")
+    listed = {one["name"]: one for one in maker.get("/api/tags").json()["models"]}
+    assert listed.keys() == {"tiny:latest", "pirate:latest"}
+    assert listed["pirate:latest"]["details"]["parent_model"] == "tiny"
+    assert [one["id"] for one in maker.get("/v1/models").json()["data"]] == ["tiny", "pirate"]
+    shown = maker.post("/api/show", json={"model": "pirate"}).json()
+    assert shown["system"] == "Say arr." and "FROM tiny.gguf" in shown["modelfile"]
+
+
+def test_a_copy_inherits_and_outlives_what_it_was_made_of(maker):
+    create(maker, system="Say arr.", parameters={"num_predict": 3})
+    assert maker.post("/api/copy", json={"source": "pirate", "destination": "parrot"}).status_code == 200
+    assert maker.request("DELETE", "/api/delete", json={"model": "pirate"}).status_code == 200
+    assert prompt_of(maker, "parrot") == "system:Say arr.;user:hi;"
+    assert (
+        maker.post("/api/generate", json={"model": "parrot", "prompt": "a", "stream": False}).json()["eval_count"] == 3
+    )
+    assert maker.post("/api/generate", json={"model": "pirate", "prompt": "a"}).status_code == 404
+
+
+def test_a_stream_ends_with_success(maker):
+    lines = [json.loads(line) for line in create(maker, stream=None).text.splitlines()]
+    assert lines[-1] == {"status": "success"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "says"),
+    [
+        ({"template": "{{ x }}"}, 400, "template"),
+        ({"files": {"a": "sha256:0"}}, 400, "files"),
+        ({"adapters": {"a": "sha256:0"}}, 400, "adapters"),
+        ({"messages": TALK}, 400, "messages"),
+        ({"from": None}, 400, "from"),
+        ({"from": "nothing"}, 404, "'nothing' not found"),
+        ({"model": "../x"}, 400, "model"),
+        ({"model": ""}, 400, "model"),
+        ({"model": "tiny"}, 400, "name of a file"),
+        ({"parameters": {"top_k": "x"}}, 400, "options.top_k"),
+        ({"parameters": {"top_p": 2}}, 400, "top_p"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(maker, fields, status, says):
+    reply = create(maker, **fields)
+    assert reply.status_code == status and says in reply.json()["error"], reply.text
+    assert not (maker.folder / PRESETS_FILE).exists()
+
+
+def test_files_of_models_stay(maker):
+    reply = maker.request("DELETE", "/api/delete", json={"model": "tiny"})
+    assert reply.status_code == 403 and "woolly rm" in reply.json()["error"]
+    assert maker.request("DELETE", "/api/delete", json={"model": "nothing"}).status_code == 404
+    assert (maker.folder / "tiny.gguf").exists()
+
+
+def test_the_operator_s_leave_and_a_key_that_may_load_models_are_needed(app_with):
+    body = {"model": "pirate", "from": "tiny"}
+    with app_with() as client:
+        for method, path in (("POST", "/api/create"), ("POST", "/api/copy"), ("DELETE", "/api/delete")):
+            given = {"source": "tiny", "destination": "x"} if path == "/api/copy" else body if method == "POST" else {}
+            reply = client.request(method, path, json={**given} or {"model": "tiny"})
+            assert reply.status_code == 403 and "--allow-changes" in reply.json()["error"]
+    with app_with(allow_changes=True, api_key=("user",), admin_key=("boss",)) as client:
+        assert client.post("/api/create", json=body, headers={"x-api-key": "user"}).status_code == 403

@@ -1,0 +1,38 @@
+"""The context of /api/generate: ids of earlier turns, which the next prompt follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from woolly.chat import ChatRequest, Layout, Message
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.dialects.answer import lay_out_chat
+from woolly.serving.loading.loaded import Loaded
+
+__all__ = ["lay_out_turn"]
+
+
+async def lay_out_turn(
+    generator: Generator, chat: ChatRequest, context: Sequence[int], slot: Loaded
+) -> tuple[Layout, tuple[int, ...]]:
+    """Returns the layout of the next turn alone, and the ids that come before it.
+
+    A turn that stood alone would begin with the template's own system prompt. So it is laid out behind a marked answer,
+    and what follows the mark is taken: the end of the earlier turn, then the new one.
+    """
+    tokenizer = slot.model.tokenizer
+    n_vocab = tokenizer.n_vocab
+    for token in context:
+        if not 0 <= token < n_vocab:
+            raise RequestError(f"context: it holds {token}; ids from 0 to {n_vocab - 1} were expected", field="context")
+    mark = uuid4().hex
+    talk = (Message("user", "."), Message("assistant", mark), *chat.messages)
+    layout = await lay_out_chat(generator, replace(chat, messages=talk), slot, None)
+    _, found, after = layout.text.rpartition(mark)
+    if not found:  # the template shows no earlier answers
+        return await lay_out_chat(generator, chat, slot, None), tuple(context)
+    has_ended = context[-1] in tokenizer.stop_ids  # the text after the mark ends the answer too
+    return replace(layout, text=after), tuple(context[:-1] if has_ended else context)

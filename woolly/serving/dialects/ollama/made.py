@@ -1,0 +1,166 @@
+"""/api/create, /api/copy and /api/delete: names for a model with a system prompt and options of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.errors import StoreError
+from woolly.serving.dialect import dialect_of
+from woolly.serving.dialects.answer import json_reply, stream_reply
+from woolly.serving.dialects.ollama.names import find_model
+from woolly.serving.dialects.ollama.options import read_made_options
+from woolly.serving.dialects.ollama.replies import line
+from woolly.serving.errors import ApiError, refuse
+from woolly.serving.gate.identity import check_admin
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+from woolly.serving.settings.table import Settings
+from woolly.serving.watch.logs import ignore, log
+from woolly.store import remove_made, write_made
+
+__all__ = ["CopyBody", "CreateBody", "DeleteBody", "copy", "create", "delete", "router"]
+
+router = APIRouter()
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")
+_MOST_SYSTEM = 64 * 1024  # characters
+_REFUSED = {
+    "template": "the model's own template is used; leave it out",
+    "messages": "the name of a model begins no conversation; send them to /api/chat",
+    "files": "requests bring no files; the operator puts a GGUF file into the models folder",
+    "adapters": "the operator gives adapters by --lora",
+    "quantize": "the operator runs `woolly quantize`",
+    "modelfile": "send its lines as the fields from, system and parameters",
+}
+
+
+class CreateBody(BaseModel):
+    """A new name, and what it stands for."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    model: str | None = None
+    name: str | None = Field(None, description="As model, for older clients.")
+    base: str | None = Field(None, alias="from", description="The model that the name stands for.")
+    system: str | None = Field(None, description="The system prompt of conversations that have none.")
+    parameters: dict[str, Any] | None = Field(None, description="Options of requests that set none.")
+    license: str | list[str] | None = Field(None, description="Accepted; nothing depends on it.")
+    stream: bool | None = None
+    template: str | None = None
+    messages: list[Any] | None = None
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] | None = None
+    quantize: str | None = None
+    modelfile: str | None = None
+
+
+class CopyBody(BaseModel):
+    """Two names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: str
+    destination: str
+
+
+class DeleteBody(BaseModel):
+    """A name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    name: str | None = Field(None, description="As model, for older clients.")
+
+
+@router.post("/api/create", response_model=None, summary="Name a model with a system prompt, with --allow-changes")
+async def create(body: CreateBody, request: Request) -> Response:
+    """Makes a name for a model with a system prompt and options, which requests can use at once."""
+    _check_allowed(request)
+    for field, why in _REFUSED.items():
+        if getattr(body, field):
+            raise refuse(field, why)
+    if body.license:
+        ignore("license")
+    if not body.base:
+        raise refuse("from", "it is missing; the name of a model that is here was expected")
+    if len(body.system or "") > _MOST_SYSTEM:
+        raise refuse("system", f"it has {len(body.system or '')} characters; at most {_MOST_SYSTEM} are taken")
+    options = body.parameters or {}
+    await _make(request, body.model or body.name, body.base, body.system, options)
+    if body.stream is False:
+        return json_reply({"status": "success"})
+    return stream_reply(dialect_of(request), _lines(), AsyncExitStack())
+
+
+@router.post("/api/copy", response_model=None, summary="Give a model a second name, with --allow-changes")
+async def copy(body: CopyBody, request: Request) -> Response:
+    """Makes a second name of a model, or of a name that /api/create has made."""
+    _check_allowed(request)
+    await _make(request, body.destination, body.source, None, {})
+    return Response()
+
+
+@router.delete("/api/delete", response_model=None, summary="Remove a made name, with --allow-changes")
+async def delete(body: DeleteBody, request: Request) -> Response:
+    """Removes a name that /api/create or /api/copy has made; files of models stay."""
+    _check_allowed(request)
+    name = body.model or body.name
+    info = await find_model(request, name)
+    folder = request.app.state.settings.folder
+    if not await _stored(remove_made, folder, (name or "").removesuffix(":latest")):
+        raise ApiError(
+            403, "access_denied", f"{info.name} is a file, and requests remove none; the operator runs `woolly rm`"
+        )
+    log.info("model name removed", extra={"model": name})
+    return Response()
+
+
+async def _make(request: Request, given: str | None, base: str, system: str | None, options: dict[str, Any]) -> None:
+    """Writes a name. What it is made from may be a made name itself, whose prompt and parameters it inherits."""
+    models: ModelManager = request.app.state.models
+    name = (given or "").removesuffix(":latest")
+    if not _NAME.fullmatch(name):
+        raise refuse("model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected")
+    info = await find_model(request, base)
+    inherited = await models.made(base)
+    sampling = {} if inherited is None else dict(inherited.sampling)
+    defaults = await request.app.state.generator.defaults_for(base)
+    sampling |= read_made_options(options, defaults, info.context_length)
+    if any(one.has_name(name) for one in await models.list() if one.base is None):
+        raise refuse("model", f"{name!r} is the name of a file; take another one")
+    if system is None and inherited is not None:
+        system = inherited.system
+    await _stored(write_made, request.app.state.settings.folder, name, info.name, system, sampling)
+    log.info("model name made", extra={"model": name, "base": info.name})
+
+
+def _check_allowed(request: Request) -> None:
+    settings: Settings = request.app.state.settings
+    if not settings.allow_changes:
+        path = f"{request.method} {request.url.path}"
+        raise ApiError(
+            403, "access_denied", f"{path}: requests name and remove no models; start the server with --allow-changes"
+        )
+    check_admin(request)
+
+
+async def _stored(change: Any, *given: Any) -> Any:
+    try:
+        return await asyncio.to_thread(change, *given)
+    except StoreError as error:
+        raise ApiError(400, "invalid_request", str(error), param="model") from None
+    except OSError as error:
+        raise ApiError(500, "not_written", f"the models folder cannot be written: {error.strerror}") from None
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    for status in ("using existing layer", "writing manifest", "success"):
+        yield line({"status": status})

@@ -1,0 +1,129 @@
+"""Made models: names that stand for another model with a system prompt and sampling parameters of its own.
+
+    [pirate]                    # a preset that says which model it is made from
+    from = "smollm2"
+    system = "Answer as a pirate."
+
+They are tables of presets.toml in the models folder, beside those that a person writes there and that stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import StoreError
+from woolly.store.lock import file_lock
+from woolly.store.presets import PRESETS_FILE, Preset, read_presets
+
+__all__ = ["find_made", "list_made", "remove_made", "write_made"]
+
+MOST_MADE = 256
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def list_made(folder: Path) -> tuple[Preset, ...]:
+    """Returns the made models of a models folder. StoreError if the file is not as it should be."""
+    file = folder / PRESETS_FILE
+    return tuple(preset for preset in read_presets(file) if preset.base is not None) if file.is_file() else ()
+
+
+def find_made(folder: Path, name: str) -> Preset | None:
+    """Returns the made model of a name in any case, None if there is none."""
+    return next((one for one in list_made(folder) if one.name.lower() == name.lower()), None)
+
+
+def write_made(folder: Path, name: str, base: str, system: str | None, sampling: Mapping[str, Any]) -> None:
+    """Makes `name` of the model `base`, in place of an earlier one of this name.
+
+    StoreError if a person has written a preset of this name, or there are too many already.
+    """
+    file = folder / PRESETS_FILE
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in sampling.items()}
+    table = {"from": base, **({} if system is None else {"system": system}), **plain}
+    with file_lock(file.with_suffix(".lock"), lambda: None):
+        presets = read_presets(file) if file.is_file() else ()
+        old = next((one for one in presets if one.name.lower() == name.lower()), None)
+        if old is not None and old.base is None:
+            raise StoreError(f"{name!r} is a preset of {PRESETS_FILE} that a person wrote; take another name")
+        if old is None and sum(one.base is not None for one in presets) >= MOST_MADE:
+            raise StoreError(f"there are {MOST_MADE} made models, and no more are taken; delete one")
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        content = _parsed(text)
+        if old is not None:
+            text = _without(text, old.name)
+            content.pop(old.name)
+        lines = [f"[{_key(name)}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+        text = (f"{text.rstrip()}\n\n" if text.strip() else "") + "\n".join(lines) + "\n"
+        _replace(file, text, {**content, name: table})
+
+
+def remove_made(folder: Path, name: str) -> bool:
+    """Removes a made model; returns whether there was one."""
+    file = folder / PRESETS_FILE
+    if find_made(folder, name) is None:
+        return False
+    with file_lock(file.with_suffix(".lock"), lambda: None):
+        found = find_made(folder, name)
+        if found is None:
+            return False
+        text = file.read_text(encoding="utf-8")
+        content = _parsed(text)
+        content.pop(found.name)
+        _replace(file, _without(text, found.name), content)
+    return True
+
+
+def _replace(file: Path, text: str, wanted: Mapping[str, Any]) -> None:
+    """Writes the file as a whole, if the text says what is wanted. StoreError if a person's spelling hides a table."""
+    try:
+        is_wanted = _parsed(text) == wanted
+    except StoreError:
+        is_wanted = False
+    if not is_wanted:
+        raise StoreError(f"{PRESETS_FILE} is written in a way that only a person can change; edit it by hand")
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as other:
+        other.write(text)
+        other.flush()
+        os.fsync(other.fileno())
+    Path(other.name).replace(file)
+
+
+def _without(text: str, name: str) -> str:
+    """Returns the text without the table of a name: its header, and all lines up to the next header."""
+    kept: list[str] = []
+    is_inside = False
+    for line in text.splitlines():
+        if line.startswith("["):
+            is_inside = line.strip() in (f"[{name}]", f"[{_key(name)}]", f"[{json.dumps(name)}]")
+        if not is_inside:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise StoreError(f"{PRESETS_FILE} is no TOML: {error}") from None
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """Returns a value as TOML; JSON's texts are TOML's, except for the character DEL."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
