@@ -8,6 +8,7 @@ import pytest
 from tests.cases.tiny import TINY, byte_vocabulary, write_tiny
 from woolly import LLM, ModelError, RequestError, SamplingParams, StoreError, TemplateError, UnsupportedError
 from woolly.engine import Engine, PromptLookup
+from woolly.engine.opening import memory
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.quant import GGMLType
 
@@ -125,12 +126,35 @@ def test_the_default_context_is_the_models_as_memory_allows(tmp_path, monkeypatc
     with LLM(path) as llm:
         assert llm.ctx == 1 << 17
         token = llm.plan.bytes_per_token(2)
-    monkeypatch.setattr("woolly.engine.opening.load.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token)
+    monkeypatch.setattr(
+        "woolly.engine.opening.context.available_memory", lambda: path.stat().st_size + 4 * 20_000 * token
+    )
     with LLM(path) as llm:
         assert llm.ctx == 16384  # the memory for 20,000 tokens, rounded
-    monkeypatch.setattr("woolly.engine.opening.load.available_memory", lambda: 0)
+    monkeypatch.setattr("woolly.engine.opening.context.available_memory", lambda: 0)
     with LLM(path) as llm:
         assert llm.ctx == 8192
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_with_the_numbers(tmp_path, monkeypatch):
+    path = write_tiny(replace(TINY["llama"], context=1 << 30), tmp_path / "tiny.gguf")
+    monkeypatch.setattr(memory, "available_memory", lambda: 2 * 10**9)
+    refused = r"tiny takes about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
+    with pytest.raises(
+        RequestError, match=refused + r" but 2\.00 GB are available: lower ctx or weight_memory"
+    ) as told:
+        LLM(path, ctx=99_999_999)
+    assert told.value.code == "insufficient_memory"
+    with pytest.raises(RequestError, match="of cache for 512 tokens"):
+        LLM(path, ctx=512, kv_tokens=99_999_999)
+    (tmp_path / "presets.toml").write_text("[tiny]\nctx = 99999999\n")
+    with pytest.raises(RequestError, match="of cache for 99999999 tokens"):
+        LLM(path)
+    with LLM(path, ctx=512) as llm:
+        assert llm.ctx == 512
+    monkeypatch.setattr(memory, "available_memory", lambda: 0)
+    with LLM(path, ctx=512, check_memory=False) as llm:
+        assert llm.ctx == 512
 
 
 def test_a_closed_llm_says_so(tmp_path):

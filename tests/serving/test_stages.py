@@ -3,9 +3,9 @@
 import pytest
 
 from tests.cluster.stages import TOKEN, names, on_threads, token_file
+from woolly.engine.opening import memory
 from woolly.errors import RequestError
 from woolly.runtime import Stages
-from woolly.serving.loading import memory
 from woolly.serving.settings.table import Settings
 
 BODY = {"prompt": "the sheep and", "max_tokens": 8, "seed": 3, "temperature": 0.8, "ignore_eos": True}

@@ -49,7 +49,7 @@ class FleetLLM(LLM):
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory=0)
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
-        super().__init__(model, **vars(bare))
+        super().__init__(model, check_memory=False, **vars(bare))  # replicas have the memory
         opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file

@@ -5,18 +5,9 @@ from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.engine import Engine
+from woolly.engine.opening.context import affordable_ctx, context_limit, default_ctx, possible_ctx
 from woolly.engine.opening.hooks import Hook
-from woolly.engine.opening.load import (
-    LoadedModel,
-    affordable_ctx,
-    context_limit,
-    default_ctx,
-    default_kv_tokens,
-    default_snapshots,
-    load_draft,
-    load_model,
-    possible_ctx,
-)
+from woolly.engine.opening.load import LoadedModel, default_kv_tokens, default_snapshots, load_draft, load_model
 from woolly.engine.request import FinishReason, Request
 from woolly.engine.threads.completion import Chunk, Completion, Score
 from woolly.engine.threads.driver import Driver

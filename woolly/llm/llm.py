@@ -34,7 +34,7 @@ from woolly.engine.opening.step_names import find_norm
 from woolly.errors import RequestError
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk
-from woolly.llm.opening import check_opening
+from woolly.llm.opening import check_opening, template_of
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.presets import defaults_of
@@ -48,8 +48,7 @@ from woolly.plan import Plan
 from woolly.runtime import Options, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
-from woolly.store import find_preset
-from woolly.templates import ChatTemplate
+from woolly.store import find_preset, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -92,6 +91,7 @@ class LLM(RequestMaker, TextReader, OnDisk):
         cache_disk_folder: str | os.PathLike[str] | None = None,
         stages: Sequence[str] | None = None,
         stage_token_file: str | os.PathLike[str] | None = None,
+        check_memory: bool = True,
     ) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
@@ -118,10 +118,10 @@ class LLM(RequestMaker, TextReader, OnDisk):
         there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
         "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
         `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
-        the token of `stage_token_file`.
+        the token of `stage_token_file`. `check_memory` refuses a model that the available memory cannot hold.
         """
         check_opening(
-            chat_template, max_running=max_running, draft_tokens=draft_tokens, chunk=1 if chunk is None else chunk
+            chat_template, max_running=max_running, draft_tokens=draft_tokens, chunk=chunk, kv_tokens=kv_tokens
         )
         budget = parse_size("weight_memory", weight_memory)
         options = Options(threads, budget, kv_type, device=device, gpu_layers=gpu_layers)
@@ -129,8 +129,12 @@ class LLM(RequestMaker, TextReader, OnDisk):
         named, guesses = named_adapters(adapters), guess_source(speculation)
         alone = {"adapters": named, "control_vectors": control_vectors, "cache_disk": cache_disk, "device": device}
         places = parse_stages(stages, stage_token_file, **alone)
+        self.path: Path = resolve(model)
+        self.preset = find_preset(self.path, preset)
+        if ctx is None and self.preset is not None:
+            ctx = self.preset.ctx
         loaded = load_model(
-            model,
+            self.path,
             backend,
             options,
             adapters=named,
@@ -139,20 +143,14 @@ class LLM(RequestMaker, TextReader, OnDisk):
             control_vectors=scaled_files(control_vectors),
             control_vector_layers=control_vector_layers,
             stages=places,
+            checks_memory=check_memory,
         )
-        self.path: Path = loaded.path
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
         self._identifying = threading.Lock()
         try:
-            ends = (self.tokenizer.bos_id, self.tokenizer.eos_id)
-            bos, eos = ("" if token is None else self.tokenizer.token_text(token) for token in ends)
-            metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
-            self.template = ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
-            self.preset = find_preset(loaded.path, preset)
+            self.template = template_of(loaded, chat_template)
             self.defaults = defaults_of(self.preset, SamplingParams())
-            if ctx is None and self.preset is not None:
-                ctx = self.preset.ctx
             self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, kv_type, loaded.program.about.memory)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, kv_tokens)
             disk = open_disk(loaded, cache_disk, cache_disk_folder)

@@ -1,10 +1,12 @@
-"""What an LLM is opened with, checked before its file is."""
+"""What an LLM is opened with, checked before its file is, and its template."""
 
 from __future__ import annotations
 
+from woolly.engine import LoadedModel
 from woolly.errors import RequestError
+from woolly.templates import ChatTemplate
 
-__all__ = ["check_opening"]
+__all__ = ["check_opening", "template_of"]
 
 
 def check_opening(chat_template: str | None, **counts: int | None) -> None:
@@ -14,3 +16,11 @@ def check_opening(chat_template: str | None, **counts: int | None) -> None:
             raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
     if chat_template is not None and not (isinstance(chat_template, str) and chat_template.strip()):
         raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
+
+
+def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
+    """Returns the template that lays out conversations: the given one, or that of the file."""
+    ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
+    bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
+    metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
+    return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.opening.load import LoadedModel, context_limit, load_model
+from woolly.engine.opening.context import context_limit
+from woolly.engine.opening.load import LoadedModel, load_model
 from woolly.errors import RequestError
 from woolly.machine.cores import default_threads
 from woolly.measure.slots import SlotTurns

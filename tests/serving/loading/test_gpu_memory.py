@@ -2,10 +2,11 @@
 
 import pytest
 
+from woolly.engine.opening import memory
 from woolly.errors import DeviceError
 from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
-from woolly.serving.loading import memory, room
+from woolly.serving.loading import room
 from woolly.serving.loading.library import Library
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate, check_memory, estimate

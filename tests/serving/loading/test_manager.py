@@ -8,11 +8,11 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
+from woolly.engine.opening import memory as memory_module
 from woolly.llm import LLM
 from woolly.serving import Generation, Generator, ModelManager, Settings
 from woolly.serving.errors import ApiError
 from woolly.serving.loading import manager as models_module
-from woolly.serving.loading import memory as memory_module
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.watch.metrics import Stats
 from woolly.store import CATALOGUE
@@ -20,8 +20,8 @@ from woolly.store import CATALOGUE
 
 def test_the_options_of_a_model_are_those_of_llm():
     taken = [p for p in inspect.signature(LLM).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    # The server opens each model with the preset of its name.
-    assert vars(ModelOptions()) == {p.name: p.default for p in taken if p.name != "preset"} | {
+    # The server opens each model with the preset of its name, and checks the memory with what other models free.
+    assert vars(ModelOptions()) == {p.name: p.default for p in taken if p.name not in ("preset", "check_memory")} | {
         "adapters": (),
         "control_vectors": (),
         "stages": (),

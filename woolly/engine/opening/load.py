@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from woolly import _native
 from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
+from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
+from woolly.engine.opening.memory import check_memory, estimate
 from woolly.errors import ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
 from woolly.machine.memory import available_memory
-from woolly.models import Keys, trace, trace_draft
+from woolly.models import trace, trace_draft
 from woolly.plan import Plan, Pooling, Result
 from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose
 from woolly.store import resolve
@@ -25,23 +26,11 @@ from woolly.tokens import Tokenizer
 __all__ = [
     "MAX_TEXT",
     "LoadedModel",
-    "affordable_ctx",
-    "context_limit",
-    "default_ctx",
     "default_kv_tokens",
     "default_snapshots",
     "load_draft",
     "load_model",
-    "possible_ctx",
 ]
-
-# The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
-# leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
-_CONTEXT_SHARE = 0.25
-_LEAST_CTX = 8192  # of a model that was trained for more, whatever the memory
-# Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
-_MOST_CTX = 1 << 20
-_CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
 
 # The longest text, in tokens, of which vectors are read.
 MAX_TEXT = 8192
@@ -92,14 +81,15 @@ def load_model(
     control_vectors: Scaled = (),
     control_vector_layers: tuple[int, int] | None = None,
     stages: Stages | None = None,
+    checks_memory: bool = False,
 ) -> LoadedModel:
     """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
 
     `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
     takes one if the file has a block that guesses tokens. `steered` explains the control vectors. With `stages` the
-    program runs there.
+    program runs there. With `checks_memory`, RequestError for a model that the available memory cannot hold.
     """
-    _check_ctx(ctx)
+    check_ctx(ctx)
     path = resolve(model)
     file = open_gguf(path)
     program: Program | None = None
@@ -109,6 +99,8 @@ def load_model(
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
+        if checks_memory and stages is None:
+            check_memory(path.stem, estimate(file, plan, backend, options, ctx, options.cache_tokens))
         options = _with_cache(options, file, plan, ctx)
         tensors: Mapping[str, Tensor] = file.tensors
         if adapters:
@@ -148,7 +140,7 @@ def load_model(
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:
     """The options with the cache that a GPU must have room for: what is asked for, or the least."""
-    least = min(_LEAST_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
+    least = min(LEAST_CTX, context_limit(file, plan)) if plan.result == "logits" else MAX_TEXT
     # Each running request reads a slot and writes another; so does `logits`.
     n_slots = 2 * options.max_running + 2 + _FEWEST_SNAPSHOTS if plan.slots else 0
     return replace(options, cache_tokens=options.cache_tokens or ctx or least, cache_slots=n_slots)
@@ -175,51 +167,6 @@ def load_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None)
     return draft
 
 
-def context_limit(file: GGUFFile, plan: Plan) -> int:
-    """The longest context that the model was trained for."""
-    return Keys(file.metadata, plan.architecture).positive("context_length")
-
-
-def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
-    """Returns a model's default context: `limit`, bounded by the memory that its cache may take.
-
-    `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
-    """
-    memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
-    n_tokens = int(memory / token_bytes) if token_bytes else _MOST_CTX
-    return min(limit, max(_LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
-
-
-def possible_ctx(
-    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
-) -> int:
-    """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
-    if ctx is None:
-        token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
-        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
-    _check_ctx(ctx)
-    return min([ctx, *(step.weights[0].shape[0] for step in plan.steps if step.op == "embed_position")])
-
-
-def default_ctx(
-    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
-) -> int:
-    """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
-    possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
-    if ctx is not None and possible < ctx:
-        warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
-    elif possible > (limit := context_limit(file, plan)):
-        warnings.warn(
-            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3
-        )
-    return possible
-
-
-def _check_ctx(ctx: int | None) -> None:
-    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
-        raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")
-
-
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     """`kv_tokens`, at least one context; None: up to four contexts, if they fit a tenth of the free memory."""
     if kv_tokens is not None:
@@ -235,7 +182,7 @@ def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     drafted = 0 if program.draft is None else program.draft.new_state(1).page_bytes
     per_token = (growing * program.new_state(1).page_bytes + drafted) / PAGE_SIZE
     memory = available_memory() if program.about.memory is None else program.about.memory
-    affordable = int(_MEMORY_SHARE * memory / per_token) if per_token else _MOST_CONTEXTS * _MOST_CTX
+    affordable = int(_MEMORY_SHARE * memory / per_token) if per_token else _MOST_CONTEXTS * MOST_CTX
     return max(ctx, min(most, affordable))
 
 

@@ -70,4 +70,4 @@ def examine(path: Path, options: ModelOptions) -> Estimate:
 
 def open_model(path: Path, options: ModelOptions) -> LLM:
     """Returns the model, ready to answer; takes as long as reading its file."""
-    return LLM(path, **vars(options))
+    return LLM(path, check_memory=False, **vars(options))  # it was checked, with what other models free

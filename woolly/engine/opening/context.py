@@ -1,0 +1,68 @@
+"""Context: how many tokens of prompt and answer a model gets."""
+
+from __future__ import annotations
+
+import warnings
+
+from woolly import _native
+from woolly.errors import RequestError
+from woolly.gguf import GGUFFile
+from woolly.machine.memory import available_memory
+from woolly.models import Keys
+from woolly.plan import Plan
+
+__all__ = ["LEAST_CTX", "MOST_CTX", "affordable_ctx", "check_ctx", "context_limit", "default_ctx", "possible_ctx"]
+
+# The default context is the model's own, as far as its cache takes at most this share of the memory that the weights
+# leave. Agents begin with 2,000 to 19,000 tokens, so that a fixed 8192 would refuse most of them.
+_CONTEXT_SHARE = 0.25
+LEAST_CTX = 8192  # of a model that was trained for more, whatever the memory
+# Recurrent models keep nothing for each token, so no memory bounds their context, only this; their files name up to it.
+MOST_CTX = 1 << 20
+_CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one number
+
+
+def context_limit(file: GGUFFile, plan: Plan) -> int:
+    """The longest context that the model was trained for."""
+    return Keys(file.metadata, plan.architecture).positive("context_length")
+
+
+def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:
+    """Returns a model's default context: `limit`, bounded by the memory that its cache may take.
+
+    `memory` is what a device has left beside the weights; None: the weights and the cache share the system's.
+    """
+    memory = int(_CONTEXT_SHARE * (max(0, available_memory() - weight_bytes) if memory is None else memory))
+    n_tokens = int(memory / token_bytes) if token_bytes else MOST_CTX
+    return min(limit, max(LEAST_CTX, n_tokens // _CTX_STEP * _CTX_STEP))
+
+
+def possible_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
+    """Returns `ctx`, at most the positions that the model knows; None: the default, by the free memory."""
+    if ctx is None:
+        token_bytes = plan.growth_bytes(_native.kv_value_bytes(kv_type or "f16"))
+        return affordable_ctx(context_limit(file, plan), token_bytes, file.n_bytes, memory)
+    check_ctx(ctx)
+    return min([ctx, *(step.weights[0].shape[0] for step in plan.steps if step.op == "embed_position")])
+
+
+def default_ctx(
+    file: GGUFFile, plan: Plan, ctx: int | None, kv_type: str | None = None, memory: int | None = None
+) -> int:
+    """As `possible_ctx`, with a warning if the model was trained for less, or knows fewer positions."""
+    possible, name = possible_ctx(file, plan, ctx, kv_type, memory), file.path.stem
+    if ctx is not None and possible < ctx:
+        warnings.warn(f"ctx is {possible} in place of {ctx}: {name} knows no position beyond it", stacklevel=3)
+    elif possible > (limit := context_limit(file, plan)):
+        warnings.warn(
+            f"ctx is {possible}, but {name} was trained for {limit} tokens: answers beyond them get worse", stacklevel=3
+        )
+    return possible
+
+
+def check_ctx(ctx: int | None) -> None:
+    """RequestError if a context is neither None nor a whole number of at least 1."""
+    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
+        raise RequestError(f"ctx is {ctx!r}; a whole number of at least 1 was expected", field="ctx")

@@ -1,0 +1,109 @@
+"""Memory: whether a model fits before its weights are loaded, with the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly import _native
+from woolly.engine.opening.context import possible_ctx
+from woolly.errors import DeviceError, RequestError
+from woolly.gguf import GGUFFile
+from woolly.machine.memory import available_memory
+from woolly.plan import Plan
+from woolly.runtime import Gpu, Options, backend_for, find_gpu, is_gpu_backend, parse_devices
+
+__all__ = ["Estimate", "check_memory", "estimate", "shortage"]
+
+# Allowance for activations, tables and the interpreter itself.
+_WORKING = 100_000_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a loaded model keeps, in bytes; pages of the mapped file do not count, the system can drop them."""
+
+    weights: int
+    cache: int
+    n_ctx: int
+    gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
+    may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
+
+    @property
+    def total(self) -> int:
+        """Returns the sum, with an allowance for working memory."""
+        return self.weights + self.cache + (0 if self.gpus else _WORKING)
+
+    def times(self, n: int) -> Estimate:
+        """Returns what n processes keep."""
+        return replace(self, weights=n * self.weights, cache=n * self.cache)
+
+    def shares_memory(self, other: Estimate) -> bool:
+        """Whether the memory of one is that of the other."""
+        numbers = {gpu.number for gpu in self.gpus}
+        return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or self.may_split
+
+
+def estimate(
+    file: GGUFFile, plan: Plan, backend: str, options: Options, ctx: int | None, kv_tokens: int | None = None
+) -> Estimate:
+    """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context."""
+    gpus, kind = _gpus(backend, options), options.kv_type or "f16"
+    weights = file.n_bytes
+    if backend == "reference":
+        kind = "f32"
+        weights = 4 * sum(tensor.n_elements for tensor in file.tensors.values())
+    n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
+    is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, backend))
+    parts = [plan] if plan.draft is None else [plan, plan.draft]
+    return Estimate(
+        gpus=gpus,
+        may_split=bool(gpus) and not is_whole,
+        weights=weights if options.weight_memory is None else min(weights, options.weight_memory),
+        cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
+        n_ctx=n_ctx,
+    )
+
+
+def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
+    """Returns the GPUs that a model would be opened on, with their free memory."""
+    backend = backend_for(options.device, backend)
+    if not (backend == "auto" or is_gpu_backend(backend)) or options.gpu_layers == 0:
+        return ()
+    try:
+        return tuple(find_gpu(number) for number in dict.fromkeys(parse_devices(options.device)))
+    except DeviceError:
+        if is_gpu_backend(backend):
+            raise
+        return ()  # the CPU has it, then
+
+
+def check_memory(name: str, needed: Estimate) -> None:
+    """RequestError if the available memory cannot hold the model."""
+    if reason := shortage(name, needed):
+        raise RequestError(
+            f"{reason}: lower ctx or weight_memory, or choose a smaller model",
+            code="insufficient_memory",
+            names=("ctx", "weight_memory"),
+        )
+
+
+def shortage(name: str, needed: Estimate, freed: int = 0) -> str | None:
+    """Returns what is lacking if the available memory, with `freed` bytes of models that leave, cannot hold the model.
+
+    That of GPUs, if they have the model: what they cannot hold may go to the system's only if nobody insists on them.
+    """
+    available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
+    if needed.may_split:
+        available += available_memory()
+    if needed.total <= available:
+        return None
+    where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""
+    where += " and here" * needed.may_split
+    return (
+        f"{name} takes about {_gb(needed.total)} ({_gb(needed.weights)} of weights, {_gb(needed.cache)} of cache for"
+        f" {needed.n_ctx} tokens), but {_gb(available)} are available{where}"
+    )
+
+
+def _gb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"
