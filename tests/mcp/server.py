@@ -47,7 +47,17 @@ def crash(arguments):
     os._exit(3)
 
 
-TOOLS = {tool.__name__: tool for tool in (add, variable, fail, flood, picture, sleep, crash)}
+def shout(arguments):
+    """Returns characters that drive a terminal."""
+    return "\x1b[2J\x07ab\n\tc\rd\u202e\r\nend"
+
+
+# Descriptions of a stranger: they drive a terminal, and are long.
+shout.__doc__ = "\x1b]0;x\x07" + "long " * 20_000
+LOUD = {"type": "string", "description": "\x1b[31m" + "y" * 9000, "enum": ["\x1b"]}
+SCHEMAS = {"add": NUMBERS, "shout": {"type": "object", "properties": {"name": LOUD}}}
+
+TOOLS = {tool.__name__: tool for tool in (add, variable, fail, flood, picture, sleep, shout, crash)}
 
 
 def listed():
@@ -55,7 +65,7 @@ def listed():
         {
             "name": name,
             "description": tool.__doc__,
-            "inputSchema": NUMBERS if tool is add else ANY,
+            "inputSchema": SCHEMAS.get(name, ANY),
             "annotations": {"readOnlyHint": tool is add},
         }
         for name, tool in TOOLS.items()

@@ -15,6 +15,7 @@ from woolly.chat import ToolCall
 from woolly.errors import RequestError, ToolError
 from woolly.machine.extra import how_to_add
 from woolly.mcp import ServerSpec, Toolbox, package, toolbox
+from woolly.mcp.harmless import MAX_DESCRIPTION
 from woolly.mcp.result import MAX_CHARACTERS
 
 SERVER = str(Path(__file__).with_name("server.py"))
@@ -76,11 +77,32 @@ def test_results_become_text_of_a_bounded_size(call):
     assert call("zoo_picture").text == "[image: not shown, the model reads text only]"
 
 
+def test_texts_of_a_server_drive_no_terminal_and_are_bounded(box, call):
+    assert call("zoo_shout").text == "␛[2J␇ab\n\tc␍d�\nend"
+    shout = box.find("zoo_shout").tool
+    assert shout.description == f"␛]0;x␇{'long ' * 400}"[:MAX_DESCRIPTION] + "…"
+    inner = shout.parameters["properties"]["name"]
+    assert inner == {"type": "string", "description": "␛[31m" + "y" * (MAX_DESCRIPTION - 5) + "…", "enum": ["\x1b"]}
+
+
+def test_what_a_server_says_when_it_ends_drives_no_terminal():
+    code = "import sys; sys.exit('\\x1b[2Jgone')"
+    box = Toolbox([ServerSpec("gone", sys.executable, ("-c", code), timeout=120)])
+    try:
+        (error,) = box.open()
+    finally:
+        box.close()
+    assert "(␛[2Jgone)" in str(error)
+
+
 def test_calls_that_cannot_be_made_are_one_sentence(box):
     for name, arguments, expected in (
         ("zoo_nothing", "{}", "there are: zoo_add"),
         ("zoo_add", "[1]", "a JSON object was expected"),
         ("zoo_add", "{", "not JSON"),
+        ("zoo_add", '{"a": NaN, "b": 1}', r"not JSON \(NaN is no JSON number\)"),
+        ("zoo_add", '{"a": [-Infinity], "b": 1}', "-Infinity is no JSON number"),
+        ("zoo_add", '{"a": 1e999, "b": 1}', "1e999 is too large"),
     ):
         with pytest.raises(ToolError, match=expected):
             box.call(ToolCall("1", name, arguments))

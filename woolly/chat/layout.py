@@ -10,6 +10,7 @@ from typing import Any, Literal
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.message import fit_ids, name_results
+from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
 from woolly.chat.reasoning import ReasoningMarks, ReasoningSplitter, find_reasoning
 from woolly.chat.request import ChatRequest
@@ -68,7 +69,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) 
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
     marks = find_reasoning(source)
-    text, is_reasoning = _render(request, template, marks)
+    text, is_reasoning = _render(request, template, tokenizer, marks)
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
     shown_marks = [] if format is None else marks_of(format)
     is_split = request.reasoning.is_split is not False
@@ -86,21 +87,28 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) 
     )
 
 
-def render_prompt(request: ChatRequest, template: ChatTemplate, *, begins_answer: bool = True) -> str:
+def render_prompt(
+    request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, *, begins_answer: bool = True
+) -> str:
     """Returns the prompt of a conversation; without `begins_answer` it ends with the last message."""
     template = template.for_tools if request.tools.mode != "none" else template
-    return _render(request, template, find_reasoning(template.source), begins_answer=begins_answer)[0]
+    return _render(request, template, tokenizer, find_reasoning(template.source), begins_answer=begins_answer)[0]
 
 
 def _render(
-    request: ChatRequest, template: ChatTemplate, marks: ReasoningMarks | None, *, begins_answer: bool = True
+    request: ChatRequest,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    marks: ReasoningMarks | None,
+    *,
+    begins_answer: bool = True,
 ) -> tuple[str, bool]:
     """Returns the prompt, and whether it ends within reasoning."""
-    messages = place_results(name_results(request.messages))
+    messages = place_results(plain_results(name_results(request.messages), tokenizer))
     format = find_format(template.source)
     if format.id_length is not None and any(message.calls for message in messages):
         messages = fit_ids(messages, format.id_length)
-    tools = request.tools.tools if request.tools.mode != "none" else ()
+    tools = plain_tools(request.tools.tools, tokenizer) if request.tools.mode != "none" else ()
     shown: list[Mapping[str, Any]] | None = None
     if knows_tools(template.source):
         shown = [tool.to_json() for tool in tools] or None

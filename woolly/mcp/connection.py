@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from woolly.errors import ToolError
 from woolly.machine.extra import how_to_add
 from woolly.mcp.config import ServerSpec
+from woolly.mcp.harmless import harmless
 from woolly.mcp.result import ToolResult
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class Connection:
                     f"the MCP server {self.spec.name!r} ended during the call of {name}{self._tail.last()};"
                     " the next call starts it again"
                 ) from None
-            raise ToolError(f"the MCP server {self.spec.name!r} refuses the call of {name}: {error}") from None
+            raise ToolError(
+                f"the MCP server {self.spec.name!r} refuses the call of {name}: {_sentence(error)}"
+            ) from None
         except Exception as error:  # the mcp package lets errors of HTTP, JSON and validation through
             await self.close()
             raise ToolError(f"the MCP server {self.spec.name!r} failed at {name}: {_sentence(error)}") from None
@@ -177,7 +180,7 @@ def _sentence(error: BaseException) -> str:
     while (members := getattr(error, "exceptions", None)) is not None:
         error = members[0]
     text = str(getattr(error, "message", "") or error).strip()
-    return (text.splitlines()[0] if text else type(error).__name__)[:300]
+    return harmless(text.splitlines()[0] if text else type(error).__name__, 300)
 
 
 class _Tail:
@@ -200,7 +203,7 @@ class _Tail:
         if self._thread is not None:
             self._thread.join(0.2)  # its end is still on the way
         lines = [line.strip() for line in list(self._lines) if line.strip()]
-        return f" ({lines[-1][:300]})" if lines else ""
+        return f" ({harmless(lines[-1], 300)})" if lines else ""
 
     def _read(self, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from woolly.chat import Tool, ToolCall
 from woolly.errors import ToolError
 from woolly.mcp.config import ServerSpec
 from woolly.mcp.connection import Connection
+from woolly.mcp.harmless import MAX_DESCRIPTION, described, harmless
 from woolly.mcp.package import check_package
 from woolly.mcp.result import ToolResult
 
@@ -146,7 +148,8 @@ def _offer(server: str, tools: Iterable[McpTool], taken: set[str]) -> Iterator[O
         taken.add(name)
         hints = tool.annotations
         is_read_only = hints is not None and hints.read_only_hint is True
-        yield OfferedTool(Tool(name, tool.description, tool.input_schema), server, tool.name, is_read_only)
+        about = None if tool.description is None else harmless(tool.description, MAX_DESCRIPTION)
+        yield OfferedTool(Tool(name, about, described(tool.input_schema)), server, tool.name, is_read_only)
 
 
 def _name_of(server: str, tool: str, taken: set[str]) -> str:
@@ -162,9 +165,21 @@ def _name_of(server: str, tool: str, taken: set[str]) -> str:
 
 def _arguments(call: ToolCall) -> dict[str, Any]:
     try:
-        value = json.loads(call.arguments or "{}")
+        value = json.loads(call.arguments or "{}", parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments of {call.name} are not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ToolError(f"the arguments of {call.name} are {call.arguments[:80]}; a JSON object was expected")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    """ValueError: Python reads NaN and Infinity, and servers would get null in their place."""
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large a number")
     return value

@@ -27,6 +27,9 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _FOUND = (*_HIDDEN, TokenType.USER_DEFINED)
 
 
+_MOST_BREAKS = 8  # rounds: a broken token may leave another one behind
+
+
 class _Encoder(Protocol):
     def encode(self, text: str, after_special: bool) -> list[int]: ...
 
@@ -98,6 +101,21 @@ class Tokenizer:
         if add_special:
             out += self._last
         return out
+
+    def break_marks(self, text: str) -> str:
+        """The text with a zero-width space in each control token, so that `encode` finds none in it."""
+        for _ in range(_MOST_BREAKS):
+            data = text.encode("utf-8", "surrogatepass")
+            pieces, is_whole = [], True
+            for begin, end, index in self._splitter.split(data, True):
+                piece = data[begin:end].decode("utf-8", "surrogatepass")
+                if index >= 0 and self.is_special(index) and len(piece) > 1:
+                    piece, is_whole = f"{piece[0]}\u200b{piece[1:]}", False
+                pieces.append(piece)
+            if is_whole:
+                break
+            text = "".join(pieces)
+        return text
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Ids of two texts that a model reads as one: what comes before the second, and the second with its end."""

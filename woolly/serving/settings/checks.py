@@ -98,10 +98,10 @@ def check_settings(settings: Settings) -> None:
     is_reached = not settings.is_local or bool(settings.trusted_proxies)
     if settings.mcp is not None and is_reached and not settings.keys:
         raise RequestError(
-            "mcp starts programs, and anyone in the network could call their tools: give keys with api_key,"
+            "mcp starts programs, and anyone in the network could call their tools: give a key with admin_key,"
             " or listen at 127.0.0.1 without trusted_proxies",
             field="mcp",
-            names=("api_key", "trusted_proxies"),
+            names=("admin_key", "trusted_proxies"),
         )
     if settings.mcp is not None:
         check_package()  # this and the file before the port is open

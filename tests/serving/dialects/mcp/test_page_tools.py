@@ -109,6 +109,23 @@ def test_where_there_is_an_admin_key_others_may_not(app_with, file):
         assert settled(client, authorization="Bearer a")["tools"]
 
 
+def test_where_there_are_keys_but_no_admin_key_tools_are_off(app_with, tmp_path, caplog):
+    file, started = tmp_path / "mcp.json", tmp_path / "started"
+    program = {"command": sys.executable, "args": ["-c", f"open({str(started)!r}, 'w')"]}
+    file.write_text(json.dumps({"mcpServers": {"zoo": program}}))
+    own = {"authorization": "Bearer k"}
+    with caplog.at_level("WARNING", "woolly"), app_with(mcp=file, api_key=("k", "l")) as client:
+        for reply in (
+            client.get("/mcp/tools", headers=own),
+            client.post("/mcp/call", json={"name": "zoo_add"}, headers=own),
+            client.post("/mcp/start", json={"server": "zoo"}, headers=own),
+        ):
+            assert reply.status_code == 403
+            assert "--admin-key" in reply.json()["error"]["message"]
+    assert not started.exists()
+    assert "--mcp has no effect" in caplog.text
+
+
 def test_an_admin_key_file_that_is_emptied_later_lets_no_others_in(app_with, file, tmp_path):
     keys = tmp_path / "admins"
     keys.write_text("a\n")
@@ -128,7 +145,7 @@ def test_without_the_option_there_are_none(client):
 
 
 def test_a_public_server_needs_keys(file):
-    with pytest.raises(RequestError, match="give keys") as error:
+    with pytest.raises(RequestError, match="give a key with admin_key") as error:
         Settings(mcp=file, host="0.0.0.0")
     assert error.value.field == "mcp"
     assert Settings(mcp=file, host="0.0.0.0", api_key=("k",)).mcp == file

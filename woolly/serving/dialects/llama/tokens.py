@@ -113,7 +113,9 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
         given = body.model_dump(include={"messages", "tools", "documents", "chat_template_kwargs"})
         generator.check_characters(slot.model, given.values())
         render = partial(render_prompt, begins_answer=not is_open_end)
-        return {"prompt": await run_held(render, generator.as_set(chat, slot), slot.model.template)}
+        return {
+            "prompt": await run_held(render, generator.as_set(chat, slot), slot.model.template, slot.model.tokenizer)
+        }
 
 
 def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
@@ -126,7 +128,9 @@ def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None) -> dict[str, An
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
-        ids = llm.tokenize_chat(render_prompt(chat, llm.template, begins_answer=body.add_generation_prompt))
+        ids = llm.tokenize_chat(
+            render_prompt(chat, llm.template, llm.tokenizer, begins_answer=body.add_generation_prompt)
+        )
     strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
     return {
         "count": len(ids),

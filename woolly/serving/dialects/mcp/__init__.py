@@ -13,6 +13,7 @@ from woolly.serving.dialects.mcp import page_tools
 from woolly.serving.dialects.mcp.endpoint import Endpoint, McpRoute
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import log
 
 __all__ = ["DIALECT", "Mcp"]
 
@@ -21,7 +22,11 @@ __all__ = ["DIALECT", "Mcp"]
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The servers of --mcp begin to start with the app; they and the endpoint end with it."""
     app.state.mcp = Endpoint(app.state)
-    app.state.tools = page_tools.PageTools(app.state.settings.mcp)
+    file = app.state.settings.mcp
+    if file is not None and page_tools.is_off(app.state.authority):
+        log.warning("--mcp has no effect: if there are keys, tools need a key of --admin-key or --admin-key-file")
+        file = None
+    app.state.tools = page_tools.PageTools(file)
     app.state.tools.open()
     try:
         yield

@@ -15,10 +15,11 @@ from woolly.errors import ToolError
 from woolly.mcp import Toolbox, read_config
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError
+from woolly.serving.gate.auth import Authority
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import log
 
-__all__ = ["CallBody", "PageTools", "StartBody", "call_tool", "list_tools", "router", "start_server"]
+__all__ = ["CallBody", "PageTools", "StartBody", "call_tool", "is_off", "list_tools", "router", "start_server"]
 
 router = APIRouter()
 
@@ -119,12 +120,22 @@ async def call_tool(body: CallBody, request: Request) -> dict[str, Any]:
     return await request.app.state.tools.call(body)  # type: ignore[no-any-return]
 
 
+def is_off(authority: Authority) -> bool:
+    """Whether nobody may use tools: the server has keys, and none that may do more than ask."""
+    return not authority.is_open and not authority.has_admins
+
+
 def _check(request: Request) -> None:
-    """ApiError 403 for a page of another origin, and for a key that is not an --admin-key where there is one."""
+    """ApiError 403 for a page of another origin, and, if the server has keys, for one that is not an --admin-key."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise ApiError(
             403, "access_denied", "tools are for this server's own page; pages of this origin may not use them"
         )
-    if request.app.state.authority.has_admins and not request.state.is_admin:
+    authority: Authority = request.app.state.authority
+    if is_off(authority):
+        raise ApiError(
+            403, "access_denied", "the tools of --mcp are off: they need a key of --admin-key, and there is none"
+        )
+    if not authority.is_open and not request.state.is_admin:
         raise ApiError(403, "access_denied", "this key may not use the tools of --mcp; a key of --admin-key may")
