@@ -64,6 +64,7 @@ class WeightStats:
     misses: int
     evictions: int
     n_bytes: int  # kept
+    n_missing: int = 0  # of these bytes, those that are still on their way to a device
 
 
 class DraftProgram(Protocol):

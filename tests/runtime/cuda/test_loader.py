@@ -68,9 +68,11 @@ def weights(request, monkeypatch):
 
 
 def test_weights_are_whole_when_they_were_waited_for(weights):
+    assert weights.loader.n_missing == weights.loader.n_bytes
     for n in (0, 3, 4, len(weights.weights)):
         weights.loader.wait(n)
         weights.check(n)
+        assert weights.loader.n_missing <= sum(weight.n_bytes for weight in weights.weights[n:])
 
 
 def test_what_packs_into_another_part_comes_after_it(weights):

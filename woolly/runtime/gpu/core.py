@@ -323,7 +323,7 @@ class Core:
 
     def stats(self) -> WeightStats:
         """Every read is a hit: all weights are on the device."""
-        return WeightStats(self._hits, 0, 0, self.loader.n_bytes)
+        return WeightStats(self._hits, 0, 0, self.loader.n_bytes, self.loader.n_missing)
 
 
 def _finish(device: Device) -> None:

@@ -61,6 +61,11 @@ class Loader:
         self._started: list[threading.Thread] = []  # and those that are about to end
         self.n_bytes = sum(weight.n_bytes for weight in weights)
 
+    @property
+    def n_missing(self) -> int:
+        """Bytes of the weights that are not on the device yet."""
+        return sum(weight.n_bytes for weight in self._weights[self._n_loaded :])
+
     def start(self) -> None:
         """Starts the threads, or nothing if all is loaded or they run already."""
         with self._changed:

@@ -52,6 +52,8 @@ class ModelInfo:
     tags: tuple[str, ...] = ()
     unsupported: str | None = None  # why it cannot be run
     state: str = "unloaded"  # unloaded, loading, ready, unloading
+    stage: str | None = None  # of loading: waiting, reading, freeing, opening
+    progress: float | None = None  # the share of the weights that a GPU has, until it has all
     metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
     base: str | None = None  # the model that a made name stands for
 

@@ -22,6 +22,7 @@ class Loaded:
     info: ModelInfo
     settings: Settings
     state: str = "loading"  # loading, ready, unloading
+    stage: str = "waiting"  # of loading: waiting for another model, reading its file, freeing others, opening
     llm: LLM | None = None
     needs: Estimate | None = None
     users: int = 0  # requests that hold it
@@ -34,6 +35,14 @@ class Loaded:
         if self.llm is None:
             raise answer_cancelled()
         return self.llm
+
+    @property
+    def progress(self) -> float | None:
+        """Returns the share of the weights that a device has; None if all are there, or nobody knows."""
+        if self.llm is None or self.llm.is_closed:
+            return None
+        stats = self.llm.engine.program.weight_stats()
+        return 1 - stats.n_missing / stats.n_bytes if stats.n_missing else None
 
     @property
     def is_speculative(self) -> bool:

@@ -201,7 +201,8 @@ class ModelManager:
         if slot is None:
             return info
         ctx = info.context_length if slot.llm is None else slot.llm.ctx
-        return replace(info, state=slot.state, context_length=ctx)
+        stage = slot.stage if slot.state == "loading" else None
+        return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
     def _current(self, can: Capability | None = None) -> ModelInfo | None:
         """Returns the loaded model that was used last; one that is unloading only if there is no other."""
@@ -298,10 +299,13 @@ class ModelManager:
         started = time.monotonic()
         try:
             async with self._loading:
+                slot.stage = "reading"
                 options = await asyncio.to_thread(options_for, slot.info.path, slot.settings)
                 slot.needs = await asyncio.to_thread(self._examine, slot.info.path, options)
                 for other in choose_leaving(slot, self.all_loaded, self._settings.models_max):
+                    slot.stage = "freeing"
                     await self._unload(other)
+                slot.stage = "opening"
                 slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
                 if slot.settings.probe:
                     await asyncio.to_thread(slot.llm.identity)

@@ -68,6 +68,8 @@ def _shape(info: ModelInfo) -> dict[str, Any]:
         "loaded": info.loaded,
         "unsupported": info.unsupported,
         "state": info.state,
+        "stage": info.stage,
+        "progress": info.progress,
         "size_bytes": info.size_bytes,
         "parameters": info.parameters,
         "architecture": info.architecture,

@@ -51,8 +51,11 @@ async function refresh() {
   if (isStale) refresh();
   else if (["unreachable", "draining", "failed"].includes(state.health)) timer = setTimeout(refresh, RETRY);
   else if (state.isLocked) return; // each question would be one more refused guess
-  else if (state.health === "loading" || state.models.some((model) => /ing$/.test(model.state ?? ""))) timer = setTimeout(refresh, LOADING);
+  else if (state.health === "loading" || isWaiting() || state.models.some((model) => /ing$/.test(model.state ?? "") || model.progress)) timer = setTimeout(refresh, LOADING);
 }
+
+/** Whether an answer waits for a model that is not loaded yet. */
+const isWaiting = () => chosenModel()?.state !== "ready" && [...state.runs.values()].some((run) => run.isAsking);
 
 const BANNERS = {
   unreachable: "The server cannot be reached; look whether it is still running. This page tries again by itself.",

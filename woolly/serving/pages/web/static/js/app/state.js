@@ -36,10 +36,20 @@ export function chosenModel() {
   return usable.find((model) => model.name === state.model) ?? usable.find((model) => model.loaded) ?? usable[0] ?? null;
 }
 
-/** unloaded, loading, ready or unloading. */
+/** unloaded, loading, ready or unloading. A model whose weights are still on their way to a GPU is loading, too. */
 export function modelState(model) {
   const own = state.busy.get(model.name);
   if (own) return own.verb;
-  if (!model.loaded && state.health === "loading" && model === chosenModel()) return "loading";
+  if (model.progress !== null && model.progress !== undefined) return "loading";
+  const isAsked = state.health === "loading" || [...state.runs.values()].some((run) => run.isAsking);
+  if (!model.loaded && isAsked && model === chosenModel()) return "loading";
   return model.state ?? (model.loaded ? "ready" : "unloaded");
+}
+
+const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "making room", opening: "opening" };
+
+/** How far a model that loads is: a share if the server knows it, else what it does. */
+export function loadWords(model) {
+  if (model.progress) return `${Math.floor(100 * model.progress)} %`;
+  return STAGES[model.stage] ?? "";
 }

@@ -2,7 +2,7 @@
 
 import * as api from "../app/api.js";
 import { toast } from "../app/dom.js";
-import { emit, state } from "../app/state.js";
+import { chosenModel, emit, state } from "../app/state.js";
 import { markOpening } from "../app/guard.js";
 import * as store from "../app/store.js";
 import { takeCall } from "./calls.js";
@@ -26,6 +26,8 @@ class Run {
     this.controller = new AbortController();
     this.started = performance.now();
     this.firstAt = null;
+    this.isAsking = false; // the server has the request, and nothing came of it: its model may be loading
+    this.reading = null; // {processed, total} tokens of the prompt
     this.n = 0; // chunks, which are tokens but for those that are part of a character
     this.savedAt = 0;
     this.onDelta = null;
@@ -39,6 +41,7 @@ class Run {
 
   take(chunk) {
     this.node.model ??= chunk.model;
+    this.reading = chunk.prompt_progress ?? this.reading;
     const choice = chunk.choices[0];
     for (const [from, to] of [["reasoning_content", "reasoning"], ["content", "content"]]) {
       const text = choice?.delta?.[from];
@@ -230,7 +233,13 @@ async function receive(run, path, more) {
 }
 
 async function stream(run, body) {
+  run.isAsking = true;
+  emit("refresh"); // until something comes, the page looks how far the model is
   for await (const chunk of api.chat(body, run.controller.signal)) {
+    if (run.isAsking) {
+      run.isAsking = false;
+      if (chosenModel()?.state !== "ready") emit("refresh");
+    }
     run.take(chunk);
     if (performance.now() - run.savedAt > SAVE_EVERY) {
       run.savedAt = performance.now();

@@ -4,7 +4,7 @@ import * as chat from "./chat.js";
 import { byId, el, icon } from "../app/dom.js";
 import { number, percent } from "../app/format.js";
 import { CONTROL } from "../panels/panels.js";
-import { on, state } from "../app/state.js";
+import { chosenModel, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 import { hasFiles, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
@@ -36,7 +36,7 @@ export function setUpComposer() {
   window.addEventListener("resize", fit);
   on("current", showDraft);
   on("run", showButton);
-  on("tools", showRate);
+  for (const kind of ["tools", "models"]) on(kind, showRate);
   skip.addEventListener("click", () => skipServers(state.runs.get(state.current.id)));
   for (const kind of ["current", "run", "models"]) on(kind, showContext);
   setUpFiles(showButton);
@@ -112,8 +112,13 @@ const idle = () => (isTyped && !state.current?.messages.length ? `Enter sends, S
 /** Returns which servers start; an answer waits for them, and the next one would. */
 const starting = () => (startingServers().length ? `Starting tools (${startingServers().join(", ")}) …` : "");
 
+/** What happens before the first token. */
 function waiting(run) {
-  return isHeld(run) ? `${starting()} Your message waits for them.` : "Waiting for the first token…";
+  if (isHeld(run)) return `${starting()} Your message waits for them.`;
+  const model = chosenModel();
+  if (run.reading) return `Reading the prompt: ${number(run.reading.processed)} / ${number(run.reading.total)} tokens`;
+  if (model && modelState(model) === "loading") return `Loading ${model.name} … ${loadWords(model)}`.trim();
+  return "Waiting for the first token…";
 }
 
 function showRate() {

@@ -4,7 +4,7 @@ import * as api from "../app/api.js";
 import { announce, byId, el, icon, toast } from "../app/dom.js";
 import { bytes, number, weights } from "../app/format.js";
 import { showLock } from "../app/lock.js";
-import { chosenModel, emit, modelState, on, state } from "../app/state.js";
+import { chosenModel, emit, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 
 const button = byId("model");
@@ -71,7 +71,9 @@ const shortName = (name) => name.replace(/\.gguf$/, "");
 function stateWords(model) {
   const busy = state.busy.get(model.name);
   const seconds = busy ? Math.round((Date.now() - busy.since) / 1000) : 0;
-  return `${WORDS[modelState(model)]}${seconds > 1 ? ` ${seconds} s` : ""}`;
+  const condition = modelState(model);
+  const how = condition === "loading" ? loadWords(model) : "";
+  return [WORDS[condition], how, seconds > 1 ? `${seconds} s` : ""].filter(Boolean).join(" ");
 }
 
 /** A file that cannot be run is grey, with the reason. */

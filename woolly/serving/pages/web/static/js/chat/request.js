@@ -21,7 +21,7 @@ export function requestOf(conversation, path, more = {}) {
   const fields = toRequest(settings, state.defaults);
   const tools = [...(fields.tools ?? []), ...offeredTools(settings)];
   if (tools.length) fields.tools = tools;
-  return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, ...more };
+  return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
 /** A message as OpenAI's API has it. */
