@@ -83,9 +83,10 @@ def measured(
         while changed:
             Chunk.take(changed.pop())
 
+    engine.runner.meanwhile = deliver
     while not engine.is_idle:
         program.seconds, start = 0.0, time.perf_counter()
-        touched = engine.step(deliver)
+        touched = engine.step()
         changed += touched
         if len(touched) > 0.9 * n:
             steps.append(time.perf_counter() - start)

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from woolly import SamplingParams
 from woolly.cache.pages import PagePool
 from woolly.cache.prefix import page_digest
-from woolly.engine import Engine
+from woolly.engine import Engine, RequestOptions
 from woolly.runtime import PAGE_SIZE
 
 SEEDED = SamplingParams(seed=3, max_tokens=20, ignore_eos=True, logprobs=3)
@@ -61,7 +61,7 @@ def test_a_running_request_is_shared_with_and_counted(engine):
 
 
 def test_requests_of_one_prompt_that_come_together_compute_it_once(engine):
-    requests = [engine.add(engine.new_request(ids(200), SEEDED, index=i)) for i in range(4)]
+    requests = [engine.add(engine.new_request(ids(200), SEEDED, RequestOptions(index=i))) for i in range(4)]
     rows = []
     run = engine.program.run
     try:

@@ -1,8 +1,10 @@
 """A device that goes on with the next step by itself changes no answer, whatever comes between."""
 
 import gc
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,11 @@ from tests.cases.ahead import GoesAhead
 from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine import Engine
+from woolly.engine import Engine, PromptLookup, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
+from woolly.engine.step.ahead import AheadRunner
+from woolly.engine.step.runner import Runner
 from woolly.engine.threads.driver import Driver
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -97,6 +101,36 @@ def test_answers_are_those_of_a_device_that_waits(guesses, more, cpu, new_engine
     assert guesses == "wrong" or ahead.n_wanted > 0
 
 
+def test_only_a_device_that_goes_ahead_has_a_runner_for_it(cpu, new_engine):
+    assert type(new_engine(cpu).runner) is Runner
+    assert type(new_engine(Ranking256(cpu)).runner) is Runner
+    assert type(new_engine(GoesAhead(cpu), draft=PromptLookup()).runner) is Runner
+    assert type(new_engine(GoesAhead(cpu)).runner) is AheadRunner
+
+
+def test_a_step_of_a_plain_program_passes_nothing_of_what_goes_ahead(cpu, new_engine):
+    passed = set()
+
+    def watch(frame, event, _):
+        if event == "call":
+            passed.add(Path(frame.f_code.co_filename).name)
+
+    def files_of(program):
+        engine = new_engine(program)
+        engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=4)))
+        passed.clear()
+        sys.setprofile(watch)
+        try:
+            while not engine.is_idle:
+                engine.step()
+        finally:
+            sys.setprofile(None)
+        return set(passed)
+
+    assert "ahead.py" not in files_of(cpu) and "runner.py" in files_of(cpu)
+    assert Path(AheadRunner.run.__code__.co_filename).name in files_of(GoesAhead(cpu))
+
+
 def test_a_lone_answer_has_one_run_for_each_token_but_those_after_its_end(cpu, new_engine):
     ahead = GoesAhead(cpu)
     engine = new_engine(ahead)
@@ -175,7 +209,7 @@ def test_a_late_cancel_of_a_run_that_was_foreseen_only_costs_time(cpu, new_engin
 
 def test_a_deadline_ends_a_request_that_the_device_has_gone_on_with(cpu, new_engine):
     engine = new_engine(GoesAhead(cpu))
-    request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60), timeout=3600))
+    request = engine.add(engine.new_request([5, 6, 7], params(2, max_tokens=60), RequestOptions(timeout=3600)))
     for _ in range(4):
         engine.step()
     request.deadline = 0.0

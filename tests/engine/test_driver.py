@@ -95,7 +95,7 @@ def test_an_async_request_whose_callback_exits_leaves_the_others_running(tiny_mo
 
 @pytest.mark.parametrize("error", [MemoryError("no more"), SystemExit(1)], ids=["MemoryError", "SystemExit"])
 def test_an_engine_that_breaks_tells_every_request_and_works_again(llm, monkeypatch, error):
-    def step(_):
+    def step():
         raise error
 
     with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def test_a_run_that_somebody_wants_goes_on(llm, monkeypatch):
     cancels = []
     first, second = llm.prepare(["a", "b"], LONG)
     monkeypatch.setattr(engine.program, "cancel", lambda: cancels.append(1))
-    monkeypatch.setattr(engine._runner, "_computing", (*first, *second))
+    monkeypatch.setattr(engine.runner, "_computing", (*first, *second))
     llm.driver.cancel(first)
     assert not cancels
     llm.driver.cancel(second)

@@ -54,9 +54,9 @@ def test_a_job_of_10000_texts_holds_up_a_chat_by_one_batch_at_a_time(llm, monkey
     step, run = Engine.step, Reader._run
     monkeypatch.setattr(Reader, "_run", lambda self, job, batch: rows.append(batch.n_rows) or run(self, job, batch))
 
-    def watched(engine, meanwhile):
+    def watched(engine):
         before = engine.reader.n_batches
-        touched = step(engine, meanwhile)
+        touched = step(engine)
         log.append((len(touched), engine.reader.n_batches - before, bool(engine.scheduler.running)))
         return touched
 

@@ -8,7 +8,6 @@ from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
-from woolly.engine.step.held import HeldRows
 from woolly.engine.threads.driver import Driver
 from woolly.gguf import open_gguf
 from woolly.models import trace
@@ -95,12 +94,16 @@ def test_no_chunk_waits_for_a_draft_model(file, device):
     assert device.log == [*step, "chunk 1", "drafted", *step, "queued", "chunk 2", "done", "chunk 3"]
 
 
-def test_no_chunk_waits_for_rows_that_grammars_held(device):
-    held = HeldRows()
-    held.begin_step(lambda: device.log.append("early"))
-    held.hold(object(), [], ())
-    held.begin_step(lambda: device.log.append("chunk"))
-    assert device.log == ["chunk"]
+def test_no_chunk_waits_for_rows_that_grammars_held(driver, device):
+    engine, log = driver.engine, device.log
+    engine.runner.meanwhile = lambda: log.append("chunk")
+    request = engine.new_request([5, 6, 7], SamplingParams())
+    settler = engine._settler
+    settler.begin()
+    assert log == []
+    settler._held.hold(request, [], ())
+    settler.begin()
+    assert log == ["chunk"]
 
 
 def test_a_stop_string_ends_an_answer_before_the_next_step(driver, device):

@@ -49,7 +49,7 @@ def test_rejected_drafts_cost_rows_and_no_steps(engine_of):
 def test_many_requests_with_drafts_in_a_small_chunk_all_come_to_an_end(engine_of, parts, monkeypatch):
     monkeypatch.setattr("woolly.engine.step.held.GRAMMAR_SECONDS", 0.0)
     engine = engine_of(ctx=192, kv_tokens=192, chunk=16, max_running=6, n_snapshots=4, draft_tokens=5)
-    engine._guesses.draft = DraftModel(HybridProgram(parts[0]), 768, 192, 6)
+    engine._speculation.draft = DraftModel(HybridProgram(parts[0]), 768, 192, 6)
     wide = engine_of()
     random = np.random.RandomState(3)
     prompts = [ids(100, 9)[: random.randint(1, 100)] + ids(random.randint(1, 30), seed) for seed in range(24)]

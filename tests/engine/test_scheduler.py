@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from woolly import RequestError, SamplingParams
-from woolly.engine import Engine
-from woolly.engine.step.batching import Work
+from woolly.engine import Engine, RequestOptions
+from woolly.engine.step.work import Span
 
 
 def params(n=12, **others):
@@ -35,7 +35,7 @@ def ids(n, seed=0):
 
 
 def add(engine, n, seed=0, n_answer=12, **options):
-    return engine.add(engine.new_request(ids(n, seed), params(n_answer), **options))
+    return engine.add(engine.new_request(ids(n, seed), params(n_answer), RequestOptions(**options)))
 
 
 def finish(engine):
@@ -262,7 +262,7 @@ def test_a_callback_may_cancel_its_own_request(engine_of):
 )
 def test_options_out_of_range_are_refused_by_name(engine_of, options, message):
     with pytest.raises(RequestError, match=message):
-        engine_of().new_request([1], params(), **options)
+        engine_of().new_request([1], params(), RequestOptions(**options))
 
 
 def test_a_cache_smaller_than_one_context_is_refused(engine_of):
@@ -304,11 +304,11 @@ def test_a_shift_that_could_drop_nothing_is_refused(engine_of):
 def test_work_wants_logits_only_where_a_token_is_to_be_chosen(engine_of):
     engine = engine_of()
     request = engine.new_request(ids(20), params())
-    assert Work(request, 19).n_outputs == 0
-    assert Work(request, 20).n_outputs == 1
-    assert Work(request, 20, [1, 2]).n_outputs == 3
+    assert Span(request, 19).n_outputs == 0
+    assert Span(request, 20).n_outputs == 1
+    assert Span(request, 20, [1, 2]).n_outputs == 3
     scored = engine.new_request(ids(20), params(prompt_logprobs=0))
-    assert Work(scored, 7).n_outputs == 7
+    assert Span(scored, 7).n_outputs == 7
 
 
 def test_a_request_that_waits_for_anothers_pages_is_not_looked_up_in_every_step(engine_of, monkeypatch):

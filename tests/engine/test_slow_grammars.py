@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, SamplingParams
-from woolly.engine import Engine
+from woolly.engine import Engine, RequestOptions
 from woolly.errors import RequestError
 from woolly.grammar import GrammarCompiler
 from woolly.grammar.constraint import Allowance, Constraint
@@ -62,7 +62,7 @@ def test_a_constraint_that_is_slow_at_times_goes_on():
 
 def test_slow_grammars_fail_and_the_others_finish(llm):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=4096)
-    slow = [engine.add(engine.new_request([5], CONSTRAINED, index=i)) for i in range(6)]
+    slow = [engine.add(engine.new_request([5], CONSTRAINED, RequestOptions(index=i))) for i in range(6)]
     n_vocab = engine.program.plan.width
     for request in slow:
         constraint = Constraint(SlowMatcher(0.2), (n_vocab + 31) // 32, n_vocab, Allowance())

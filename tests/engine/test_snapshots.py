@@ -6,7 +6,7 @@ import pytest
 from tests.cases.hybrid import HybridProgram, Interrupted
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine import Engine
+from woolly.engine import Engine, RequestOptions
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.tokens import Tokenizer
@@ -51,7 +51,7 @@ def ids(n, seed=0):
 
 
 def add(engine, prompt, n=12, **options):
-    return engine.add(engine.new_request(prompt, params(n), **options))
+    return engine.add(engine.new_request(prompt, params(n), RequestOptions(**options)))
 
 
 def finish(engine):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
-from woolly.engine import DraftModel, Engine, PromptLookup
+from woolly.engine import DraftModel, Engine, PromptLookup, RequestOptions
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
@@ -111,7 +111,9 @@ def drive(engine, order, seed):
             if waiting:
                 i = waiting.pop()
                 case = cases()[i]
-                requests[i] = engine.add(engine.new_request(case.prompt, case.params, priority=case.priority))
+                requests[i] = engine.add(
+                    engine.new_request(case.prompt, case.params, RequestOptions(priority=case.priority))
+                )
         engine.step()
         for i, request in requests.items():
             limit = cases()[i].cancel_after

@@ -16,7 +16,7 @@ from typing import Any
 from woolly.cluster.fleet import Fleet
 from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
 from woolly.cluster.seats import Seat
-from woolly.engine import Driver, Engine, Request
+from woolly.engine import Driver, Engine, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
@@ -81,11 +81,10 @@ class FleetLLM(LLM):
         self._given[request] = Given(score_only=True)
         return request
 
-    def _requests(self, ids: Sequence[int], params: SamplingParams, **options: Any) -> list[Request]:
-        requests = super()._requests(ids, params, **options)
-        known = {name: options[name] for name in ("score_only", "shown", "salt") if name in options}
+    def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
+        requests = super()._requests(ids, params, options)
         for request in requests:
-            self._given[request] = Given(**known)
+            self._given[request] = Given(options.score_only, options.shown, options.salt)
         return requests
 
 

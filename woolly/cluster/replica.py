@@ -36,7 +36,7 @@ from woolly.cluster.wire import (
     write_error,
     write_logprobs,
 )
-from woolly.engine import Chunk, Request
+from woolly.engine import Chunk, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
 from woolly.errors import DeviceError, RequestError, WoollyError
@@ -148,9 +148,7 @@ class Replica:
         try:
             llm = self._model()
             params = read_params(message["params"])
-            request = llm.engine.new_request(
-                message["prompt"],
-                params,
+            options = RequestOptions(
                 priority=message["priority"],
                 score_only=message["score_only"],
                 shown=frozenset(message["shown"]),
@@ -158,6 +156,7 @@ class Replica:
                 group=message["group"],
                 expected=message["expected"],
             )
+            request = llm.engine.new_request(message["prompt"], params, options)
             request.reports_progress = True
             with self._lock:
                 self._preparing.discard(id)

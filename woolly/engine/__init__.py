@@ -9,6 +9,7 @@ from woolly.engine.opening.context import affordable_ctx, context_limit, default
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.load import LoadedModel, default_kv_tokens, default_snapshots, load_draft, load_model
 from woolly.engine.request import FinishReason, Request
+from woolly.engine.request_options import RequestOptions
 from woolly.engine.threads.completion import Chunk, Completion, Score
 from woolly.engine.threads.driver import Driver
 from woolly.engine.threads.stream import Stream
@@ -26,6 +27,7 @@ __all__ = [
     "MtpDraft",
     "PromptLookup",
     "Request",
+    "RequestOptions",
     "Score",
     "Stream",
     "affordable_ctx",

@@ -17,6 +17,7 @@ from woolly.engine.opening.adapters import scales_of
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.request import Request
+from woolly.engine.request_options import RequestOptions
 from woolly.errors import RequestError
 from woolly.runtime import Program
 from woolly.sampling.params import SamplingParams
@@ -52,60 +53,46 @@ class RequestChecks:
         self._grammars: GrammarCompiler | None = None
         self._lock = threading.Lock()  # many threads make requests
 
-    def new_request(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        *,
-        index: int,
-        beside: Request | None,
-        priority: int,
-        timeout: float | None,
-        hooks: Mapping[str | int, Hook] | None,
-        score_only: bool,
-        shown: frozenset[int],
-        salt: bytes,
-        group: int | None,
-        expected: Sequence[int],
-    ) -> Request:
+    def new_request(self, prompt: Sequence[int], params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
         self.check_writes()
         self.check_tokens(prompt)
-        max_tokens = 0 if score_only else self._max_tokens(len(prompt), params)
-        if score_only and len(prompt) > self._ctx:
+        max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
+        if options.score_only and len(prompt) > self._ctx:
             raise too_long(len(prompt), self._ctx)
         for token in params.stop_token_ids:
             self._check_token(token, "stop_token_ids")
-        for token in expected:
+        for token in options.expected:
             self._check_token(token, "expected")
-        check_resumable(expected, params, max_tokens)
+        check_resumable(options.expected, params, max_tokens)
+        priority, beside, group = options.priority, options.beside, options.group
         if isinstance(priority, bool) or not isinstance(priority, numbers.Integral):
             raise RequestError(
                 f"priority is {priority!r}; a whole number was expected, the higher the sooner", field="priority"
             )
         ids = tuple(map(int, prompt))
         scales = scales_of(params.adapters, self._adapters)
-        salt = self._salt + salt
+        salt = self._salt + options.salt
         if any(scales):
             # K and V depend on the adapters: pages are shared among requests with the same scales only.
             salt += array("d", scales).tobytes()
         return Request(
             prompt=ids,
             params=params,
-            sampler=Sampler(params, self._tokenizer, ids, self._constraint(params, beside), index),
-            detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=shown),
+            sampler=Sampler(params, self._tokenizer, ids, self._constraint(params, beside), options.index),
+            detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=options.shown),
             stop=StopMatcher(params.stop),
             stop_ids=frozenset(params.stop_token_ids)
             | (frozenset() if params.ignore_eos else self._tokenizer.stop_ids),
             max_tokens=max_tokens,
-            index=index,
+            index=options.index,
             priority=int(priority),
-            deadline=_deadline(timeout),
+            deadline=_deadline(options.timeout),
             salt=salt,
             adapters=scales,
-            expected=tuple(map(int, expected)),
+            expected=tuple(map(int, options.expected)),
             turn_of=beside.group if group is None and beside is not None else group,
-            hooks=self._find_hooks(hooks or {}, params),
+            hooks=self._find_hooks(options.hooks or {}, params),
         )
 
     def check_writes(self) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ChatOptions", "GenerateOptions", "RequestOptions", "SamplingOptions"]
+__all__ = ["ChatOptions", "GenerateOptions", "SamplingOptions", "SharedOptions"]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -66,21 +66,21 @@ class SamplingOptions(TypedDict, total=False):
     adapters: Mapping[str | int, float] | None
 
 
-class RequestOptions(SamplingOptions, total=False):
-    """Options of every request; a sampling option replaces that of `params`."""
+class SharedOptions(SamplingOptions, total=False):
+    """Options of `generate` and `chat`; a sampling option replaces that of `params`."""
 
     timeout: float | None  # seconds after which the request ends with what it has, as cancelled
     priority: int  # a higher one goes first
     expected: Sequence[int]  # token ids that the answer begins with: those of one that was cut off
 
 
-class GenerateOptions(RequestOptions, total=False):
+class GenerateOptions(SharedOptions, total=False):
     """Options of `generate`."""
 
     hooks: Mapping[str | int, Hook] | None  # called with (positions, values) of the named steps, see `LLM.hidden`
 
 
-class ChatOptions(RequestOptions, total=False):
+class ChatOptions(SharedOptions, total=False):
     """Options of `chat`."""
 
     schema: Mapping[str, Any] | type | None  # JSON schema or pydantic class of the answer; reasoning may precede it

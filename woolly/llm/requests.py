@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from woolly.chat import Layout, lay_out
-from woolly.engine import Driver, Engine, Request
+from woolly.engine import Driver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.presets import with_system
@@ -33,7 +32,7 @@ Prompt = str | Sequence[int]
 Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
 Params = SamplingParams | Sequence[SamplingParams]
 
-_INNER = inspect.signature(Engine.new_request).parameters.keys() - {"self", "prompt", "params"}
+_INNER = [field.name for field in fields(RequestOptions)]
 
 
 class RequestMaker:
@@ -48,18 +47,19 @@ class RequestMaker:
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
         """Returns the requests of each prompt, one for each of its n answers.
 
-        `options` are those of `generate` and of `Engine.new_request`.
+        `options` are those of `generate` and of the engine (`RequestOptions`).
         """
         sampling, options = split_options("LLM.generate", options, [*GenerateOptions.__annotations__, *_INNER])
+        its_options = RequestOptions(**options)
         if not is_list_of_prompts(prompt):
             (its,) = params_of_each(params, 1, sampling, self.defaults)
-            return [self._requests(self._ids(prompt), its, **options)]
+            return [self._requests(self._ids(prompt), its, its_options)]
         given = params_of_each(params, len(prompt), sampling, self.defaults)
         groups = []
         for i, (one, its) in enumerate(zip(prompt, given, strict=True)):
             try:
-                groups.append(self._requests(self._ids(one), its, **options))
-                options["group"] = groups[0][0].group
+                groups.append(self._requests(self._ids(one), its, its_options))
+                its_options = replace(its_options, group=groups[0][0].group)
             except RequestError as error:
                 raise error.retold(f"prompt {i}: {error}", RequestError) from error
         return groups
@@ -99,7 +99,7 @@ class RequestMaker:
         ids = self.tokenize_chat(layout.text)
         if before:
             ids = [*before, *self.tokenizer.encode(layout.text, add_special=False, parse_special=True)]
-        return self._requests(ids, layout.params, shown=layout.shown, **options)
+        return self._requests(ids, layout.params, RequestOptions(shown=layout.shown, **options))
 
     def count_tokens(self, layout: Layout) -> int:
         """Returns the number of tokens of a conversation that is laid out, which may be more than the context holds."""
@@ -107,7 +107,8 @@ class RequestMaker:
 
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `prepare`, for `Score.of`."""
-        return self.driver.engine.new_request(self._ids(prompt), SamplingParams(prompt_logprobs=0), score_only=True)
+        options = RequestOptions(score_only=True)
+        return self.driver.engine.new_request(self._ids(prompt), SamplingParams(prompt_logprobs=0), options)
 
     def _prepare_chat(
         self,
@@ -122,14 +123,14 @@ class RequestMaker:
         layout = lay_out(chat, self.template, self.tokenizer)
         return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, expected=expected)
 
-    def _requests(self, ids: Sequence[int], params: SamplingParams, **options: Any) -> list[Request]:
+    def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
         engine = self.driver.engine
         if params.n > 1 and params.seed is None:
             # The answers' seeds follow each other, as with a seed that is given.
             params = replace(params, seed=draw_seed())
-        first = engine.new_request(ids, params, **options)
-        others = (engine.new_request(ids, params, index=index, beside=first, **options) for index in range(1, params.n))
-        return [first, *others]
+        first = engine.new_request(ids, params, options)
+        others = (replace(options, index=index, beside=first) for index in range(1, params.n))
+        return [first, *(engine.new_request(ids, params, its) for its in others)]
 
     def _ids(self, prompt: Any) -> Sequence[int]:
         if isinstance(prompt, str):

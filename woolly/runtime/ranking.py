@@ -62,7 +62,7 @@ class Ranking:
     tokens: npt.NDArray[np.int32] | None = None  # [n_output]: that each row follows, if the device took them
 
     def of(self, rows: Sequence[int]) -> Ranking:
-        """The ranking of some of the rows."""
+        """The ranking of some of the rows, given in ascending order."""
         if len(rows) == len(self.ids):
             return self
         places = np.array(rows, np.intp)

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from woolly.engine.step.batching import Work
 from woolly.engine.step.scheduler import Scheduler
+from woolly.engine.step.work import Work
 from woolly.errors import RequestError
 from woolly.sampling.params import SamplingParams
 
 __all__ = ["add_expected", "check_resumable"]
 
 
-def add_expected(work: Sequence[Work], scheduler: Scheduler, ctx: int) -> None:
+def add_expected(work: Work, scheduler: Scheduler, ctx: int) -> None:
     """Adds the next expected tokens to requests that generate, as many as the step has rows for."""
     left = None
-    for item in work:
-        request = item.request
+    for span in work.spans:
+        request = span.request
         if (
             not request.expected
             or not request.is_replaying
-            or item.n_tokens > 1
-            or not item.is_complete
+            or span.n_tokens > 1
+            or not span.is_complete
             or request.hooks
         ):
             continue
@@ -34,7 +34,7 @@ def add_expected(work: Sequence[Work], scheduler: Scheduler, ctx: int) -> None:
         # The last one is chosen from the row of the one before it.
         tokens = request.expected[len(request.output) :][: min(left, ctx - len(request.context) - 1)]
         if tokens and scheduler.room_for(request, len(tokens)):
-            item.add(tokens)
+            span.add(tokens)
             left -= len(tokens)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from woolly.engine.drafts.likeliest import likeliest
 from woolly.engine.request import Request
-from woolly.engine.step.batching import Work
+from woolly.engine.step.work import Work
 from woolly.plan import Step
 from woolly.runtime import Batch, CancelledRun, DraftProgram, Program, State
 
@@ -73,15 +73,15 @@ class MtpDraft:
         """Makes the pages: as many as the model's state has."""
         self._state = self._draft.new_state(n_pages)
 
-    def keep(self, work: Sequence[Work], batch: Batch, hidden: Float32) -> None:
+    def keep(self, work: Work, batch: Batch, hidden: Float32) -> None:
         """Copies the hidden states of a step before the program overwrites them."""
         self._hidden[: len(hidden)] = hidden
         self._kept.clear()
-        for item, begin, pages in zip(work, batch.offsets.tolist(), batch.pages, strict=False):
-            request = item.request
-            n_known = item.n_rows - len(item.drafts) - item.is_complete
-            rows = slice(begin, begin + item.n_rows)
-            self._kept.append(_Kept(request, request.n_shifts, item.first, rows, n_known, pages))
+        for span, begin, pages in zip(work.spans, batch.offsets.tolist(), batch.pages, strict=False):
+            request = span.request
+            n_known = span.n_rows - len(span.drafts) - span.is_complete
+            rows = slice(begin, begin + span.n_rows)
+            self._kept.append(_Kept(request, request.n_shifts, span.first, rows, n_known, pages))
 
     def settled(self) -> None:
         """Reads the rows of the step whose next tokens were known, and those before them that no proposal needed."""

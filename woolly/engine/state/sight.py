@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from woolly.cache.windows import WindowPool
 from woolly.engine.request import Request
-from woolly.engine.step.batching import Work
+from woolly.engine.step.work import Work
 from woolly.runtime import PAGE_SIZE, pages_for
 
 __all__ = ["Sight"]
@@ -30,14 +30,14 @@ class Sight:
         """Holds what a request sees of the pages that were computed for others."""
         self.move(request, request.pages, request.n_computed, request.n_computed // PAGE_SIZE)
 
-    def prepare(self, work: Sequence[Work]) -> None:
+    def prepare(self, work: Work) -> None:
         """Holds what the rows of a step see and write; all of them give back first what they do not see."""
         if not self.is_bounded:
             return
-        for item in work:
-            self._leave(item.request, item.request.pages, item.first, item.request.marks)
-        for item in work:
-            self._enter(item.request, item.request.pages, pages_for(item.first + item.n_rows))
+        for span in work.spans:
+            self._leave(span.request, span.request.pages, span.first, span.request.marks)
+        for span in work.spans:
+            self._enter(span.request, span.request.pages, pages_for(span.first + span.n_rows))
 
     def trim(self, request: Request, first: int, is_decided: bool) -> None:
         """Gives back what the next step of a request, from position `first` on, does not see.

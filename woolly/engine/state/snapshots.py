@@ -6,13 +6,13 @@ it was: for a rejected draft, for a run that is repeated, and for other requests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from woolly.cache.prefix import PrefixIndex
 from woolly.cache.slots import SlotPool
 from woolly.engine.request import Request
-from woolly.engine.step.batching import Slots, Work
+from woolly.engine.step.batching import Slots
+from woolly.engine.step.work import Work
 from woolly.runtime import PAGE_SIZE
 
 __all__ = ["Snapshots"]
@@ -64,27 +64,27 @@ class Snapshots:
         self._tracks[request] = _Track(slot, request.n_computed)
         request.n_replay = 0
 
-    def prepare(self, work: Sequence[Work]) -> Slots:
+    def prepare(self, work: Work) -> Slots:
         """The slots that a step reads and writes."""
-        for item in work:
-            track = self._tracks[item.request]
+        for span in work.spans:
+            track = self._tracks[span.request]
             self._drop(track)
-            track.ahead, track.n_ahead = self.pool.take(), item.first + item.n_rows
+            track.ahead, track.n_ahead = self.pool.take(), span.first + span.n_rows
         slots = Slots([], [], [])
         row = 0
-        for item in work:
-            track = self._tracks[item.request]
-            self._keep(item.request, track)
+        for span in work.spans:
+            track = self._tracks[span.request]
+            self._keep(span.request, track)
             slots.read.append(track.slot)
             slots.written.append(track.ahead)
-            slots.keeps.extend((row + n_tokens - item.first - 1, slot) for n_tokens, slot in track.kept)
-            row += item.n_rows
+            slots.keeps.extend((row + n_tokens - span.first - 1, slot) for n_tokens, slot in track.kept)
+            row += span.n_rows
         return slots
 
-    def ran(self, work: Sequence[Work]) -> None:
+    def ran(self, work: Work) -> None:
         """Notes that the step was computed: what it wrote is valid."""
-        for item in work:
-            self._tracks[item.request].has_run = True
+        for span in work.spans:
+            self._tracks[span.request].has_run = True
 
     def advance(self, request: Request, is_decided: bool) -> None:
         """Moves a request to the state that its step left, unless rejected drafts are in it.

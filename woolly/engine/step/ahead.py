@@ -1,4 +1,4 @@
-"""Ahead: a device goes on with the step that most likely comes next, while the host settles the one before.
+"""The AheadRunner: a device goes on with the step that most likely comes next, while the host settles the one before.
 
 Most samplers choose by a chain that a device can follow, too (`RanksAhead`). The device takes the next tokens itself
 and computes them at once; the host chooses as ever, and its word counts: rows of tokens that it did not choose are
@@ -7,105 +7,153 @@ dropped, and so are those of requests that have ended. So an answer is the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.drafts.expected import add_expected
-from woolly.engine.drafts.guesses import Guesses
+from woolly.engine.drafts.draft import Draft
+from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.reading import Reader
 from woolly.engine.request import Request
-from woolly.engine.step.batching import Work, page_table
-from woolly.engine.step.runner import Rows, Runner
+from woolly.engine.step.batching import page_table
+from woolly.engine.step.rows import RankedRows, Rows
+from woolly.engine.step.runner import Runner
 from woolly.engine.step.scheduler import Scheduler
-from woolly.runtime import PICK, Batch, Following, as_ranks_ahead
+from woolly.engine.step.work import Span, Work
+from woolly.runtime import (
+    PICK,
+    Batch,
+    CancelledRun,
+    Following,
+    Program,
+    Ranking,
+    Ranks,
+    RanksAhead,
+    State,
+    as_ranks_ahead,
+)
 from woolly.sampling.choosers import Greedy
 from woolly.sampling.usual import UsualChain
 
-__all__ = ["Ahead"]
+__all__ = ["AheadRunner", "new_runner"]
 
 # A wrong guess costs two steps, as much as some ten right ones save. Exponential back-off: after each miss that comes
 # soon after another, the device waits twice as many tokens for this request, at most 256.
 _SOON, _LONGEST_PAUSE = 64, 256
 
 
+def new_runner(
+    program: Program,
+    state: State,
+    scheduler: Scheduler,
+    reader: Reader,
+    ctx: int,
+    draft: Draft | None,
+    check_file: Callable[[], None] | None,
+) -> Runner:
+    """A runner that goes ahead if the program's device can, else a plain one.
+
+    Steps with drafts, with recurrent state and with windows follow from more than the last token.
+    """
+    device = as_ranks_ahead(program)
+    if device is None or draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
+        return Runner(program, state, scheduler, check_file, draft if isinstance(draft, MtpDraft) else None)
+    return AheadRunner(program, state, scheduler, check_file, device=device, reader=reader, ctx=ctx)
+
+
 @dataclass(frozen=True)
 class _Step:
     """A step that the device has gone on with."""
 
-    requests: Sequence[Request]
+    places: Mapping[Request, int]  # the row of each request
     positions: Sequence[int]
     tables: Sequence[npt.NDArray[np.int32]]
     batch: Batch
 
+    def row(self, span: Span) -> int | None:
+        """The row that has the work of a span; None if there is none."""
+        request = span.request
+        if (i := self.places.get(request)) is None or not span.is_complete or span.n_rows != 1:
+            return None
+        is_same = request.n_computed == self.positions[i] and request.page_row is self.tables[i]
+        return i if is_same else None
 
-class Ahead:
-    """The work of each step, and its run."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, guesses: Guesses, ctx: int, reader: Reader) -> None:
-        """Steps with drafts, with recurrent state and with windows follow from more than the last token.
+class AheadRunner(Runner):
+    """Runs a step, and has the device go on with the next one if nothing can come between."""
 
-        What `reader` runs between two steps would waste what is ahead.
-        """
-        self._runner = runner
-        self._scheduler = scheduler
-        self._guesses = guesses
-        self._ctx = ctx
+    def __init__(
+        self,
+        program: Program,
+        state: State,
+        scheduler: Scheduler,
+        check_file: Callable[[], None] | None,
+        *,
+        device: RanksAhead,
+        reader: Reader,
+        ctx: int,
+    ) -> None:
+        """`device` is the program. What `reader` runs between two steps would waste what is ahead."""
+        super().__init__(program, state, scheduler, check_file)
+        self._device = device
         self._reader = reader
-        self._program = as_ranks_ahead(runner.program)
-        if guesses.draft is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded:
-            self._program = None
+        self._ctx = ctx
         self._step: _Step | None = None  # that the device has gone on with
-        self._rows: list[int] = []  # of that step, for the work that was taken from it
 
-    def work(self, meanwhile: Callable[[], None]) -> list[Work]:
-        """What the device is at already, if it has gone ahead; else what the scheduler says. Empty: nothing to do."""
-        if not (work := self._work_ahead()) and (work := self._scheduler.schedule()):
-            add_expected(work, self._scheduler, self._ctx)
-            self._guesses.add_to(work, self._scheduler, meanwhile)
-        return work
+    def run(self, work: Work) -> Rows | None:
+        """As `Runner.run`. If the device is at a part of the work, gives what it found.
 
-    def _work_ahead(self) -> list[Work]:
-        """What goes on as foreseen of the step that the device is at."""
-        step = self._step
-        if step is None or self._program is None:
-            return []
-        self._rows = [
-            i
-            for i, (request, position) in enumerate(zip(step.requests, step.positions, strict=True))
-            if request.n_computed == position == len(request.context) - 1 and request.page_row is step.tables[i]
-        ]
-        if not self._rows or not self._program.is_ahead(step.batch):
-            self._step = None
-            return []
-        return [Work(step.requests[i], 1) for i in self._rows]
-
-    def run(self, work: list[Work], meanwhile: Callable[[], None]) -> Rows | None:
-        """The rows of the step, as `Runner.run`; drops work that was foreseen wrong. The device goes on then."""
+        The rest of the work waits for the next step.
+        """
         step, self._step = self._step, None
-        rows = range(len(work)) if step is None else self._rows
-        following = None if self._program is None else self._following(work, rows)
-        if step is None:
-            return self._runner.run(work, self._scheduler.batch(work), meanwhile, following)
-        foreseen = tuple(work)
-        found = self._runner.run_ahead(work, step.batch, rows, meanwhile, following)
-        if found is not None and len(work) < len(foreseen):
-            for item in set(foreseen).difference(work):
-                _pause(item.request)
-        return found
+        if step is not None and self._device.is_ahead(step.batch):
+            found = {row: span for span in work.spans if (row := step.row(span)) is not None}
+            if found:
+                rows = sorted(found)  # the scheduler may give them in another order than the step before
+                work.spans = [found[row] for row in rows]
+                return self._run_foreseen(work, step.batch, rows)
+        return super().run(work)
 
-    def _following(self, work: Sequence[Work], rows: Sequence[int]) -> Following | None:
+    def _run_foreseen(self, work: Work, batch: Batch, rows: Sequence[int]) -> Rows | None:
+        """The rows that the device computed with the right tokens; takes the other spans out of the work."""
+        if self._is_aborted:
+            return None
+        self._computing = work.requests
+        following = self._following(work, rows)
+        try:
+            self._check()
+            ranking = self._device.rank(batch, self.state, 1, 0, self.meanwhile, following)
+            self._check()
+        except CancelledRun:
+            return None  # the rows of requests that go on are computed anew
+        finally:
+            self._computing = ()
+        tokens = [] if ranking.tokens is None else ranking.tokens.tolist()
+        right: list[tuple[Span, int]] = []
+        for span, row in zip(work.spans, rows, strict=True):
+            if tokens[row] == span.request.context[-1]:
+                right.append((span, row))
+            else:
+                _pause(span.request)
+        work.spans = [span for span, _ in right]
+        return RankedRows(ranking.of([row for _, row in right]), self._n_vocab)
+
+    def _rank(self, ranks: Ranks, work: Work, batch: Batch, n: int, first: int) -> Ranking:
+        following = self._following(work, range(len(work.spans)))
+        return self._device.rank(batch, self.state, n, first, self.meanwhile, following)
+
+    def _following(self, work: Work, rows: Sequence[int]) -> Following | None:
         """The step that follows if nothing comes between; None if something must."""
         requests, picks = [], []
         # Those that run and are not in this step, as one that was foreseen wrong, must be in the next.
-        if len(work) < len(self._scheduler.running) or not self._reader.is_idle:
+        if len(work.spans) < len(self._scheduler.running) or not self._reader.is_idle:
             return None
-        for item, row in zip(work, rows, strict=True):
-            request = item.request
+        for span, row in zip(work.spans, rows, strict=True):
+            request = span.request
             chain = request.sampler.foreseen
-            if not item.is_complete or item.n_outputs != 1 or chain is None or request.reads_rows:
+            if not span.is_complete or span.n_outputs != 1 or chain is None or request.reads_rows:
                 return None
             if request.hooks or request.is_unwanted or request.is_replaying or len(request.context) >= self._ctx:
                 return None
@@ -129,7 +177,7 @@ class Ahead:
             output_rows=np.arange(n, dtype=np.int32),
             adapters=np.array(scales, np.float32) if scales[0] else None,
         )
-        self._step = _Step(requests, positions, tables, batch)
+        self._step = _Step({request: i for i, request in enumerate(requests)}, positions, tables, batch)
         return Following(batch, np.array(picks, PICK), max(request.sampler.n_head for request in requests))
 
 

@@ -1,4 +1,4 @@
-"""The Work: what one request computes in a step, and how several make one batch."""
+"""The batch of a step: the spans of all requests, joined."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.request import Request
+from woolly.engine.step.work import Work
 from woolly.runtime import Batch
-from woolly.sampling.sampler import Sampler
 
-__all__ = ["Slots", "Work", "assemble", "page_table", "samplers_of"]
+__all__ = ["Slots", "assemble", "page_table"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -35,53 +34,8 @@ class Slots:
         )
 
 
-class Work:
-    """Rows of one request: tokens of its context, then drafts that may follow them.
-
-    Tokens whose recurrent state was lost to rejected drafts come first; they are computed again.
-    """
-
-    __slots__ = ("drafts", "first", "is_complete", "n_again", "n_outputs", "n_tokens", "request")
-
-    def __init__(self, request: Request, n_tokens: int, drafts: Sequence[int] = ()) -> None:
-        self.request = request
-        self.n_tokens = n_tokens  # of the context, from n_computed on
-        self.drafts: Sequence[int] = ()
-        self.n_again = request.n_replay
-        self.first = request.n_computed - self.n_again  # the position of the first row
-        # Whether the next token can be chosen after this step.
-        self.is_complete = n_tokens == len(request.context) - request.n_computed
-        # Rows at the end whose logits are needed.
-        self.n_outputs = n_tokens if request.n_unscored else 1 if self.is_complete else 0
-        if drafts:
-            self.add(drafts)
-
-    def add(self, drafts: Sequence[int]) -> None:
-        """Adds drafts to work that has none."""
-        self.drafts = drafts
-        self.n_outputs += len(drafts) if self.n_outputs else 0
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the batch."""
-        return self.n_again + self.n_tokens + len(self.drafts)
-
-
-def samplers_of(work: Sequence[Work]) -> list[Sampler | None]:
-    """For each row of output, the sampler that chooses from it whatever comes before; None for the others."""
-    samplers: list[Sampler | None] = []
-    for item in work:
-        if item.n_outputs == 1 and item.is_complete:
-            samplers.append(item.request.sampler)
-        elif item.n_outputs:
-            samplers += [None] * item.n_outputs
-            if item.is_complete:
-                samplers[-1 - len(item.drafts)] = item.request.sampler
-    return samplers
-
-
-def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
-    """One batch of all work; `windows` makes the page tables of windows from that of all tokens.
+def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 | None]) -> Batch:
+    """One batch of all spans; `windows` makes the page tables of windows from that of all tokens.
 
     Joins lists and converts them once: most steps have one row per request.
     """
@@ -91,23 +45,23 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
     outputs: list[int] = []
     pages: list[Int32] = []
     end = 0
-    for item in work:
-        request, first, n_outputs = item.request, item.first, item.n_outputs
-        if item.n_tokens == 1 == n_outputs and not item.n_again:
+    for span in work.spans:
+        request, first, n_outputs = span.request, span.first, span.n_outputs
+        if span.n_tokens == 1 == n_outputs and not span.n_again:
             tokens.append(request.context[first])
             positions.append(first)
             outputs.append(end)
             end += 1
         else:
             begin = end
-            tokens += request.context[first : first + item.n_again + item.n_tokens]
-            tokens += item.drafts
+            tokens += request.context[first : first + span.n_again + span.n_tokens]
+            tokens += span.drafts
             end = len(tokens)
             positions += range(first, first + end - begin)
             outputs += range(end - n_outputs, end)
         offsets.append(end)
         pages.append(request.page_row)
-    table = page_table(pages)
+    table, scales = page_table(pages), [span.request.adapters for span in work.spans]
     batch = Batch(
         tokens=np.array(tokens, np.int32),
         positions=np.array(positions, np.int32),
@@ -115,7 +69,7 @@ def assemble(work: Sequence[Work], slots: Slots | None, windows: Callable[[Int32
         pages=table,
         output_rows=np.array(outputs, np.int32),
         window_pages=windows(table),
-        adapters=np.array([item.request.adapters for item in work], np.float32) if work[0].request.adapters else None,
+        adapters=np.array(scales, np.float32) if scales[0] else None,
     )
     return batch if slots is None else slots.put_into(batch)
 

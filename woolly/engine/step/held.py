@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from woolly.engine.request import Request
@@ -22,11 +22,10 @@ class HeldRows:
         self._rows: dict[Request, tuple[list[Row], Sequence[int]]] = {}
         self._seconds = 0.0  # that grammars took in this step
 
-    def begin_step(self, meanwhile: Callable[[], None]) -> None:
-        """Gives grammars the time of one step; what the host has to do besides does not wait for them."""
+    def begin_step(self) -> bool:
+        """Gives grammars the time of one step; returns whether rows are held."""
         self._seconds = 0.0
-        if self._rows:
-            meanwhile()
+        return bool(self._rows)
 
     @contextmanager
     def timed(self) -> Iterator[None]:

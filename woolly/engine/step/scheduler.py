@@ -14,7 +14,8 @@ from woolly.cache.tier import DiskTier
 from woolly.engine.request import Request
 from woolly.engine.state.sight import Sight
 from woolly.engine.state.snapshots import Snapshots
-from woolly.engine.step.batching import Work, assemble
+from woolly.engine.step.batching import assemble
+from woolly.engine.step.work import Span, Work
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
 
 __all__ = ["Scheduler"]
@@ -22,6 +23,8 @@ __all__ = ["Scheduler"]
 # A chat template ends a prompt with a few tokens that it leaves out in the next turn, such as the beginning of
 # reasoning: if they cross the last page boundary, a request may continue at the boundary before it.
 _TAIL = 8
+
+_LOADING = 0.02  # seconds that a step without work waits for pages from disk; jobs of callers wait as long
 
 
 class Scheduler:
@@ -72,12 +75,12 @@ class Scheduler:
         self._ranks[request] = (-request.priority, next(self._arrivals))
         self._queue(self.waiting, request)
 
-    def schedule(self) -> list[Work]:
-        """The work of the next step; empty if there is none."""
+    def schedule(self) -> Work:
+        """The work of the next step; without spans if there is none."""
         if self.tier is not None:
             self.tier.settle(len(self.running))
         self._admit()
-        work: list[Work] = []
+        spans: list[Span] = []
         filling: list[Request] = []
         left = self.chunk
         for request in tuple(self.running):
@@ -87,32 +90,39 @@ class Scheduler:
             if n_missing > 1:
                 filling.append(request)
             elif 1 + request.n_replay <= left and self._grow(request):
-                work.append(Work(request, 1))
+                spans.append(Span(request, 1))
                 left -= 1 + request.n_replay
         if filling and left:
-            work += self._share(left, [s for s in filling if s.pages])
-        return work
+            spans += self._share(left, [s for s in filling if s.pages])
+        return Work(spans)
 
     @property
     def may_admit(self) -> bool:
         """Whether a request that waits may find a place."""
         return bool(self.waiting) and bool(self._in_turn())
 
-    def rows_for_drafts(self, work: Sequence[Work]) -> int:
+    def rows_for_drafts(self, work: Work) -> int:
         """Rows that a step has left, without those that running requests which are not in it need again."""
-        computed = {item.request for item in work}
+        computed = {span.request for span in work.spans}
         others = sum(1 + request.n_replay for request in self.running if request not in computed)
-        return self.chunk - sum(item.n_rows for item in work) - (others if self.snapshots is not None else 0)
+        return self.chunk - work.n_rows - (others if self.snapshots is not None else 0)
 
-    def batch(self, work: Sequence[Work]) -> Batch:
+    def batch(self, work: Work) -> Batch:
         """The batch of a step, with the slots and the pages of windows that its rows read and write."""
         self.sight.prepare(work)
         return assemble(work, None if self.snapshots is None else self.snapshots.prepare(work), self.sight.tables)
 
-    def ran(self, work: Sequence[Work]) -> None:
+    def ran(self, work: Work) -> None:
         """Notes that the step was computed."""
         if self.snapshots is not None:
             self.snapshots.ran(work)
+        if self.tier is not None:
+            self.tier.saw(work.n_rows, work.seconds)
+
+    def wait(self) -> None:
+        """Waits shortly for pages from disk, if any are on their way: without them there is no work."""
+        if self.tier is not None and self.tier.is_loading:
+            self.tier.wait(_LOADING)
 
     def advance(self, request: Request, is_decided: bool = True) -> None:
         """After a step: moves on to the state that it left, and shares what is full.
@@ -313,9 +323,9 @@ class Scheduler:
             request.pages += self.pages.take(1)
         return True
 
-    def _share(self, rows: int, filling: list[Request]) -> list[Work]:
+    def _share(self, rows: int, filling: list[Request]) -> list[Span]:
         """Distributes rows over prompts; a higher priority is served before all lower ones."""
-        work: list[Work] = []
+        spans: list[Span] = []
         for _, group in itertools.groupby(filling, key=lambda request: request.priority):
             first, *others = group
             shares = {first: min(first.n_missing, (rows + 1) // 2 if others else rows)}
@@ -328,9 +338,9 @@ class Scheduler:
                 shares[request] = shares.get(request, 0) + more
                 passed = passed or shares[request] == request.n_missing
                 left -= more
-            work += [Work(request, n) for request, n in shares.items() if n > 0]
+            spans += [Span(request, n) for request, n in shares.items() if n > 0]
             rows = left
-        return work
+        return spans
 
     def _preempt(self, request: Request) -> None:
         self.n_preemptions += 1

@@ -33,6 +33,7 @@ class Driver:
     """
 
     def __init__(self, engine: Engine) -> None:
+        engine.runner.meanwhile = self._deliver_changed
         self._engine: Engine | None = engine  # only the engine thread sets it to None
         self._worker = Worker(self._turn)
         self._listeners: dict[Request, Listener] = {}  # only the engine thread uses it
@@ -262,7 +263,7 @@ class Driver:
         if engine is None or engine.is_idle:
             return False
         try:
-            changed = engine.step(self._deliver_changed)
+            changed = engine.step()
             self._deliver_changed()  # what a step that was cut short has left
             self._changed = changed
             if engine.is_idle or any(request.finish_reason or request.reports_progress for request in changed):

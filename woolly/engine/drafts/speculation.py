@@ -1,41 +1,43 @@
-"""The Guesses: which requests of a step get drafts, and how long."""
+"""Speculation: which requests of a step get drafts, and how long."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 from woolly.engine.drafts.draft import Draft, DraftLength
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.request import Request
-from woolly.engine.step.batching import Work
+from woolly.engine.step.runner import Runner
 from woolly.engine.step.scheduler import Scheduler
+from woolly.engine.step.work import Span, Work
 
-__all__ = ["Guesses"]
+__all__ = ["Speculation"]
 
 
-class Guesses:
+class Speculation:
     """Adds drafts to the work of a step, and learns from those that came true."""
 
-    def __init__(self, draft: Draft | None, most: int, ctx: int) -> None:
-        """`most` bounds the drafts of one request in one step; without a `draft` none are made."""
+    def __init__(self, draft: Draft | None, most: int, ctx: int, scheduler: Scheduler, runner: Runner) -> None:
+        """`most` bounds the drafts of one request in one step; without a `draft` none are made.
+
+        `runner.meanwhile` is called before a model is run for them.
+        """
         self.draft = draft
+        self._scheduler = scheduler
+        self._runner = runner
         self._most = most
         self._ctx = ctx
         self._lengths: dict[Request, DraftLength] = {}
 
-    def add_to(self, work: Sequence[Work], scheduler: Scheduler, meanwhile: Callable[[], None]) -> None:
-        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row.
-
-        `meanwhile` is called before a model is run for them.
-        """
+    def add_to(self, work: Work) -> None:
+        """Adds drafts to requests that are generating, as long as rows are left and drafts are worth a row."""
         if self.draft is None:
             return
+        scheduler = self._scheduler
         left = scheduler.rows_for_drafts(work)
-        wanted: list[tuple[Work, int]] = []
-        for item in work:
-            request = item.request
-            if item.n_tokens > 1 or not item.is_complete or request.hooks or request.is_replaying:
+        wanted: list[tuple[Span, int]] = []
+        for span in work.spans:
+            request = span.request
+            if span.n_tokens > 1 or not span.is_complete or request.hooks or request.is_replaying:
                 continue
             room = self._ctx - len(request.context) - 1
             if request.max_tokens is not None:
@@ -46,16 +48,16 @@ class Guesses:
                 length = self._lengths[request] = DraftLength(self._most, worth)
             n = min(room, left, length.next())
             if n > 0 and scheduler.room_for(request, n):  # a draft may write into the pages, too
-                wanted.append((item, n))
+                wanted.append((span, n))
                 left -= n
         if not wanted:
             return
         if not isinstance(self.draft, PromptLookup):
-            meanwhile()
-        guesses = self.draft.propose([(item.request, n) for item, n in wanted])
-        for (item, _), tokens in zip(wanted, guesses, strict=True):
+            self._runner.meanwhile()
+        guesses = self.draft.propose([(span.request, n) for span, n in wanted])
+        for (span, _), tokens in zip(wanted, guesses, strict=True):
             if tokens:
-                item.add(tokens)
+                span.add(tokens)
 
     def ran(self) -> None:
         """Lets a draft read what the step computed, after its tokens are chosen."""

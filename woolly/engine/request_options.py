@@ -1,0 +1,27 @@
+"""The RequestOptions: what a caller asks for beside a prompt and its sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from woolly.engine.opening.hooks import Hook
+from woolly.engine.request import Request
+
+__all__ = ["RequestOptions"]
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """Options of one request, not checked yet."""
+
+    index: int = 0  # which of `params.n` answers this is
+    beside: Request | None = None  # another of these answers, whose grammar's time it shares
+    priority: int = 0  # higher goes first
+    timeout: float | None = None  # seconds after which the request ends with what it has
+    hooks: Mapping[str | int, Hook] | None = None  # by the step that they read (step_names.py)
+    score_only: bool = False  # generates nothing
+    shown: frozenset[int] = frozenset()  # control tokens that become text
+    salt: bytes = b""  # cached pages are shared by requests of an equal one
+    group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
+    expected: Sequence[int] = ()  # first tokens of the answer, known from one that was cut off (drafts/expected.py)

@@ -1,0 +1,75 @@
+"""The CacheSizes: how many pages, slots and pages of windows an engine has, and the pools that give them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from woolly.cache.pages import PagePool
+from woolly.cache.slots import SlotPool
+from woolly.cache.windows import WindowPool
+from woolly.engine.state.sight import Sight
+from woolly.errors import RequestError
+from woolly.plan import Plan
+from woolly.runtime import PAGE_SIZE, Program, State, pages_for
+
+__all__ = ["CacheSizes"]
+
+# Pools list every page, about 50 bytes each, also of a model that keeps nothing in pages: 210 MB for these.
+_MOST_TOKENS = PAGE_SIZE << 22
+
+
+@dataclass(frozen=True)
+class CacheSizes:
+    """Sizes of the cache that all requests share."""
+
+    ctx: int  # tokens of one request
+    kv_tokens: int | None  # tokens of all requests; None: one context
+    n_pages: int
+    n_slots: int  # of recurrent state
+    windows: Sequence[int]  # pages of each of `Plan.windows`
+
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        ctx: int,
+        kv_tokens: int | None,
+        *,
+        chunk: int,
+        max_running: int,
+        n_snapshots: int,
+        n_drafts: int,
+    ) -> CacheSizes:
+        """Sizes for `max_running` requests, of which a step checks `n_drafts` guesses each."""
+        if kv_tokens is not None and kv_tokens < ctx:
+            raise RequestError(
+                f"kv_tokens is {kv_tokens}, but one request may take a context of {ctx}; at least that",
+                field="kv_tokens",
+            )
+        n_pages = pages_for(ctx if kv_tokens is None else kv_tokens)
+        # Each running request reads a slot and writes another; so does `Engine.logits`.
+        n_slots = 2 * min(max_running, chunk) + 2 + n_snapshots if program.plan.slots else 0
+        # Rows that rejected drafts make a request compute again add up to a step of their own.
+        n_rows = 2 * chunk if n_slots and n_drafts else chunk
+        windows = [
+            WindowPool.size(window, max_running, n_rows, n_pages, n_drafts or 1) for window in program.plan.windows
+        ]
+        return cls(ctx, kv_tokens, n_pages, n_slots, windows)
+
+    def new_state(self, program: Program) -> State:
+        """The memory. It is made before the pools: a backend refuses more than its memory holds."""
+        state = program.new_state(self.n_pages, self.n_slots, self.windows)
+        for name, n_tokens in (("ctx", self.ctx), ("kv_tokens", self.kv_tokens or 0)):
+            if n_tokens > _MOST_TOKENS:
+                raise RequestError(f"{name} is {n_tokens}; a cache holds at most {_MOST_TOKENS} tokens", field=name)
+        return state
+
+    def new_pools(self, plan: Plan) -> tuple[PagePool, SlotPool, Sight]:
+        """The pools of pages and slots, and what requests see of windows."""
+        windows = [
+            WindowPool(window, size, self.n_pages) if size < self.n_pages else None
+            for window, size in zip(plan.windows, self.windows, strict=True)
+        ]
+        pages = PagePool(self.n_pages, self.n_slots > 0, [pool for pool in windows if pool is not None])
+        return pages, SlotPool(self.n_slots, pages.index), Sight(windows)

@@ -1,0 +1,172 @@
+"""The Settler: chooses tokens from the rows of a step, ends requests, and lets the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.engine.drafts.speculation import Speculation
+from woolly.engine.request import FinishReason, Request
+from woolly.engine.step.choice import choose, score, take
+from woolly.engine.step.deadlines import Deadlines
+from woolly.engine.step.held import HeldRows
+from woolly.engine.step.rows import Rows
+from woolly.engine.step.runner import Runner
+from woolly.engine.step.scheduler import Scheduler
+from woolly.engine.step.work import Span, Work
+from woolly.errors import RequestError
+from woolly.runtime import LostRows
+from woolly.sampling.head import Row
+
+__all__ = ["Settler"]
+
+
+class Settler:
+    """Ends requests, and is the only one that does."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, speculation: Speculation, ctx: int) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._speculation = speculation
+        self._ctx = ctx
+        self._held = HeldRows()
+        self._deadlines = Deadlines()
+        self._changed: list[Request] = []  # in the step under way
+        self._is_stepping = False
+        self._to_cancel: list[Request] = []
+
+    def add(self, request: Request) -> None:
+        """Watches the deadline of a request that is queued."""
+        self._deadlines.add(request)
+
+    def begin(self) -> None:
+        """Begins a step: ends requests whose deadline has passed, and chooses from rows that the step before held."""
+        self._is_stepping = True
+        if has_held := self._held.begin_step():
+            self._runner.meanwhile()  # what the host has to do besides does not wait for slow grammars
+        for request in self._deadlines.passed():
+            request.stop_reason = "timeout"
+            self._finish(request, "cancelled")
+            self._changed.append(request)
+        if has_held:
+            self._settle_held()
+
+    def end(self) -> list[Request]:
+        """Ends a step: cancels what was to be cancelled within it; returns all requests that changed."""
+        self._is_stepping = False
+        changed, self._changed = self._changed, []
+        if self._to_cancel:
+            cancelled, self._to_cancel = self._to_cancel, []
+            for request in cancelled:
+                self.cancel(request)
+            changed += [request for request in cancelled if request not in changed]
+        return changed
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request that has not finished and frees its pages; a call within a step does so at its end."""
+        if self._is_stepping:
+            self._to_cancel.append(request)
+        elif request.finish_reason is None:
+            self._finish(request, "cancelled")
+
+    def fail(self, request: Request, error: Exception) -> None:
+        """Ends a request with an error."""
+        request.error = error
+        self._finish(request, "error")
+
+    def settle(self, work: Work, rows: Rows) -> None:
+        """Chooses a token for each request whose context is computed; ends the requests that are done."""
+        rows.choose(work.samplers())
+        end = 0
+        for span in work.spans:
+            request, is_held = span.request, False
+            begin, end = end, end + span.n_outputs  # its rows of output
+            try:
+                is_held = self._settle_one(span, rows, begin, end)
+            except LostRows:  # computed again, by itself
+                request.n_computed, request.reads_rows, is_held = span.first, True, True
+            except BaseException as error:
+                self._failed(request, error)
+            if request.finish_reason is None:
+                self._go_on(request, not is_held)
+            is_progress = request.reports_progress and not request.output
+            if (span.is_complete and not is_held) or is_progress or request.finish_reason is not None:
+                self._changed.append(request)
+
+    def _settle_one(self, span: Span, computed: Rows, begin: int, end: int) -> bool:
+        """Settles the rows of a request; whether they are held for a later step."""
+        request, drafts = span.request, span.drafts
+        first = request.n_computed
+        request.n_computed += span.n_tokens
+        if request.hooks:
+            request.n_hooked = max(request.n_hooked, request.n_computed)
+        if request.error is not None:
+            raise request.error
+        if request.n_unscored:
+            score(request, first, computed.whole(begin, end))
+        if not span.is_complete:
+            return False
+        rows = [computed.row(i) for i in range(end - 1 - len(drafts), end)] if drafts else (computed.row(end - 1),)
+        if request.sampler.constraint is None:
+            self._accept(request, rows, drafts)
+            return False
+        if self._held.must_wait(request):
+            self._held.hold(request, rows, drafts)
+            return True
+        with self._held.timed():
+            self._accept(request, rows, drafts)
+        return False
+
+    def _settle_held(self) -> None:
+        """Chooses tokens for rows that the steps before held."""
+        for request, rows, drafts in self._held.take():
+            try:
+                with self._held.timed():
+                    self._accept(request, rows, drafts)
+            except BaseException as error:
+                self._failed(request, error)
+            if request.finish_reason is None:
+                self._go_on(request)
+            self._changed.append(request)
+
+    def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
+        """Chooses tokens, and ends the request if one of them does."""
+        if not drafts:
+            end = take(request, rows[0])
+        else:
+            n_before, is_replaying = len(request.context), request.is_replaying
+            n_accepted, end = choose(request, rows, drafts)
+            # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
+            request.n_computed += max(0, len(request.context) - n_before - 1)
+            if not is_replaying:
+                self._speculation.saw(request, len(drafts), n_accepted)
+        if end is not None:
+            self._finish(request, end.reason, flush=end.flush)
+
+    def _failed(self, request: Request, error: BaseException) -> None:
+        """Fails a request alone: an error of one, such as of a callback, does not affect the others."""
+        if not isinstance(error, Exception):
+            # This request's state is unknown. Those before it are settled, those after it unchanged.
+            self.fail(request, RequestError(f"the choice of a token was interrupted by {error!r}"))
+            raise error
+        self.fail(request, error)
+
+    def _go_on(self, request: Request, is_decided: bool = True) -> None:
+        self._scheduler.advance(request, is_decided)
+        if request.params.context_shift and len(request.context) >= self._ctx:
+            # Drops the older half of a full context and queues the rest to be computed again.
+            n_keep = request.params.n_keep
+            self._scheduler.restart(request)
+            request.shift(len(request.prompt) if n_keep < 0 else n_keep)
+
+    def _finish(self, request: Request, reason: FinishReason, *, flush: bool = True) -> None:
+        request.write()
+        if flush:
+            text, stopped = request.stop.push(request.detokenizer.finish())
+            request.show(text if stopped else text + request.stop.finish())
+            if stopped and reason == "length":
+                reason, request.stop_reason = "stop", request.stop.found
+        request.finish_reason = reason
+        self._deadlines.forget(request)
+        self._held.forget(request)
+        self._speculation.forget(request)
+        self._scheduler.release(request)

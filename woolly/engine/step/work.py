@@ -1,0 +1,74 @@
+"""The Work: all that one step computes, and the Span of rows that each request has in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from woolly.engine.request import Request
+from woolly.sampling.sampler import Sampler
+
+__all__ = ["Span", "Work"]
+
+
+class Span:
+    """Rows of one request: tokens of its context, then drafts that may follow them.
+
+    Tokens whose recurrent state was lost to rejected drafts come first; they are computed again.
+    """
+
+    __slots__ = ("drafts", "first", "is_complete", "n_again", "n_outputs", "n_tokens", "request")
+
+    def __init__(self, request: Request, n_tokens: int, drafts: Sequence[int] = ()) -> None:
+        self.request = request
+        self.n_tokens = n_tokens  # of the context, from n_computed on
+        self.drafts: Sequence[int] = ()
+        self.n_again = request.n_replay
+        self.first = request.n_computed - self.n_again  # the position of the first row
+        # Whether the next token can be chosen after this step.
+        self.is_complete = n_tokens == len(request.context) - request.n_computed
+        # Rows at the end whose logits are needed.
+        self.n_outputs = n_tokens if request.n_unscored else 1 if self.is_complete else 0
+        if drafts:
+            self.add(drafts)
+
+    def add(self, drafts: Sequence[int]) -> None:
+        """Adds drafts to a span that has none."""
+        self.drafts = drafts
+        self.n_outputs += len(drafts) if self.n_outputs else 0
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the batch."""
+        return self.n_again + self.n_tokens + len(self.drafts)
+
+
+class Work:
+    """What one step computes. The scheduler makes it, drafts are added, the runner runs it, the settler reads it."""
+
+    __slots__ = ("seconds", "spans")
+
+    def __init__(self, spans: list[Span]) -> None:
+        self.spans = spans  # in the order of their rows; a runner takes out those that it did not compute
+        self.seconds = 0.0  # that its run took
+
+    @property
+    def requests(self) -> list[Request]:
+        """The request of each span."""
+        return [span.request for span in self.spans]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the batch."""
+        return sum(span.n_rows for span in self.spans)
+
+    def samplers(self) -> list[Sampler | None]:
+        """For each row of output, the sampler that chooses from it whatever comes before; None for the others."""
+        samplers: list[Sampler | None] = []
+        for span in self.spans:
+            if span.n_outputs == 1 and span.is_complete:
+                samplers.append(span.request.sampler)
+            elif span.n_outputs:
+                samplers += [None] * span.n_outputs
+                if span.is_complete:
+                    samplers[-1 - len(span.drafts)] = span.request.sampler
+        return samplers
