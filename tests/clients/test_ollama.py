@@ -89,7 +89,7 @@ def test_generate(client, scripted):
 def test_models(client):
     assert [model.model for model in client.list().models] == ["tiny:latest"]
     assert client.generate(model="tiny:latest", prompt="hi", options={"num_predict": 1}).model == "tiny:latest"
-    with pytest.raises(ollama.ResponseError, match="'llama3.2' not found"):
+    with pytest.raises(ollama.ResponseError, match=r"'llama3\.2' not found"):
         client.generate(model="llama3.2", prompt="hi", options={"num_predict": 1})
     (loaded,) = client.ps().models
     assert loaded.model == "tiny:latest" and loaded.context_length == 65536 and loaded.expires_at.year == 9999

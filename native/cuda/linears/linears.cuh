@@ -57,11 +57,11 @@ __device__ __forceinline__ float reduce_row(float (&sum)[EACH], float& largest, 
     return all;
 }
 
-// Converts a row of f32 to f16 times a power of two, after its norm if it has one. All threads of a block work on it, or
-// the threads of one of the block's rows. One thread does the work of EACH of the ROW_THREADS that define the order of
-// sums. It keeps 4 x HELD columns for each of them in registers; a longer row is read twice. IS_WHOLE: the row is not
-// longer and comes in aligned fours, which needs less code. HOLDS_NORM: the norm stays in registers, too, otherwise it
-// is read twice. The bits depend on none of this.
+// Converts a row of f32 to f16 times a power of two, after its norm if it has one. All threads of a block work on it,
+// or the threads of one of the block's rows. One thread does the work of EACH of the ROW_THREADS that define the order
+// of sums. It keeps 4 x HELD columns for each of them in registers; a longer row is read twice. IS_WHOLE: the row is
+// not longer and comes in aligned fours, which needs less code. HOLDS_NORM: the norm stays in registers, too, otherwise
+// it is read twice. The bits depend on none of this.
 template <int HELD, bool IS_WHOLE = false, bool HOLDS_NORM = true, int EACH = 1>
 struct RowHalver {
     static constexpr int N = HELD * EACH;

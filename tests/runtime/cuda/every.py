@@ -26,6 +26,7 @@ from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.driver import CudaDevice
+from woolly.runtime.cuda.ops import KERNELS
 from woolly.runtime.gpu import core
 from woolly.runtime.gpu.device import Address
 
@@ -117,9 +118,11 @@ class DryDevice:
 
     name = "dry"
     bandwidth = None
+    kernels = KERNELS
 
     def __init__(self, kernels_for: int = 90, n_processors: int = 132, shared_bytes: int = 227 << 10) -> None:
         self.architecture = self.kernels_for = kernels_for
+        self.level = f"sm_{kernels_for}"
         self.n_processors, self.shared_bytes = n_processors, shared_bytes
         self.launched: set[str] = set()
         self._next = 256
