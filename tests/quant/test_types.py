@@ -1,5 +1,6 @@
 """The type tables agree with ggml's, and the native one with Python's."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def test_every_native_type_has_the_id_and_sizes_of_the_table_and_a_decoder():
 
 # What docs/make/add-a-weight-type.md asks for: the block with its row, the kernel, the decoder.
 CODEBOOKS = {"native/quant/codebooks.h", "native/cpu/kernels/generic/codebooks.h", "woolly/quant/codebooks.py"}
-GPU = {"woolly/runtime/cuda/ops/rows.py"}  # lists the types whose tables the GPU reads
+BLOCKS, RARE = "native/cuda/weights/blocks.cuh", "native/cuda/weights/blocks_rare.cuh"
+GPU = {BLOCKS, RARE, "woolly/runtime/cuda/tiles.py"}
 FILES = {
     "f32": {"native/quant/floats.h", "native/cpu/kernels/generic/floats.h", "woolly/quant/decode.py"},
     "q8_32": {"native/quant/blocks32.h", "native/cpu/kernels/generic/blocks32.h", "woolly/quant/decode.py"},
@@ -53,15 +55,25 @@ FILES = {
 }
 
 
+@functools.cache
+def sources():
+    """Source files, tests apart, with their texts without comments."""
+    native = [path for kind in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.slang") for path in (ROOT / "native").rglob(kind)]
+    return {
+        path.relative_to(ROOT).as_posix(): re.sub(r"//.*|#.*woolly.*", "", path.read_text())
+        for path in (*native, *(ROOT / "woolly").rglob("*.py"))
+        if "native/tests" not in path.as_posix()
+    }
+
+
 def files_that_name(name):
-    """Source files, tests apart, whose code names a type."""
-    native = [path for kind in ("*.h", "*.cpp") for path in (ROOT / "native").rglob(kind)]
-    found = set()
-    for path in (*native, *(ROOT / "woolly").rglob("*.py")):
-        word = rf"GGMLType\.{name}\b" if path.suffix == ".py" else rf"^(?!.*//).*\b(Block|Load)?{name}\b"
-        if "native/tests" not in path.as_posix() and re.search(word, path.read_text(), re.MULTILINE | re.IGNORECASE):
-            found.add(path.relative_to(ROOT).as_posix())
-    return found
+    """Source files whose code names a type."""
+    word = rf"\b(Block|Load)?{name}\b"
+    return {
+        path
+        for path, text in sources().items()
+        if re.search(rf"GGMLType\.{name}\b" if path.endswith(".py") else word, text, re.IGNORECASE)
+    }
 
 
 def recipe_of(name):
@@ -73,14 +85,19 @@ def recipe_of(name):
 
 
 @pytest.mark.parametrize("name", _native.types())
-def test_a_weight_type_is_in_the_three_files_of_the_recipe(name):
+def test_a_weight_type_is_in_the_files_of_the_recipe(name):
     assert recipe_of(name) <= files_that_name(name)
+    assert name == "F32" or {BLOCKS, RARE} & files_that_name(name)
 
 
-def test_a_type_that_is_only_read_is_in_no_other_file():
+def test_a_type_that_is_only_read_is_in_five_files():
     # Other types also have an encoder, a place in the recipes of quantize, or a kernel of one instruction set.
-    for name in ("MXFP4", "NVFP4", "TQ1_0"):
-        assert files_that_name(name) == recipe_of(name) | GPU
+    for name in ("TQ1_0", "TQ2_0"):
+        assert files_that_name(name) == recipe_of(name) | {RARE, "woolly/runtime/cuda/tiles.py"}
+    # These bring a kind of tile of their own, whose bytes are by name in tiles.py.
+    tile = {f"native/cuda/weights/{file}" for file in ("tile.cuh", "tile_32.cuh", "pack.cuh")}
+    for name in ("MXFP4", "NVFP4"):
+        assert files_that_name(name) == recipe_of(name) | {BLOCKS} | tile
 
 
 def test_the_recipe_names_the_files():

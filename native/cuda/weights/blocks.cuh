@@ -1,67 +1,34 @@
 // Blocks of weight types as they lie in a file. `Kind` is the tile that a type is packed as. `quant(b, k, points)`
 // gives the bits of column k of a block as tiles keep them (points: the type's codebook, if it has one), `scale(b, k)`
 // and `minimum(b, k)` what these are multiplied by and what is added, as f32. `limit(b)`: the least exponent that the
-// row's factor must have so that no number of the block is too large for a half in the tile. What they mean is
-// woolly/quant/decode.py, the oracle.
+// row's factor must have so that no number of the block is too large for a half in the tile. `Element` is the rule by
+// which a single number is read (elements.cuh). What they mean is woolly/quant/decode.py, the oracle.
+//
+// A type is a Block, a row in the list at the end, and a row of TYPES in woolly/runtime/cuda/tiles.py.
 #pragma once
 
-#include "weights/tile.cuh"
-
-constexpr int NO_LIMIT = -1000;
-
-__device__ __forceinline__ float half_at(const u8* p) { return half_to_float(u16(p[0] | p[1] << 8)); }
-__device__ __forceinline__ u32 half_word(const u8* p) { return u32(p[0] | p[1] << 8); }
-__device__ __forceinline__ u32 word_at(const u8* p) { return u32(p[0] | p[1] << 8 | p[2] << 16) | u32(p[3]) << 24; }
-__device__ __forceinline__ float float_of(u32 bits) {
-    union {
-        u32 u;
-        float f;
-    } both = {bits};
-    return both.f;
-}
-__device__ __forceinline__ u32 bits_of(float f) {
-    union {
-        float f;
-        u32 u;
-    } both = {f};
-    return both.u;
-}
-// 2^e, e from -126 to 127
-__device__ __forceinline__ float power_of_two(int e) { return float_of(u32(e + 127) << 23); }
-// The exponent of a power of two.
-__device__ __forceinline__ int exponent_of(float x) { return int(bits_of(x) >> 23) - 127; }
-// The least e with |x| < 2^e, plus `more`. Infinite scales count as the largest: their weights are no numbers anyway.
-__device__ __forceinline__ int limit_of(float x, int more) {
-    const int e = int(bits_of(x) >> 23 & 255u);
-    return bits_of(x) << 1 == 0 ? NO_LIMIT : (e == 255 ? 17 : e == 0 ? -125 : e - 126) + more;
-}
-__device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
-
-// Nibbles of 32 columns: the low ones are columns 0 to 15.
-__device__ __forceinline__ u32 nibble_of_32(const u8* p, int k) { return p[k & 15] >> (k >> 4 << 2) & 15; }
-__device__ __forceinline__ u32 fifth_of_32(const u8* p, int k) { return p[k >> 3] >> (k & 7) & 1; }
-
-template <class T>
-struct Block;
+#include "weights/elements.cuh"
 
 struct BF16;
 struct IQ4_XS;
 
 template <>
 struct Block<F16> {
+    typedef elements::Number<F16> Element;
     typedef F16 Kind;
     static constexpr int bytes = 2, columns = 1;
-    __device__ static float value(const u8* b) { return half_at(b); }
+    __device__ static float number(const u8* b) { return half_at(b); }
     __device__ static int limit(const u8*) { return NO_LIMIT; }
 };
 template <>
 struct Block<BF16> {
+    typedef elements::Number<BF16> Element;
     typedef F16 Kind;
     static constexpr int bytes = 2, columns = 1;
-    __device__ static float value(const u8* b) { return float_of(half_word(b) << 16); }
+    __device__ static float number(const u8* b) { return float_of(half_word(b) << 16); }
     // The largest of a row is below 2^15.
     __device__ static int limit(const u8* b) {
-        const float x = value(b);
+        const float x = number(b);
         return (bits_of(x) & 0x7f800000u) == 0x7f800000u ? NO_LIMIT : limit_of(x, -15);
     }
 };
@@ -82,28 +49,34 @@ struct Shifted32 : Scaled32<T, BYTES> {
 };
 template <>
 struct Block<Q8_0> : Scaled32<Q8_0, 34> {
+    typedef elements::Scaled<Q8_0, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return b[2 + k] ^ 0x80u; }
 };
 template <>
 struct Block<Q4_0> : Scaled32<Q4_0, 18> {
+    typedef elements::Scaled<Q4_0, 8> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 2, k); }
 };
 template <>
 struct Block<IQ4_NL> : Scaled32<IQ4_NL, 18> {
+    typedef elements::NonLinear<IQ4_NL> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 2, k); }
 };
 template <>
 struct Block<Q5_0> : Scaled32<Q5_0, 22> {
+    typedef elements::Scaled<Q5_0, 16> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
         return nibble_of_32(b + 6, k) | fifth_of_32(b + 2, k) << 4;
     }
 };
 template <>
 struct Block<Q4_1> : Shifted32<Q4_1, 20> {
+    typedef elements::Shifted<Q4_1> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 4, k); }
 };
 template <>
 struct Block<Q5_1> : Shifted32<Q5_1, 24> {
+    typedef elements::Shifted<Q5_1> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
         return nibble_of_32(b + 8, k) | fifth_of_32(b + 4, k) << 4;
     }
@@ -111,6 +84,7 @@ struct Block<Q5_1> : Shifted32<Q5_1, 24> {
 // A power of two, of any size that a float has.
 template <>
 struct Block<MXFP4> {
+    typedef Block<MXFP4> Element;
     typedef MXFP4 Kind;
     static constexpr int bytes = 17, columns = 32, scale_columns = 32;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 1, k); }
@@ -120,10 +94,16 @@ struct Block<MXFP4> {
         return e < -24 ? 0 : float_to_half(power_of_two(e));
     }
     __device__ static int limit(const u8* b) { return b[0] - 128; }
+    __device__ static float value(const u8* b, int c, const u8* points) {
+        // Half of 2^(e - 127); exponents 0 and 1 give subnormal numbers.
+        const u32 e = b[0], scale = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+        return __fmul_rn(float_of(scale), float(elements::e2m1(quant(b, c, points))));
+    }
 };
 // Scales of 16 columns are E4M3 without a sign; 127 means 0, as in ggml.
 template <>
 struct Block<NVFP4> {
+    typedef Block<NVFP4> Element;
     typedef NVFP4 Kind;
     static constexpr int bytes = 36, columns = 64, scale_columns = 16;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
@@ -137,24 +117,18 @@ struct Block<NVFP4> {
     }
     // One for all: scales are below 2^9 and above 2^-10.
     __device__ static int limit(const u8*) { return 7; }
+    __device__ static float value(const u8* b, int c, const u8* points) {
+        // Half of an E4M3 number, of which the top bit has no meaning; the code 127 means 0.
+        const int code = b[c / 16], exponent = code >> 3 & 15, mantissa = code & 7;
+        const int fraction = exponent == 0 ? mantissa : mantissa + 8, power = (exponent == 0 ? 1 : exponent) - 11;
+        const float scale = code == 127 ? 0.0f : float(fraction) * power_of_two(power);
+        return __fmul_rn(scale, float(elements::e2m1(quant(b, c, points))));
+    }
 };
-
-// Scales and minima of Q4_K and Q5_K.
-__device__ __forceinline__ u32 scale_k4(const u8* s, int g) {
-    return g < 4 ? s[g] & 63u : (s[g + 4] & 15u) | u32(s[g - 4] >> 6) << 4;
-}
-__device__ __forceinline__ u32 minimum_k4(const u8* s, int g) {
-    return g < 4 ? s[g + 4] & 63u : u32(s[g + 4] >> 4) | u32(s[g] >> 6) << 4;
-}
-__device__ __forceinline__ u32 nibble_k4(const u8* p, int k) {
-    return p[(k >> 6) * 32 + (k & 31)] >> (k >> 5 & 1) * 4 & 15;
-}
-__device__ __forceinline__ u32 pair_k(const u8* p, int k) {
-    return p[(k >> 7) * 32 + (k & 31)] >> (k >> 5 & 3) * 2 & 3;
-}
 
 template <>
 struct Block<Q4_K> {
+    typedef elements::Nested<Q4_K> Element;
     typedef Q4_K Kind;
     static constexpr int bytes = 144, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_k4(b + 16, k); }
@@ -162,6 +136,7 @@ struct Block<Q4_K> {
 };
 template <>
 struct Block<Q5_K> {
+    typedef elements::Nested<Q5_K> Element;
     typedef Q5_K Kind;
     static constexpr int bytes = 176, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
@@ -171,6 +146,7 @@ struct Block<Q5_K> {
 };
 template <>
 struct Block<Q6_K> {
+    typedef elements::Grouped<Q6_K, 32> Element;
     typedef Q6_K Kind;
     static constexpr int bytes = 210, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
@@ -185,6 +161,7 @@ struct Block<Q6_K> {
 };
 template <>
 struct Block<Q3_K> {
+    typedef elements::Grouped<Q3_K, 4> Element;
     typedef Q3_K Kind;
     static constexpr int bytes = 110, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
@@ -199,6 +176,7 @@ struct Block<Q3_K> {
 };
 template <>
 struct Block<Q2_K> {
+    typedef Block<Q2_K> Element;
     typedef Q2_K Kind;
     static constexpr int bytes = 84, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return pair_k(b + 16, k); }
@@ -206,9 +184,15 @@ struct Block<Q2_K> {
     __device__ static int limit(const u8* b) {
         return larger(limit_of(half_at(b + 80), 12), limit_of(half_at(b + 82), -12));
     }
+    __device__ static float value(const u8* b, int c, const u8* points) {
+        const u32 both = factor(b, c / 16);
+        const float minimum = __fmul_rn(half_at(b + 82), float(both >> 4));
+        return elements::minus(__fmul_rn(half_at(b + 80), float(both & 15)), quant(b, c, points), minimum);
+    }
 };
 template <>
 struct Block<IQ4_XS> {
+    typedef elements::NonLinear<IQ4_XS> Element;
     typedef IQ4_NL Kind;
     static constexpr int bytes = 136, columns = 256;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return nibble_of_32(b + 8 + (k >> 5) * 16, k & 31); }
@@ -218,3 +202,24 @@ struct Block<IQ4_XS> {
     }
     __device__ static int limit(const u8* b) { return limit_of(half_at(b), 13); }
 };
+
+// X(name in kernels, name here)
+// clang-format off
+#define USUAL_BLOCKS(X) \
+    X(f16, F16) \
+    X(bf16, BF16) \
+    X(q4_0, Q4_0) \
+    X(q4_1, Q4_1) \
+    X(q5_0, Q5_0) \
+    X(q5_1, Q5_1) \
+    X(q8_0, Q8_0) \
+    X(iq4_nl, IQ4_NL) \
+    X(mxfp4, MXFP4) \
+    X(nvfp4, NVFP4) \
+    X(q2_k, Q2_K) \
+    X(q3_k, Q3_K) \
+    X(q4_k, Q4_K) \
+    X(q5_k, Q5_K) \
+    X(q6_k, Q6_K) \
+    X(iq4_xs, IQ4_XS)
+// clang-format on

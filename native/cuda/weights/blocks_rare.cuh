@@ -39,6 +39,7 @@ __device__ __forceinline__ float odd(u32 factor) { return float(2 * factor + 1);
 
 template <>
 struct Block<IQ2_XXS> : Rare<66, 10> {
+    typedef elements::Scaled<IQ2_XXS, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const u8* group = b + 2 + 8 * (k >> 5);
         return signed_point(points[8 * group[k >> 3 & 3] + (k & 7)],
@@ -50,6 +51,7 @@ struct Block<IQ2_XXS> : Rare<66, 10> {
 };
 template <>
 struct Block<IQ2_XS> : Rare<74, 10> {
+    typedef elements::Scaled<IQ2_XS, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const u32 both = half_word(b + 2 + 2 * (k >> 3));
         return signed_point(points[8 * (both & 511) + (k & 7)], sign_of_seven(both >> 9, k));
@@ -60,6 +62,7 @@ struct Block<IQ2_XS> : Rare<74, 10> {
 };
 template <>
 struct Block<IQ2_S> : Rare<82, 10> {
+    typedef elements::Scaled<IQ2_S, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const int i = k >> 3, rank = b[2 + i] | (b[66 + (i >> 2)] >> 2 * (i & 3) & 3) << 8;
         return signed_point(points[8 * rank + (k & 7)], b[34 + i] >> (k & 7));
@@ -70,6 +73,7 @@ struct Block<IQ2_S> : Rare<82, 10> {
 };
 template <>
 struct Block<IQ3_XXS> : Rare<98, 11> {
+    typedef elements::Scaled<IQ3_XXS, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const u32 signs = word_at(b + 66 + 4 * (k >> 5)) >> 7 * (k >> 3 & 3);
         return signed_point(points[4 * b[2 + (k >> 2)] + (k & 3)], sign_of_seven(signs, k));
@@ -80,6 +84,7 @@ struct Block<IQ3_XXS> : Rare<98, 11> {
 };
 template <>
 struct Block<IQ3_S> : Rare<110, 13> {
+    typedef elements::Scaled<IQ3_S, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const int i = k >> 2, rank = b[2 + i] | (b[66 + (i >> 3)] >> (i & 7) & 1) << 8;
         return signed_point(points[4 * rank + (k & 3)], b[74 + (k >> 3)] >> (k & 7));
@@ -91,6 +96,7 @@ struct Block<IQ3_S> : Rare<110, 13> {
 // Eight times the points, plus 1 or minus 1.
 template <>
 struct Block<IQ1_S> : Rare<50, 9> {
+    typedef elements::Scaled<IQ1_S, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8* points) {
         const u32 group = half_word(b + 34 + 2 * (k >> 5)), rank = b[2 + (k >> 3)] | (group >> 3 * (k >> 3 & 3) & 7)
                                                                                          << 8;
@@ -103,6 +109,7 @@ struct Block<IQ1_S> : Rare<50, 9> {
 // The half is spread over the top nibbles of the four half words of sub-scales.
 template <>
 struct Block<IQ1_M> : Rare<56, 9> {
+    typedef elements::Scaled<IQ1_M, 128> Element;
     __device__ static float unit(const u8* b) {
         u32 bits = 0;
         for (int i = 0; i < 4; ++i) bits |= u32(b[49 + 2 * i] >> 4) << 4 * i;
@@ -122,6 +129,7 @@ struct Block<IQ1_M> : Rare<56, 9> {
 // In TQ1_0 base 3; the next digit is what 3 times the byte carries.
 template <>
 struct Block<TQ1_0> : Rare<54, 3> {
+    typedef elements::Scaled<TQ1_0, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) {
         const int digit = k < 160 ? k >> 5 : k < 240 ? (k - 160) >> 4 : (k - 240) >> 2;
         const int byte = b[k < 160 ? k & 31 : k < 240 ? 32 + (k & 15) : 48 + (k & 3)];
@@ -134,7 +142,23 @@ struct Block<TQ1_0> : Rare<54, 3> {
 };
 template <>
 struct Block<TQ2_0> : Rare<66, 3> {
+    typedef elements::Scaled<TQ2_0, 128> Element;
     __device__ static u32 quant(const u8* b, int k, const u8*) { return pair_k(b, k) * 32 + 96; }
     __device__ static float scale(const u8* b, int) { return half_at(b + 64) / 32; }
     __device__ static int limit(const u8* b) { return limit_of(half_at(b + 64), 3); }
 };
+
+// As USUAL_BLOCKS.
+// clang-format off
+#define RARE_BLOCKS(X) \
+    X(iq1_s, IQ1_S) \
+    X(iq1_m, IQ1_M) \
+    X(iq2_xxs, IQ2_XXS) \
+    X(iq2_xs, IQ2_XS) \
+    X(iq2_s, IQ2_S) \
+    X(iq3_xxs, IQ3_XXS) \
+    X(iq3_s, IQ3_S) \
+    X(tq1_0, TQ1_0) \
+    X(tq2_0, TQ2_0)
+// clang-format on
+#define ALL_BLOCKS(X) USUAL_BLOCKS(X) RARE_BLOCKS(X)

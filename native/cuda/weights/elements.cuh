@@ -1,9 +1,12 @@
-// Elements of weights as they lie in a file: `value(block, column, points)` is what woolly/quant/decode.py gives, to
-// the bit. blocks.cuh says which bits are whose. Each product and sum rounds by itself, so none may be fused. `points`
-// are the type's codebook, if it has one.
+// How a number of a file comes of its block: `value(block, column, points)` is what woolly/quant/decode.py gives, to
+// the bit. Block<T> names its rule as `Element`, or has a `value` of its own. Each product and sum rounds by itself, so
+// none may be fused. `points` are the type's codebook, if it has one.
 #pragma once
 
-#include "weights/blocks_rare.cuh"
+#include "weights/bits.cuh"
+
+template <class T>
+struct Block;
 
 namespace elements {
 
@@ -36,7 +39,7 @@ struct F32 {
 };
 template <class T>
 struct Number : Sized<T> {
-    __device__ static float value(const u8* b, int, const u8*) { return Block<T>::value(b); }
+    __device__ static float value(const u8* b, int, const u8*) { return Block<T>::number(b); }
 };
 // The quant less ZERO, times the scale.
 template <class T, int ZERO>
@@ -73,54 +76,6 @@ struct Nested : Sized<T> {
         const float scale = __fmul_rn(half_at(b), float(scale_k4(b + 4, c / 32)));
         const float minimum = __fmul_rn(half_at(b + 2), float(minimum_k4(b + 4, c / 32)));
         return minus(scale, Block<T>::quant(b, c, points), minimum);
-    }
-};
-
-typedef Number<::F16> F16;
-typedef Number<::BF16> BF16;
-typedef Scaled<::Q4_0, 8> Q4_0;
-typedef Scaled<::Q5_0, 16> Q5_0;
-typedef Scaled<::Q8_0, 128> Q8_0;
-typedef Shifted<::Q4_1> Q4_1;
-typedef Shifted<::Q5_1> Q5_1;
-typedef NonLinear<::IQ4_NL> IQ4_NL;
-typedef NonLinear<::IQ4_XS> IQ4_XS;
-typedef Grouped<::Q3_K, 4> Q3_K;
-typedef Grouped<::Q6_K, 32> Q6_K;
-typedef Nested<::Q4_K> Q4_K;
-typedef Nested<::Q5_K> Q5_K;
-typedef Scaled<::IQ2_XXS, 128> IQ2_XXS;
-typedef Scaled<::IQ2_XS, 128> IQ2_XS;
-typedef Scaled<::IQ2_S, 128> IQ2_S;
-typedef Scaled<::IQ3_XXS, 128> IQ3_XXS;
-typedef Scaled<::IQ3_S, 128> IQ3_S;
-typedef Scaled<::IQ1_S, 128> IQ1_S;
-typedef Scaled<::IQ1_M, 128> IQ1_M;
-// 32 times a quant of -1, 0 or 1, with a 32nd of the scale.
-typedef Scaled<::TQ1_0, 128> TQ1_0;
-typedef Scaled<::TQ2_0, 128> TQ2_0;
-
-struct Q2_K : Sized<::Q2_K> {
-    __device__ static float value(const u8* b, int c, const u8* points) {
-        const u32 factor = Block<::Q2_K>::factor(b, c / 16);
-        const float minimum = __fmul_rn(half_at(b + 82), float(factor >> 4));
-        return minus(__fmul_rn(half_at(b + 80), float(factor & 15)), Block<::Q2_K>::quant(b, c, points), minimum);
-    }
-};
-struct MXFP4 : Sized<::MXFP4> {
-    __device__ static float value(const u8* b, int c, const u8* points) {
-        // Half of 2^(e - 127); exponents 0 and 1 give subnormal numbers.
-        const u32 e = b[0], scale = e < 2 ? 0x00200000u << e : (e - 1) << 23;
-        return __fmul_rn(float_of(scale), float(e2m1(Block<::MXFP4>::quant(b, c, points))));
-    }
-};
-struct NVFP4 : Sized<::NVFP4> {
-    __device__ static float value(const u8* b, int c, const u8* points) {
-        // Half of an E4M3 number, of which the top bit has no meaning; the code 127 means 0.
-        const int code = b[c / 16], exponent = code >> 3 & 15, mantissa = code & 7;
-        const int fraction = exponent == 0 ? mantissa : mantissa + 8, power = (exponent == 0 ? 1 : exponent) - 11;
-        const float scale = code == 127 ? 0.0f : float(fraction) * power_of_two(power);
-        return __fmul_rn(scale, float(e2m1(Block<::NVFP4>::quant(b, c, points))));
     }
 };
 

@@ -1,5 +1,5 @@
 // Rows of tables: of each token, of each position, of each type of text.
-#include "weights/elements.cuh"
+#include "weights/blocks_rare.cuh"
 
 // Blocks of (rows, chunks of columns).
 template <class Element>
@@ -31,41 +31,17 @@ __device__ inline void embed_position(const Batch* b, const u8* table, const u8*
     }
 }
 
-#define TABLES(name)                                                                                           \
+#define TABLES_OF(name, Element)                                                                               \
     KERNEL(embed_##name)(const Batch* b, const u8* table, const u8* points, float* y, int width) {             \
-        embed<elements::name>(b, table, points, y, width);                                                     \
+        embed<Element>(b, table, points, y, width);                                                            \
     }                                                                                                          \
     KERNEL(embed_position_##name)(const Batch* b, const u8* table, const u8* points, const float* x, float* y, \
                                   int width, int kind) {                                                       \
-        embed_position<elements::name>(b, table, points, x, y, width, kind);                                   \
+        embed_position<Element>(b, table, points, x, y, width, kind);                                          \
     }
-
-TABLES(F32)
-TABLES(F16)
-TABLES(BF16)
-TABLES(Q4_0)
-TABLES(Q4_1)
-TABLES(Q5_0)
-TABLES(Q5_1)
-TABLES(Q8_0)
-TABLES(IQ4_NL)
-TABLES(MXFP4)
-TABLES(NVFP4)
-TABLES(Q2_K)
-TABLES(Q3_K)
-TABLES(Q4_K)
-TABLES(Q5_K)
-TABLES(Q6_K)
-TABLES(IQ4_XS)
-TABLES(TQ1_0)
-TABLES(TQ2_0)
-TABLES(IQ2_XXS)
-TABLES(IQ2_XS)
-TABLES(IQ2_S)
-TABLES(IQ3_XXS)
-TABLES(IQ3_S)
-TABLES(IQ1_S)
-TABLES(IQ1_M)
+#define TABLES(name, T) TABLES_OF(name, Block<T>::Element)
+TABLES_OF(f32, elements::F32)
+ALL_BLOCKS(TABLES)
 
 // y = x + the first row of the table; after a token `separator`, if it is not 0, plus the second.
 KERNEL(embed_type)(const Batch* b, const float* table, const float* x, float* y, int width, int separator) {

@@ -161,7 +161,7 @@ struct Pack<F16> {
     template <class T>
     __device__ static float value(const Line& line, int k) {
         const u8* b = line.block<T>(k);
-        return b == nullptr ? 0 : line.scaled(Block<T>::value(b), 0);
+        return b == nullptr ? 0 : line.scaled(Block<T>::number(b), 0);
     }
     template <class T>
     __device__ static void tile(const Out& out, LINES) {

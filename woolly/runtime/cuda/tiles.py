@@ -14,7 +14,19 @@ from woolly.quant import GGMLType
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.gpu.emit import Emitter, Part
 
-__all__ = ["TILE_COLUMNS", "TILE_ROWS", "Tiles", "can_pack", "kind_of", "packed_bytes", "tile_bytes", "tiles_of"]
+__all__ = [
+    "TILE_COLUMNS",
+    "TILE_ROWS",
+    "TYPES",
+    "Packing",
+    "Tiles",
+    "can_pack",
+    "codebook_of",
+    "kind_of",
+    "packed_bytes",
+    "tile_bytes",
+    "tiles_of",
+]
 
 TILE_ROWS, TILE_COLUMNS = 16, 256
 _WARPS = 8  # of a block that packs
@@ -38,13 +50,32 @@ _BYTES = {
     "q5_k": 2816,
     "q6_k": 3456,
 }
-# Types whose tiles are of another kind, which has the same values.
-_KINDS = {"BF16": "f16", "IQ4_XS": "iq4_nl"} | dict.fromkeys(
-    ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"), "wide"
-)
-_CODEBOOKS = {name: name for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")} | {
-    "IQ1_S": "IQ1",
-    "IQ1_M": "IQ1",
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What becomes of a type of weights on the device."""
+
+    kind: str  # of tiles
+    codebook: str = ""  # in _native.codebooks()
+
+
+_WIDE = "wide"
+# Every type that matrices and tables on the device may have. Some are packed as tiles of another kind with the same
+# values.
+TYPES: dict[GGMLType, Packing] = {
+    **{type: Packing(type.name.lower()) for type in GGMLType if type.name.lower() in _BYTES},
+    GGMLType.BF16: Packing("f16"),
+    GGMLType.IQ4_XS: Packing("iq4_nl"),
+    GGMLType.IQ1_S: Packing(_WIDE, "IQ1"),
+    GGMLType.IQ1_M: Packing(_WIDE, "IQ1"),
+    GGMLType.IQ2_XXS: Packing(_WIDE, "IQ2_XXS"),
+    GGMLType.IQ2_XS: Packing(_WIDE, "IQ2_XS"),
+    GGMLType.IQ2_S: Packing(_WIDE, "IQ2_S"),
+    GGMLType.IQ3_XXS: Packing(_WIDE, "IQ3_XXS"),
+    GGMLType.IQ3_S: Packing(_WIDE, "IQ3_S"),
+    GGMLType.TQ1_0: Packing(_WIDE),
+    GGMLType.TQ2_0: Packing(_WIDE),
 }
 
 
@@ -87,14 +118,14 @@ class Tiles:
 
 def can_pack(type: GGMLType) -> bool:
     """Whether matrices of the type become tiles. Those of F32 do not: their products are of f32 throughout."""
-    return type.name.lower() in _BYTES or type.name in _KINDS
+    return type in TYPES
 
 
 def kind_of(type: GGMLType) -> str:
     """The kind of tiles that a type is packed as; UnsupportedError if there is none."""
     if not can_pack(type):
         raise UnsupportedError(f"the cuda backend does not compute with {type.name} matrices")
-    return _KINDS.get(type.name, type.name.lower())
+    return TYPES[type].kind
 
 
 def tile_bytes(type: GGMLType) -> int:
@@ -109,6 +140,15 @@ def packed_bytes(weight: Weight) -> int:
     return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _strips(rows, False), n_tiles)
 
 
+def codebook_of(emitter: Emitter, type: GGMLType) -> Address:
+    """Where the points of a type's codebook are; 0 if it has none. Packing of later weights may read it."""
+    name = TYPES[type].codebook if type in TYPES else ""
+    if not name:
+        return Address(0)
+    book = np.frombuffer(_native.codebooks()[name], np.uint8)
+    return emitter.array(f"codebook {name}", book.nbytes, lambda: book, is_first=True)
+
+
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
     """A weight's tiles, which the loader fills; with another of the same type and shape, both in pairs of rows.
 
@@ -121,10 +161,7 @@ def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> T
         raise UnsupportedError(f"{weight.name} and {other.name} are not alike, so their rows cannot be paired")
     n_rows = rows if other is None else 2 * rows
     # Memory comes last: what packing reads must be there first.
-    points = Address(0)
-    if weight.type.name in _CODEBOOKS:
-        book = np.frombuffer(_native.codebooks()[_CODEBOOKS[weight.type.name]], np.uint8)
-        points = emitter.array(f"codebook {weight.type.name}", book.nbytes, lambda: book, is_first=True)
+    points = codebook_of(emitter, weight.type)
     shape = Tiles(kind, n_rows, columns, other is not None, Address(0), math.prod(experts))
     parts = [
         Part(

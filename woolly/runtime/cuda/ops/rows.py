@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
+from woolly.runtime.cuda.tiles import TYPES, codebook_of
 from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emit import Emitter, Rows
 
@@ -19,17 +17,6 @@ ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus
 _POOLS = ("mean", "first", "last")
 _BLOCK = 256  # threads
 _NONE = Address(0)
-
-# Types of tables, and the codebook that each needs.
-_TABLES: dict[GGMLType, str] = {
-    **dict.fromkeys((GGMLType.F32, GGMLType.F16, GGMLType.BF16), ""),
-    **dict.fromkeys((GGMLType.Q4_0, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1, GGMLType.Q8_0), ""),
-    **dict.fromkeys((GGMLType.Q2_K, GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K), ""),
-    **dict.fromkeys((GGMLType.IQ4_NL, GGMLType.IQ4_XS, GGMLType.MXFP4, GGMLType.NVFP4), ""),
-    **dict.fromkeys((GGMLType.TQ1_0, GGMLType.TQ2_0), ""),
-    **{t: t.name for t in (GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S, GGMLType.IQ3_XXS, GGMLType.IQ3_S)},
-    **dict.fromkeys((GGMLType.IQ1_S, GGMLType.IQ1_M), "IQ1"),
-}
 
 
 def threads_for(n: int, most: int = _BLOCK) -> int:
@@ -53,13 +40,9 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 
 
 def _table(e: Emitter, weight: Weight) -> tuple[str, Address, Address]:
     """The name of a table's type, its bytes, and its codebook."""
-    if weight.type not in _TABLES:
+    if weight.type is not GGMLType.F32 and weight.type not in TYPES:
         raise UnsupportedError(f"the cuda backend has no tables of {weight.type.name}")
-    points, book = _NONE, _TABLES[weight.type]
-    if book:
-        values = np.frombuffer(_native.codebooks()[book], np.int8)
-        points = e.array(f"codebook {book}", values.nbytes, lambda: values)
-    return weight.type.name, e.raw(weight.name), points
+    return weight.type.name.lower(), e.raw(weight.name), codebook_of(e, weight.type)
 
 
 @emits("embed")
