@@ -248,3 +248,21 @@ def test_a_model_is_unloaded_and_loaded(page, server):
     page.keyboard.press("Escape")
     assert page.locator("#models").is_hidden()
     assert server.name in page.locator(".start .about").inner_text()
+
+
+def test_escape_closes_what_is_open_before_it_stops_the_answer(page, server):
+    page.keyboard.press("Control+,")
+    with server.slowly():
+        page.locator("#message").fill("Count.")
+        page.keyboard.press("Enter")
+        page.locator(".message.running").wait_for()
+        page.locator("#model").click()
+        page.keyboard.press("Escape")
+        assert page.locator("#models").is_hidden()
+        assert page.locator("#panel").is_visible()
+        page.keyboard.press("Escape")
+        assert page.locator("#panel").is_hidden()
+        assert page.locator(".message.running").count() == 1
+        page.keyboard.press("Escape")
+        settled(page)
+    assert "stopped" in page.locator("#thread").inner_text().lower()

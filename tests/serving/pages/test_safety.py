@@ -87,7 +87,6 @@ def test_a_script_that_came_in_nevertheless_would_not_run(page):
 ERRORS = [
     (429, "queue_full", "144 answers run", {"retry_after": "700"}, r"busy and its queue is full"),
     (503, "model_loading", "m is loading; try again", {"retry_after": "200"}, r"still being loaded"),
-    (400, "context_length_exceeded", "the prompt has 9 tokens", {}, r"too long for this model: the prompt has 9"),
     (400, "invalid_request", "top_k is -5; a whole", {}, r"^top_k is -5; a whole\.$"),
 ]
 

@@ -17,7 +17,7 @@ from tests.serving.pages.conftest import (
     settled,
     until,
 )
-from tests.serving.pages.test_turns import DONE, ending, reply_with
+from tests.serving.pages.test_turns import DONE, ending, reply_with, says
 from woolly.serving import Settings, create_app
 
 SERVER = str(Path(__file__).parents[2] / "mcp" / "server.py")
@@ -58,10 +58,6 @@ def calls(*arguments, name="zoo_add"):
         for i, one in enumerate(arguments)
     ]
     return chunk(tool_calls=pieces) + ending("tool_calls") + DONE
-
-
-def says(text):
-    return chunk(content=text) + ending("stop") + DONE
 
 
 def open_with_tools(open_page, url):

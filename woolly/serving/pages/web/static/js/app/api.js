@@ -1,10 +1,12 @@
 // Api: what the page asks the server for. Paths are relative, so that a proxy may put the server below a folder.
 
+import { number } from "./format.js";
+
 const KEY = "woolly.key";
 
 /**
  * What went wrong, as one sentence for people; `code` is the server's word for it, `retryAfter` in seconds. `key` is the
- * one that a refused request brought.
+ * one that a refused request brought, `size` {has, holds} the tokens of a conversation that is too long.
  */
 export class ApiError extends Error {
   constructor(code, message, status = 0, retryAfter = null) {
@@ -84,7 +86,7 @@ async function refusal(response) {
 // Sentences for people, for errors whose own sentence is for programmers. %s is the server's sentence.
 const SENTENCES = {
   authentication_failed: "This server asks for a key: enter one that it knows.",
-  context_length_exceeded: "The conversation is too long for this model: %s",
+  context_length_exceeded: "Too long for this model: %s",
   model_loading: "The model is still being loaded; try again in a moment.",
   queue_full: "The server is busy and its queue is full; try again in a moment.",
   rate_limit_exceeded: "Too many requests in one minute; try again in a moment.",
@@ -95,8 +97,17 @@ const SENTENCES = {
 function toError(told, status, retryAfter) {
   const code = told.code ?? `http_${status}`;
   const said = sentence(told.message ?? `The server answered with status ${status}.`);
-  const message = (SENTENCES[code] ?? "%s").replace("%s", () => said);
-  return new ApiError(code, sentence(message), status, retryAfter);
+  const size = code === "context_length_exceeded" ? sizeIn(said) : null;
+  const message = size ? `Too long: ${number(size.has)} tokens, the model takes ${number(size.holds)}.` : (SENTENCES[code] ?? "%s").replace("%s", () => said);
+  return Object.assign(new ApiError(code, sentence(message), status, retryAfter), { size });
+}
+
+/** The tokens that a conversation has, and those that the context holds, if the server's sentence names both. */
+function sizeIn(said) {
+  const found = /has ([\d,]+) tokens.*?(?:holds|at most) ([\d,]+)/.exec(said);
+  if (!found) return null;
+  const [has, holds] = found.slice(1).map((text) => Number(text.replace(/,/g, "")));
+  return { has, holds };
 }
 
 /** With a full stop. The first letter stays: it may be that of a name, such as a file's or a field's. */

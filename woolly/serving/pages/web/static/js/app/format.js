@@ -1,10 +1,10 @@
 // Format: numbers as people read them.
 
-/** Three digits: 0.12, 1.23, 45.6, 789, 1 234. */
+/** Three digits: 0.12, 1.23, 45.6, 789, 1,234. */
 export function number(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en").replace(/,/g, "\u202f");
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(size < 1 ? 2 : 3)));
 }
 

@@ -10,7 +10,7 @@ import { closePanel, isMac, setUpPanels, showShortcuts, togglePanel } from "../p
 import { closePicker, setUpPicker } from "../chat/picker.js";
 import { setUpServers } from "../chat/servers.js";
 import { setUpSettings } from "../panels/settings.js";
-import { focusSearch, newChat, setUpSidebar, toggleSidebar } from "../chat/sidebar.js";
+import { closeDrawer, focusSearch, newChat, setUpSidebar, toggleSidebar } from "../chat/sidebar.js";
 import { chosenModel, emit, on, state } from "./state.js";
 import * as store from "./store.js";
 import { regenerateLast, setUpThread } from "../chat/thread.js";
@@ -82,7 +82,8 @@ function onKey(event) {
   const isControl = isMac ? event.metaKey : event.ctrlKey; // on a Mac, Control edits text
   if (event.key === "Escape") {
     if (document.querySelector("dialog[open]")) return;
-    if (closePicker() || chat.stop() || closePanel()) event.preventDefault();
+    // The innermost thing that is open; the answer is stopped if there is none.
+    if (closePicker() || closePanel() || closeDrawer() || chat.stop()) event.preventDefault();
     else byId("message").focus();
     return;
   }

@@ -10,10 +10,10 @@ import { takeTokens } from "./probabilities.js";
 import { requestOf } from "./request.js";
 import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
-import { canDrop, dropTurns } from "./window.js";
+import { canDrop, contextFill, dropTurns, isFull } from "./window.js";
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
-const FULL = "context_length_exceeded";
+export const FULL = "context_length_exceeded";
 // A structure would begin anew in the middle of an answer; it is left out.
 const CONTINUED = { continue_final_message: true, response_format: undefined, grammar: undefined, regex: undefined };
 
@@ -124,6 +124,19 @@ export function continueAnswer(node) {
   return perform(run, pathTo(conversation, node.id), CONTINUED, () => continueAnswer(node));
 }
 
+/** Whether an answer that filled the context can be continued: without the oldest turns. */
+export const canMakeRoom = (conversation, node) => canDrop(conversation, pathTo(conversation, node.id));
+
+/** Has such an answer continued, without the oldest turns. */
+export function makeRoomAndContinue(node) {
+  const conversation = state.current;
+  const fill = contextFill(conversation);
+  conversation.settings.overflow = "drop";
+  dropTurns(conversation, pathTo(conversation, node.id), fill && { has: fill.used, holds: fill.size });
+  emit("settings");
+  return continueAnswer(node);
+}
+
 /** Deletes one message; what follows it stays. */
 export function forget(node) {
   const conversation = state.current;
@@ -214,7 +227,7 @@ async function perform(run, path, more, again) {
   } catch (caught) {
     error = caught;
   }
-  const drop = error?.code === FULL && canDrop(conversation, path) ? () => dropTurns(conversation, path, error.message) : null;
+  const drop = error?.code === FULL && canDrop(conversation, path) ? () => dropTurns(conversation, path, error.size) : null;
   finish(run, error, { again, drop });
 }
 
@@ -225,7 +238,7 @@ async function receive(run, path, more) {
       await stream(run, requestOf(run.conversation, path, more));
       return;
     } catch (error) {
-      const isDropped = error.code === FULL && run.conversation.settings.overflow === "drop" && dropTurns(run.conversation, path, error.message);
+      const isDropped = error.code === FULL && run.conversation.settings.overflow === "drop" && dropTurns(run.conversation, path, error.size);
       if (!isDropped) throw error;
       emit("current");
     }
@@ -262,6 +275,7 @@ function finish(run, error, problem) {
     if (run.leaf === null) node.ending = isStopped ? "stopped" : "cut";
     else if (!run.n) drop(conversation, run);
   }
+  if (!error && isFull(node)) node.ending = "full";
   if (run.before && node.figures && node.figures !== run.before) node.figures.tokens += run.before.tokens ?? 0;
   conversation.updated = Date.now();
   emit("run", run);

@@ -19,7 +19,7 @@ const LEAST = 60; // milliseconds
 const MOST = 500;
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
-const NOTES = { length: "cut at the token limit", stopped: "stopped", broken: "broke off", cut: "not finished" };
+const NOTES = { length: "cut at the token limit", stopped: "stopped", broken: "broke off", cut: "not finished", full: "cut: the context is full" };
 
 /** A JSON answer that grows: its text is code, which Markdown would change. */
 class JsonView {
@@ -187,10 +187,16 @@ export class MessageView {
     if (figures?.rate) parts.push(`${number(figures.rate)} tokens/s`);
     if (figures?.tokens) parts.push(`${number(figures.tokens)} tokens`);
     if (figures?.first) parts.push(`first after ${duration(figures.first)}`);
-    const more = el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", on: { click: () => chat.continueAnswer(this.node) } }, "Continue");
+    const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", on: { click: () => chat.continueAnswer(this.node) } }, "Continue");
     this.foot.classList.toggle("shown", ending in NOTES);
     const prompt = figures?.prompt ? `; a prompt of ${number(figures.prompt)} tokens, ${number(figures.cached)} of them from the cache` : "";
     const title = `${model ?? ""}${prompt}`;
     return el("span", { class: "figures", title }, ending in NOTES ? el("strong", { class: "cut" }, NOTES[ending]) : null, parts.join(" · "), isCut ? more : null);
+  }
+
+  /** An answer that filled the context goes on only without the oldest turns, if there are any. */
+  roomButton() {
+    if (this.conversation.leaf !== this.node.id || !chat.canMakeRoom(this.conversation, this.node)) return null;
+    return el("button", { type: "button", class: "button small", title: "The oldest turns stay in this conversation; the model gets them no more.", on: { click: () => chat.makeRoomAndContinue(this.node) } }, "Drop the oldest turns and continue");
   }
 }

@@ -2,18 +2,23 @@
 
 import * as chat from "./chat.js";
 import { el, icon } from "../app/dom.js";
+import { editLast } from "./thread.js";
 
 /** The box of a problem. `isOver` says whether it is still the conversation's. */
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
-  const actions = problem.drop ? dropButton() : tryButton(error, isOver);
+  const actions = error.code === chat.FULL ? fullButtons(problem) : tryButton(error, isOver);
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, error.message)), actions);
 }
 
 const button = (text, run) => el("button", { type: "button", class: "button", on: { click: run } }, text);
 
 /** A full context stays full: asking again would fail again. */
+function fullButtons({ drop }) {
+  return el("div", { class: "row" }, drop ? dropButton() : null, button("Edit message", () => editLast()));
+}
+
 function dropButton() {
   const one = button("Drop the oldest turns and go on", () => chat.dropAndRetry());
   one.title = "The system prompt and the last messages are sent; the oldest stay in this conversation, but the model gets them no more.";

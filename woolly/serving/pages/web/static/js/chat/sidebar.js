@@ -55,6 +55,13 @@ export function toggleSidebar(isOpen = !isShown()) {
   else if (sidebar.contains(document.activeElement)) byId("menu").focus();
 }
 
+/** Closes the conversations if they lie over the page, as on a phone; returns false if they do not. */
+export function closeDrawer() {
+  if (!isNarrow.matches || !isShown()) return false;
+  toggleSidebar(false);
+  return true;
+}
+
 function isShown() {
   const { classList } = document.body;
   return classList.contains("with-sidebar") && !(isTight.matches && classList.contains("with-panel"));

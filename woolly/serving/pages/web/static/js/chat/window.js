@@ -1,10 +1,9 @@
 // The Window: which messages of a conversation the model gets, and how full its context is.
 
-import { chosenModel } from "../app/state.js";
+import { chosenModel, state } from "../app/state.js";
 import { shownPath } from "./tree.js";
 
 const ROOM = 0.75; // of the context that a shortened conversation fills at most; the rest is for the answer
-const NUMBERS = /has ([\d,]+) tokens.*?holds ([\d,]+)/;
 
 /** The messages of a path from which on they are sent: all, or those behind the turns that were dropped. */
 export function sentPath(conversation, path) {
@@ -20,12 +19,12 @@ const secondQuestion = (sent) => sent.slice(1).find((node) => node.role === "use
 const length = (nodes) => nodes.reduce((sum, node) => sum + node.content.length + (node.files ?? []).reduce((all, file) => all + file.text.length, 0), 0);
 
 /**
- * Sends no more of the oldest turns: one, or as many as the numbers in the server's sentence ask for. The messages stay
- * in the conversation. Returns false if only the last question is left.
+ * Sends no more of the oldest turns: one, or as many as the tokens that it has, and those that the context holds, ask
+ * for. The messages stay in the conversation. Returns false if only the last question is left.
  */
-export function dropTurns(conversation, path, sentence) {
+export function dropTurns(conversation, path, size) {
   if (!canDrop(conversation, path)) return false;
-  const [has, holds] = (NUMBERS.exec(sentence) ?? []).slice(1).map((text) => Number(text.replace(/,/g, "")));
+  const { has, holds } = size ?? {};
   const perCharacter = has / length(sentPath(conversation, path));
   do conversation.from = secondQuestion(sentPath(conversation, path)).id;
   while (has && canDrop(conversation, path) && length(sentPath(conversation, path)) * perCharacter > ROOM * holds);
@@ -37,4 +36,10 @@ export function contextFill(conversation) {
   const size = chosenModel()?.context_length;
   const last = shownPath(conversation).findLast((node) => node.figures?.prompt);
   return size && last ? { used: last.figures.prompt + (last.figures.tokens ?? 0), size } : null;
+}
+
+/** Whether an answer was cut because the context is full: none can continue it as it stands. */
+export function isFull({ ending, model, figures }) {
+  const size = state.models.find((one) => one.name === model)?.context_length;
+  return ending === "length" && Boolean(size && figures?.prompt) && figures.prompt + (figures.tokens ?? 0) >= size;
 }

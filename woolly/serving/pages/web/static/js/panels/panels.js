@@ -78,7 +78,7 @@ export const CONTROL = isMac ? "⌘" : "Ctrl";
 export const SHORTCUTS = [
   [["Enter"], "Send the message"],
   [["Shift", "Enter"], "A line break"],
-  [["Esc"], "Stop the answer; close what is open"],
+  [["Esc"], "Close what is open, or stop the answer"],
   [["↑"], "Edit your last message (in an empty box)"],
   [[CONTROL, "K"], "New conversation"],
   [[CONTROL, "Shift", "Enter"], "Answer again"],
