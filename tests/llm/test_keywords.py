@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError
 from woolly.llm.options import SamplingOptions
+from woolly.llm.peers import PEER_CALLS
 
 HI = [{"role": "user", "content": "hi"}]
 BYE = [{"role": "user", "content": "bye"}]
@@ -40,6 +41,21 @@ def test_sampling_options_are_keywords_over_params(llm):
     assert llm.chat(HI, max_tokens=2, ignore_eos=True).finish_reason == "length"
     with pytest.raises(RequestError, match="max_tokens is 0"):
         llm.chat(HI, max_tokens=0)
+
+
+def test_calls_of_other_libraries_name_the_one_here(llm):
+    for call in (lambda: llm("hi"), lambda: AsyncLLM.__call__(AsyncLLM.__new__(AsyncLLM), "hi", max_tokens=3)):
+        with pytest.raises(
+            RequestError, match=r"llm\.generate\(prompt\) continues a text, llm\.chat"
+        ):
+            call()
+    with pytest.raises(AttributeError, match=r"no attribute 'create_chat_completion'; use llm\.chat\(messages\)"):
+        llm.create_chat_completion(messages=HI)
+    with pytest.raises(AttributeError, match=r"^'LLM' object has no attribute 'wool'$"):
+        llm.wool  # noqa: B018
+    assert not any(name in dir(LLM) for name in PEER_CALLS)  # a method that exists is no foreign one
+    with pytest.raises(RequestError, match=r"LLM takes no 'model_path'; did you mean model\?"):
+        LLM(model_path="x.gguf")
 
 
 def test_type_checkers_see_the_fields_of_sampling_params():

@@ -18,6 +18,7 @@ from woolly.errors import KeywordError, RequestError
 from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader
 from woolly.llm.llm import LLM
 from woolly.llm.options import ChatOptions, GenerateOptions
+from woolly.llm.peers import PeerCalls
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts
 from woolly.llm.texts import Classification, Float32, Text, listed
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncChatStream", "AsyncLLM", "AsyncStream"]
 
 
-class AsyncLLM:
+class AsyncLLM(PeerCalls):
     """Takes what `LLM` takes, and answers in coroutines. A task that is cancelled cancels its request.
 
     >>> async with AsyncLLM("smollm2") as llm:

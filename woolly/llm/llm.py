@@ -37,6 +37,7 @@ from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.opening import check_opening, template_of
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
+from woolly.llm.peers import PeerCalls
 from woolly.llm.presets import defaults_of
 from woolly.llm.progress import check_progress, progress_bar
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
@@ -57,7 +58,7 @@ __all__ = ["LLM", "Chunk", "Completion", "Stream", "default_ctx"]
 
 
 @with_near_names
-class LLM(RequestMaker, TextReader, OnDisk):
+class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
     """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
 
     `path`, `tokenizer`, `template` and `ctx` tell what was opened.

@@ -16,6 +16,7 @@ Class = TypeVar("Class", bound=type)
 
 # Names that other programs give to the same thing, by the name here; a call takes the ones that it knows.
 _NAMES = {
+    "model": "model_path model_name model_id model_name_or_path repo_id",
     "max_tokens": "max_new_tokens max_completion_tokens n_predict num_predict max_length",
     "min_tokens": "min_new_tokens",
     "temperature": "temp",

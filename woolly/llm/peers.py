@@ -1,0 +1,40 @@
+"""Calls that people know from other libraries: each is refused with the name of the one here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from woolly.errors import RequestError
+
+__all__ = ["PEER_CALLS", "PeerCalls"]
+
+# llama-cpp-python's and vLLM's names of methods, by what does the same here.
+PEER_CALLS = {
+    "create_chat_completion": "llm.chat(messages)",
+    "create_chat_completion_openai_v1": "llm.chat(messages)",
+    "create_completion": "llm.generate(prompt)",
+    "create_embedding": "llm.embed(texts)",
+    "encode": "llm.embed(texts), or llm.tokenize(text) for tokens",
+    "invoke": "llm.chat(messages)",
+    "n_ctx": "llm.ctx",
+    "token_bos": "llm.tokenizer.bos_id",
+    "token_eos": "llm.tokenizer.eos_id",
+}
+
+
+class PeerCalls:
+    """The part of LLM that answers calls of other libraries with the right name."""
+
+    if not TYPE_CHECKING:  # a type checker would take every attribute for one that exists
+
+        def __call__(self, *_: Any, **__: Any) -> NoReturn:
+            """Raises RequestError: an LLM is no function, unlike llama-cpp-python's."""
+            raise RequestError(
+                "an LLM cannot be called: llm.generate(prompt) continues a text, llm.chat(messages) answers"
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError, with what does the same here if other libraries have such a method."""
+            ours = PEER_CALLS.get(name)
+            hint = f"; use {ours}" if ours else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
