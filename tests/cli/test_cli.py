@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
-from woolly import __version__
+from woolly import LLM, __version__
 
 
 def woolly(*arguments, stdin="", **environment):
@@ -65,6 +65,20 @@ def test_run_raw_continues_without_a_template(tiny):
     assert plain.stdout != woolly("run", tiny, "hello", "--temp", "0", "-n", "8").stdout
 
 
+def test_an_empty_answer_of_a_model_without_a_template_names_raw(tiny):
+    with LLM(tiny) as llm:
+        ends = ("--temp", "0", "--logit-bias", f"{llm.tokenizer.eos_id}+1000")
+    done = woolly("run", tiny, "hello", *ends)
+    assert (done.returncode, done.stdout) == (0, "\n")
+    assert done.stderr == (
+        "woolly: the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base"
+        " model; --raw continues the text\n"
+    )
+    assert woolly("run", tiny, "hello", *ends, "--raw").stderr == ""
+    assert woolly("run", tiny, "hello", "--grammar", 'root ::= "yes"').stderr == ""
+    assert "`woolly run --raw` continues a text" in woolly("chat", tiny, *ends, stdin="hello\n").stderr
+
+
 def test_show_prints_metadata_types_parameters_and_memory(tiny):
     done = woolly("show", tiny, "--ctx", "128")
     assert done.returncode == 0
@@ -107,7 +121,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "nope.gguf", "x"), 1, "there is no file and no model named 'nope.gguf'"),
         (("run", "smolm2"), 1, "did you mean smollm2? (-p smolm2 makes it the prompt)"),
         (("run", "TINY", "x", "-n", "abc"), 2, "-n is 'abc'; a whole number was expected"),
-        (("run", "TINY", "x", "-n", "0"), 2, "-n is 0; a whole number of at least 1 was expected"),
+        (("run", "TINY", "x", "-n", "0"), 2, "-n is 0; a whole number of at least 1, or -1 for no limit, was expected"),
         (("run", "TINY", "x", "--temp", "-1"), 2, "--temp is -1.0; a number of at least 0"),
         (("chat", "TINY", "--temp", "-0.5"), 2, "--temp is -0.5; a number of at least 0"),
         (("show", "TINY", "--ctx", "0"), 2, "--ctx is 0"),

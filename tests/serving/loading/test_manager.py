@@ -74,6 +74,19 @@ def test_another_model_takes_the_place_of_the_one_unused_for_longest(folder):
     asyncio.run(story())
 
 
+def test_the_log_says_when_a_chat_template_is_assumed(folder, caplog):
+    async def story(**settings):
+        models = manager(folder, **settings)
+        await models.load("one")
+        await models.close()
+        said = [record for record in caplog.records if record.getMessage() == "chat template assumed"]
+        caplog.clear()
+        return [(record.model, "/v1/completions" in record.reason) for record in said]
+
+    assert asyncio.run(story()) == [("one", True)]
+    assert asyncio.run(story(chat_template="chatml")) == []  # the operator chose it
+
+
 def test_two_models_stay_where_two_may(folder):
     async def story():
         models = manager(folder, models_max=2)

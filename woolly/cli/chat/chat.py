@@ -84,6 +84,7 @@ class Chat:
         Runs calls of tools if the person agrees, and has their results answered.
         """
         from woolly.cli.chat.tools import call_message
+        from woolly.cli.terminal.answer import EMPTY, is_assumed_in_vain
 
         asked = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
         messages = self.conversation.messages
@@ -107,6 +108,8 @@ class Chat:
             del messages[n_before:]
             raise
         self.read_texts.clear()
+        if ended == "stop" and not calls and is_assumed_in_vain(self.llm.template, answer):
+            tell(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
         self._tell_end(ended)
         sys.stdout.flush()
 

@@ -91,7 +91,7 @@ def run(
     """
     # Imported late, so that --help answers at once.
     from woolly.cli.chat.talk import talk
-    from woolly.cli.terminal.answer import Timing, show_plain, stats_of
+    from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
     from woolly.llm import LLM
 
     if raw and system is not None:
@@ -133,6 +133,8 @@ def run(
             click.echo(json.dumps({**facts, **timing.facts(answer)}, indent=2))
         else:
             ended = show_plain(stream, timing)
+        if not raw and is_assumed_in_vain(llm.template, stream.completion.text):
+            tell(f"woolly: {EMPTY}; --raw continues the text")
         n_answer = len(stream.completion.token_ids)
         if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
             tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from woolly.engine import Chunk, Completion
+    from woolly.templates import ChatTemplate
 
-__all__ = ["Timing", "show_markdown", "show_plain", "stats_of", "visible"]
+__all__ = ["EMPTY", "Timing", "is_assumed_in_vain", "show_markdown", "show_plain", "stats_of", "visible"]
+
+# What to say of an empty answer if `is_assumed_in_vain`.
+EMPTY = "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model"
 
 # Control characters other than newline and tab: a model must not drive the terminal.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -26,6 +30,11 @@ _REDRAW_SECONDS = 0.08
 def visible(text: str) -> str:
     """The text with control characters written out."""
     return text.translate(_CONTROL)
+
+
+def is_assumed_in_vain(template: ChatTemplate, text: str) -> bool:
+    """Whether an answer is empty, probably because the file has no chat template of its own."""
+    return template.is_fallback and not text.strip()
 
 
 @dataclass

@@ -19,7 +19,7 @@ from woolly.serving.loading.faults import Faults
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate
-from woolly.serving.loading.opening import configured, examine, open_model, options_for
+from woolly.serving.loading.opening import configured, examine, open_model, options_for, tell_template
 from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
@@ -314,6 +314,7 @@ class ModelManager:
             self.faults.forget(name)
             self._watch(slot, slot.llm)
             log.info("model loaded", extra={"model": name, "seconds": time.monotonic() - started})
+            tell_template(name, slot.llm)
         except BaseException as error:
             self._loaded.pop(name, None)
             log.warning("model not loaded", extra={"model": name, "reason": str(error)})

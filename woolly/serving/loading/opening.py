@@ -15,10 +15,11 @@ from woolly.serving.loading.memory import Estimate, estimate
 from woolly.serving.settings.configuration import checked_value
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
+from woolly.serving.watch.logs import log
 from woolly.store import find_preset, resolve
 from woolly.templates import ChatTemplate
 
-__all__ = ["configured", "examine", "open_model", "options_for"]
+__all__ = ["configured", "examine", "open_model", "options_for", "tell_template"]
 
 # Settings that a client may choose for a model. Not its template, which would speak for all other clients.
 _OF_A_MODEL = (
@@ -71,3 +72,10 @@ def examine(path: Path, options: ModelOptions) -> Estimate:
 def open_model(path: Path, options: ModelOptions) -> LLM:
     """Returns the model, ready to answer; takes as long as reading its file."""
     return LLM(path, check_memory=False, **vars(options))  # it was checked, with what other models free
+
+
+def tell_template(name: str, llm: LLM) -> None:
+    """Warns in the log if a model that writes has no chat template: a base model answers chats with nothing."""
+    if llm.plan.result == "logits" and llm.template.is_fallback:
+        reason = "its file has none, so chats are laid out as ChatML; a base model continues text (/v1/completions)"
+        log.warning("chat template assumed", extra={"model": name, "reason": reason})
