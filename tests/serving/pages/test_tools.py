@@ -1,7 +1,9 @@
 """Tools of MCP servers on the page: each call waits for the person, and its result goes back to the model."""
 
 import json
+import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -156,6 +158,84 @@ def test_a_failing_tool_is_told_to_the_model_and_tools_can_be_switched_off(open_
     ask(page, "Without.")
     assert "tools" not in bodies[2]
     assert answers(page).last.inner_text() == "Alone."
+
+
+def test_the_tools_button_counts_lists_and_switches(open_page, url):
+    page = open_with_tools(open_page, url)
+    bodies = reply_with(page, says("Done."))
+    button, listed = page.locator("#tools"), page.locator("#tool-list")
+    assert button.get_attribute("aria-label") == "Tools: 8 offered"
+    assert page.locator("#tools-count").inner_text() == "8"
+    button.click()
+    listed.get_by_text("8 of 8 tools").wait_for()
+    listed.locator("summary").click()
+    listed.get_by_role("switch", name="zoo_add").uncheck()
+    assert listed.get_by_text("7 of 8 tools").is_visible()
+    page.keyboard.press("Escape")
+    assert listed.is_hidden()
+    ask(page, "Seven.")
+    names = [tool["function"]["name"] for tool in bodies[0]["tools"]]
+    assert len(names) == 7
+    assert "zoo_add" not in names
+    reload(page)
+    until(page, lambda: page.locator("#tools-count").inner_text() == "7")
+    button.click()
+    listed.get_by_role("switch", name="zoo", exact=True).uncheck()
+    ask(page, "None.")
+    assert "tools" not in bodies[1]
+    assert page.locator("#tools-count").inner_text() == "0"
+
+
+def test_a_server_that_failed_is_in_the_list(open_page, gated):
+    url, gate = gated
+    gate.write_text("fail")
+    page = open_page(url)
+    page.locator("#tools.failed").wait_for()
+    assert page.locator("#tools").get_attribute("aria-label") == "Tools: 0 offered, 1 server failed"
+    page.locator("#tools").click()
+    assert "the gate is shut" in page.locator("#tool-list .reason").inner_text()
+    gate.write_text("open")
+    page.locator("#tool-list").get_by_role("button", name="Try again").click()
+    page.locator("#tool-list").get_by_text("8 of 8 tools").wait_for()
+
+
+def test_calls_and_results_are_folded_to_a_line_each(open_page, url):
+    page = open_with_tools(open_page, url)
+    reply_with(page, calls({"a": 17, "b": 25}), says("It is done."))
+    ask(page, "Add.")
+    assert page.locator(".call[open]").count() == 1  # what is asked about is seen whole
+    page.get_by_role("button", name="Run once: zoo_add").click()
+    page.get_by_text("It is done.", exact=True).wait_for()
+    settled(page)
+    assert page.locator(".call[open]").count() == 0
+    assert_shows(page.locator(".call .brief"), ['{"a": 17, "b": 25}', "42"])
+    page.locator(".message.tool summary").click()
+    assert page.locator(".message.tool .result").inner_text() == "42"
+
+
+def test_a_call_is_named_while_it_is_written(open_page, url):
+    page = open_with_tools(open_page, url)
+    piece = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "zoo_add", "arguments": '{"a"'}}
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    is_seen = threading.Event()
+
+    def serve(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall((head + chunk(tool_calls=[piece])).encode())
+            is_seen.wait(WAIT / 1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        page.route("**/v1/chat/completions", lambda route: route.continue_(url=address))
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        ask_soon(page, "Add.")
+        page.locator(".calling", has_text="Calling zoo_add …").wait_for()
+        is_seen.set()
+        thread.join()
+    settled(page)
+    assert page.locator(".calling").count() == 0
 
 
 def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):

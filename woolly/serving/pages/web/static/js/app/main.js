@@ -8,7 +8,7 @@ import { takeUnopened } from "./guard.js";
 import { lock, setUpLock, showLock } from "./lock.js";
 import { closePanel, isMac, setUpPanels, showShortcuts, togglePanel } from "../panels/panels.js";
 import { closePicker, setUpPicker } from "../chat/picker.js";
-import { setUpServers } from "../chat/servers.js";
+import { closeServers, setUpServers } from "../chat/servers.js";
 import { setUpSettings } from "../panels/settings.js";
 import { closeDrawer, focusSearch, newChat, setUpSidebar, toggleSidebar } from "../chat/sidebar.js";
 import { chosenModel, emit, on, state } from "./state.js";
@@ -83,7 +83,7 @@ function onKey(event) {
   if (event.key === "Escape") {
     if (document.querySelector("dialog[open]")) return;
     // The innermost thing that is open; the answer is stopped if there is none.
-    if (closePicker() || closePanel() || closeDrawer() || chat.stop()) event.preventDefault();
+    if (closePicker() || closeServers() || closePanel() || closeDrawer() || chat.stop()) event.preventDefault();
     else byId("message").focus();
     return;
   }

@@ -18,7 +18,7 @@ export function takeCall(calls, piece) {
 export function callsView(conversation, node) {
   const isOpen = conversation.leaf === node.id;
   const boxes = node.calls.map((call) => (isOpen && !(isAsking(conversation, node) && findTool(call.name)) ? resultBox(call) : null));
-  const cards = node.calls.map((call, i) => el("div", { class: "call" }, callTitle(call), codeView(pretty(call.arguments)), isOpen ? (boxes[i] ?? approval(conversation, node, i)) : null));
+  const cards = node.calls.map((call, i) => callCard(call, isOpen ? (boxes[i] ?? approval(conversation, node, i)) : null, isOpen && stagesOf(node)[i].stage !== "done"));
   const submit = (event) => {
     event.preventDefault();
     chat.sendResults(conversation, node, boxes.map((box, i) => box?.value ?? stagesOf(node)[i].text));
@@ -28,10 +28,16 @@ export function callsView(conversation, node) {
   return el("form", { class: "calls", on: { submit } }, ...cards, boxes.some(Boolean) ? el("div", { class: "row" }, send) : null);
 }
 
-function callTitle(call) {
+/** A call in one line; unfolded as long as something is to be decided or entered. */
+function callCard(call, below, isUnfolded) {
   const tool = findTool(call.name);
-  return el("h4", { title: tool?.description ?? "" }, "Tool call ", el("code", {}, call.name), tool ? el("span", { class: "unit" }, ` of ${tool.server}`) : null);
+  const title = [el("span", { class: "kind" }, "Tool call "), el("code", {}, call.name), tool ? el("span", { class: "unit" }, ` of ${tool.server}`) : null];
+  return el("details", { class: "call", open: isUnfolded }, el("summary", { title: tool?.description ?? "" }, ...title, brief(call.arguments)), codeView(pretty(call.arguments)), below);
 }
+
+const BRIEF = 200; // characters that a folded call or result shows at most
+
+const brief = (text) => el("span", { class: "brief" }, text.slice(0, 4 * BRIEF).replace(/\s+/g, " ").trim().slice(0, BRIEF));
 
 const resultBox = (call) => el("textarea", { rows: 2, class: "code-box", "aria-label": `Result of ${call.name}`, placeholder: "Result, as text or JSON", spellcheck: "false" });
 
@@ -46,7 +52,10 @@ function approval(conversation, node, i) {
 }
 
 /** The result of a call, as a message. */
-export const resultView = (node) => el("div", { class: "call" }, el("h4", {}, "Result of ", el("code", {}, node.name ?? "the tool")), resultText(node.content));
+export function resultView(node) {
+  const isError = node.content.startsWith("Error: ");
+  return el("details", { class: isError ? "call error" : "call" }, el("summary", {}, el("span", { class: "kind" }, "Result of "), el("code", {}, node.name ?? "the tool"), brief(node.content)), resultText(node.content));
+}
 
 /** JSON objects and lists as code, other text in lines that wrap. */
 const resultText = (text) => (/^\s*[[{]/.test(text) && pretty(text) !== text ? codeView(pretty(text)) : el("pre", { class: "plain result", tabindex: "0" }, text));

@@ -55,6 +55,7 @@ class Run {
       this.firstAt ??= performance.now();
       this.n += 1;
       takeCall((this.node.calls ??= []), piece);
+      this.onDelta?.("call", "");
     }
     if (choice?.logprobs?.content) takeTokens((this.node.tokens ??= []), choice.logprobs.content);
     if (choice?.finish_reason) this.node.ending = choice.finish_reason;

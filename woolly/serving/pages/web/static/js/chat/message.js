@@ -82,6 +82,11 @@ export class MessageView {
     this.showFoot();
     this.onShown = onShown;
     run.onDelta = (name, text) => {
+      if (name === "call") {
+        this.showCalling();
+        onShown();
+        return;
+      }
       if (name === "reasoning") {
         this.addReasoning(text);
         this.reasoning.firstChild.textContent = "Reasoning…";
@@ -93,6 +98,13 @@ export class MessageView {
       this.markdown.push(text);
       this.schedule();
     };
+  }
+
+  /** Names the tool while its call is being written. */
+  showCalling() {
+    this.calling ??= this.body.appendChild(el("p", { class: "calling", role: "status" }));
+    const text = `Calling ${this.node.calls.filter(Boolean).map((call) => call.name).join(", ")} …`;
+    if (this.calling.textContent !== text) this.calling.textContent = text;
   }
 
   schedule() {
@@ -115,6 +127,8 @@ export class MessageView {
     this.waiting = null;
     this.markdown.render();
     if (this.reasoning) this.reasoning.firstChild.textContent = "Reasoning";
+    this.calling?.remove();
+    this.calling = null;
     this.article.classList.remove("running", "begun");
     this.article.removeAttribute("aria-busy");
     this.showFoot();

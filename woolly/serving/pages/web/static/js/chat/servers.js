@@ -1,20 +1,96 @@
-// Servers: the MCP servers behind this server, and why one of them failed.
+// Servers: the MCP servers behind this server: a list with a switch for each tool, and why one of them failed.
 
+import * as chat from "./chat.js";
 import { byId, el, iconButton } from "../app/dom.js";
-import { on, state } from "../app/state.js";
-import { startAgain } from "./tools.js";
+import { emit, on, state } from "../app/state.js";
+import { small } from "../app/store.js";
+import { isOffered, offerTools, startAgain } from "./tools.js";
 
+const button = byId("tools");
+const popover = byId("tool-list");
 const problems = byId("server-problems");
 const seen = new Map(); // the reasons that a person has put away, by server
+const unfolded = new Set(); // servers whose tools are listed
 
 /** Begins to listen. */
 export function setUpServers() {
-  on("tools", showProblems);
+  button.addEventListener("click", () => toggle());
+  document.addEventListener("pointerdown", (event) => {
+    if (!popover.hidden && !popover.contains(event.target) && !button.contains(event.target)) toggle(false);
+  });
+  for (const kind of ["tools", "settings", "current"]) on(kind, render);
+}
+
+/** Closes the list of tools; returns false if it was closed. */
+export function closeServers() {
+  if (popover.hidden) return false;
+  toggle(false);
+  button.focus();
+  return true;
+}
+
+function toggle(isOpen = popover.hidden) {
+  popover.hidden = !isOpen;
+  button.setAttribute("aria-expanded", String(isOpen));
+  if (!isOpen) return;
+  render();
+  popover.querySelector("input, button")?.focus();
+}
+
+function render() {
+  showProblems();
+  button.hidden = !state.servers.length;
+  if (button.hidden || !state.current) return;
+  const n = state.tools.filter((tool) => isOffered(state.current.settings, tool)).length;
+  const nFailed = state.servers.filter((server) => server.state === "failed").length;
+  byId("tools-count").textContent = String(n);
+  button.classList.toggle("failed", nFailed > 0);
+  const label = `Tools: ${n} offered${nFailed ? `, ${nFailed} ${nFailed > 1 ? "servers" : "server"} failed` : ""}`;
+  button.setAttribute("aria-label", label);
+  button.title = label;
+  if (popover.hidden) return;
+  const focused = popover.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  popover.replaceChildren(...state.servers.map(serverView));
+  if (focused) popover.querySelector(`[data-name="${CSS.escape(focused)}"]`)?.focus();
+}
+
+function serverView(server) {
+  const tools = state.tools.filter((tool) => tool.server === server.name);
+  const nOn = tools.filter((tool) => isOffered(state.current.settings, tool)).length;
+  const words = { starting: "starting …", failed: "failed", up: `${nOn} of ${tools.length} tools` }[server.state];
+  const head = el(
+    "div",
+    { class: "server", "data-state": server.state },
+    tools.length ? toggleSwitch(`server ${server.name}`, server.name, nOn > 0, tools) : el("strong", {}, server.name),
+    el("span", { class: "state" }, words),
+    server.state === "failed" ? el("button", { type: "button", class: "button small", "data-name": `again ${server.name}`, on: { click: () => startAgain(server.name) } }, "Try again") : null,
+  );
+  if (server.state === "failed") return el("section", {}, head, el("p", { class: "reason" }, capital(server.reason)));
+  if (!tools.length) return el("section", {}, head);
+  const list = el("ul", {}, tools.map((tool) => el("li", {}, toggleSwitch(`tool ${tool.name}`, tool.name, isOffered(state.current.settings, tool), [tool]), el("small", {}, tool.description?.trim().split("\n", 1)[0] ?? ""))));
+  const folded = el("details", { open: unfolded.has(server.name) }, el("summary", {}, "Tools"), list);
+  folded.addEventListener("toggle", () => (folded.open ? unfolded.add(server.name) : unfolded.delete(server.name)));
+  return el("section", {}, head, folded);
+}
+
+function toggleSwitch(id, label, isOn, tools) {
+  const box = el("input", { type: "checkbox", role: "switch", "data-name": id });
+  box.checked = isOn;
+  box.addEventListener("change", () => {
+    offerTools(state.current.settings, tools, box.checked);
+    if (state.current.messages.length) chat.keep(state.current);
+    else small.set("fresh-settings", state.current.settings);
+    emit("settings");
+  });
+  return el("label", {}, box, el("span", {}, label));
 }
 
 /** One line for each server that failed, until it is put away. */
 function showProblems() {
   const failed = state.servers.filter(({ name, state: condition, reason }) => condition === "failed" && seen.get(name) !== reason);
+  const shown = failed.map(({ name, reason }) => `${name} ${reason}`).join("\n");
+  if (problems.dataset.shown === shown) return; // a click must find the button that it was begun on
+  problems.dataset.shown = shown;
   problems.replaceChildren(...failed.map(problemLine));
   problems.hidden = !failed.length;
 }

@@ -98,10 +98,22 @@ export const skipServers = (run) => held.get(run)?.();
 
 export const findTool = (name) => state.tools.find((tool) => tool.name === name);
 
+/** The names of the tools that a conversation does without. */
+const withoutOf = (settings) => new Set((settings.without ?? "").split(" ").filter(Boolean));
+
+export const isOffered = (settings, tool) => settings.mcp !== "off" && !withoutOf(settings).has(tool.name);
+
+/** Switches tools of a conversation on or off. */
+export function offerTools(settings, tools, isOn) {
+  const without = settings.mcp === "off" ? new Set(state.tools.map((tool) => tool.name)) : withoutOf(settings);
+  for (const { name } of tools) isOn ? without.delete(name) : without.add(name);
+  settings.without = [...without].join(" ");
+  settings.mcp = "";
+}
+
 /** The tools of a request, in OpenAI's shape. */
 export function offeredTools(settings) {
-  if (settings.mcp === "off") return [];
-  return state.tools.map(({ name, description, parameters }) => ({ type: "function", function: { name, description, parameters } }));
+  return state.tools.filter((tool) => isOffered(settings, tool)).map(({ name, description, parameters }) => ({ type: "function", function: { name, description, parameters } }));
 }
 
 /** How far each call of an answer is. */

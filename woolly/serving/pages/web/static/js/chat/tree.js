@@ -139,7 +139,7 @@ function readFigures(given) {
 
 function readSettings(given) {
   const settings = {};
-  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "tools", "mcp", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
   if (typeof given?.sampling === "object" && given.sampling !== null) {
     settings.sampling = Object.fromEntries(Object.entries(given.sampling).filter(([, value]) => isText(value)));
   }

@@ -78,7 +78,7 @@ function render() {
   refresh();
 }
 
-const mcpHelp = () => `Offered by MCP servers (${[...new Set(state.tools.map((tool) => tool.server))].join(", ")}): ${state.tools.map((tool) => tool.name).join(", ")}. Each call asks you first.`;
+const mcpHelp = () => `Of the MCP servers ${[...new Set(state.tools.map((tool) => tool.server))].join(", ")}. Each call asks you first; the button at the message box has a switch for each tool.`;
 
 let n = 0;
 
