@@ -9,7 +9,12 @@ import threading
 
 from woolly.cluster.replica import Replica
 from woolly.cluster.seats import ProcessSeat, Seat, Started, _Process
-from woolly.cluster.wire import Link
+from woolly.wire import Connection, Link
+
+
+def link_of(sock, is_client=True):
+    """The link over one end of a pair of sockets."""
+    return Link(Connection(sock, None, is_client=is_client))
 
 
 class InThread(Started):
@@ -39,10 +44,10 @@ class ThreadSeat(Seat):
         ours, theirs = socket.socketpair()
         self.n_starts += 1
         is_weak = self.limit is not None and self.n_starts <= self.times
-        link = WeakLink(theirs, self.limit if is_weak else None, self.is_silent)
+        link = WeakLink(Connection(theirs, None, is_client=False), self.limit if is_weak else None, self.is_silent)
         replica = HangingReplica(link) if self.hangs else OddReplica(link, self.options)
         threading.Thread(target=replica.serve, daemon=True).start()
-        return InThread(Link(ours))
+        return InThread(link_of(ours))
 
 
 class OddReplica(Replica):
@@ -74,7 +79,7 @@ class WeakLink(Link):
 
     def send(self, message):
         if self.limit is not None:
-            self.n_tokens += len(message.get("tokens", ()))
+            self.n_tokens += len(message.fields.get("tokens", ()))
             if self.n_tokens >= self.limit:
                 if not self.is_silent:
                     self.close()
@@ -89,7 +94,7 @@ send = replica.Link.send
 n = 0
 def die(link, message):
     global n
-    n += len(message.get("tokens", ()))
+    n += len(message.fields.get("tokens", ()))
     if n >= {limit}:
         os.kill(os.getpid(), signal.SIGKILL)
     send(link, message)
@@ -113,7 +118,7 @@ class DyingSeat(ProcessSeat):
         command = [sys.executable, "-c", code, str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        return _Process(Link(ours), process)
+        return _Process(link_of(ours), process)
 
 
 def kill(pid):

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cluster.seats import DyingSeat, ThreadSeat
+from tests.cluster.seats import DyingSeat, ThreadSeat, link_of
 from woolly import LLM, SamplingParams
 from woolly.cluster.model import FleetLLM
 from woolly.cluster.replica import Replica
-from woolly.cluster.wire import Link
 from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.sampling import Sampler
 from woolly.serving.settings.options import ModelOptions
+from woolly.wire import Message
 
 OPTIONS = ModelOptions(ctx=512, threads=1)
 PROMPT = "The sheep said that"
@@ -198,8 +198,8 @@ def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, m
 
     monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
     ours, theirs = socket.socketpair()
-    front, replica = Link(ours), Replica(Link(theirs))
-    front.send({"op": "open", "model": str(tiny_model), "options": {"ctx": 512, "threads": 1}})
+    front, replica = link_of(ours), Replica(link_of(theirs, is_client=False))
+    front.send(Message("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
     front.finish()
     replica.serve()
     is_gone.set()

@@ -22,6 +22,7 @@ from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving import Settings
 from woolly.serving.settings.options import ModelOptions
+from woolly.wire import Connection, Link, Message
 
 SECRET = "a secret of thirty-two characters"
 PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True)
@@ -130,6 +131,75 @@ def test_listening_goes_on_after_an_error(listening, tiny_model, monkeypatch, ca
     assert [record.msg for record in caplog.records if "could not be accepted" in record.msg] == [
         f"a connection could not be accepted ({os.strerror(errno.EMFILE)}); others are waited for"
     ]
+
+
+def connected(one):
+    """A connection of one who knows the secret."""
+    host, _, port = one.address.rpartition(":")
+    return Connection(socket.create_connection((host, int(port))), SECRET.encode(), is_client=True)
+
+
+def test_connections_that_say_nothing_keep_no_front_away(listening, tiny_model):
+    one = listening()
+    host, _, port = one.address.rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(200)]
+    link = Link(connected(one))
+    link.send(Message("ping"))
+    assert next(iter(link)).kind == "pong"
+    link.close()
+    for sock in silent:
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Message("dance"),
+        Message("add"),
+        Message("add", {"id": [], "params": 5}),
+        Message("cancel", {"ids": 5}),
+        Message("open", {"stall": "x"}),
+        Message("read", {"texts": None}),
+        Message("__init__"),
+        b'{"op": "close"}\n\n',
+        b"[]\n" * 100,
+    ],
+    ids=lambda said: repr(said)[:40],
+)
+def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(listening, said):
+    one = listening()
+    front = connected(one)
+    if isinstance(said, bytes):
+        front._socket.sendall(said)
+    else:
+        front.send(said)
+    with pytest.raises(ConnectionError):
+        while True:
+            front.receive(lambda silence: None)
+    front.close()
+    link = Link(connected(one))  # the next front
+    link.send(Message("ping"))
+    assert next(iter(link)).kind == "pong"
+    link.close()
+
+
+def test_a_replica_leaves_also_while_its_model_opens(listening, tiny_model, monkeypatch):
+    is_opening, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(LLM):
+        def __init__(self, *given, **options):
+            is_opening.set()
+            assert may_go_on.wait(60)
+            super().__init__(*given, **options)
+
+    monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
+    one = listening()
+    link = Link(connected(one))
+    link.send(Message("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
+    assert is_opening.wait(60)
+    one.leave()
+    assert list(link) == []
+    may_go_on.set()
 
 
 def test_addresses_are_checked():

@@ -7,7 +7,16 @@ import threading
 import numpy as np
 import pytest
 
-from woolly.wire import BadMessage, Connection, LostConnection, Message, RefusedConnection
+from woolly.wire import (
+    BadMessage,
+    Connection,
+    Link,
+    LostConnection,
+    Message,
+    RefusedConnection,
+    greeted,
+    hang_up,
+)
 from woolly.wire import connection as wire
 
 TOKEN = b"a token that both sides know"
@@ -140,9 +149,9 @@ def test_a_message_that_was_changed_or_sent_again_is_not_taken():
     ("head", "error", "sentence"),
     [
         (b"GET / HTTP/1.1\r\n", RefusedConnection, "another protocol"),
-        (struct.pack(">4sHxxQ", b"WLYS", 9, 32), RefusedConnection, "version 9 of the protocol, this one 1"),
-        (struct.pack(">4sHxxQ", b"WLYS", 1, 5), LostConnection, "does not shake hands"),
-        (struct.pack(">4sHxxQ", b"WLYS", 1, 1 << 40), LostConnection, "1099511627776 bytes was announced"),
+        (struct.pack(">4sHxxQ", b"WLYS", 9, 32), RefusedConnection, "version 9 of the protocol, this one 2"),
+        (struct.pack(">4sHxxQ", b"WLYS", 2, 5), LostConnection, "does not shake hands"),
+        (struct.pack(">4sHxxQ", b"WLYS", 2, 1 << 40), LostConnection, "1099511627776 bytes was announced"),
     ],
 )
 def test_what_is_no_handshake_ends_the_connection(head, error, sentence):
@@ -184,6 +193,9 @@ def test_a_side_that_goes_away_or_is_silent_is_noticed():
             struct.pack(">I", len(text)) + text
             for text in (
                 b"[]",
+                b"[" * 100_000,
+                b'{"kind": "a", "arrays": {}, "fields": ' + b'{"a":' * 100_000,
+                b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", 4611686018427387904, 4611686018427387904]}}',
                 b'{"kind": 1, "fields": {}, "arrays": {}}',
                 b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", -1]}}',
                 b'{"kind": "a", "fields": {}, "arrays": {"x": ["f4", 100000000]}}',
@@ -202,3 +214,89 @@ def test_bytes_that_are_no_message_are_refused(data):
 def test_an_array_of_another_type_does_not_travel():
     with pytest.raises(BadMessage, match="is of float64"):
         Message("a", arrays={"x": np.zeros(3)}).parts()
+
+
+def test_a_proof_cannot_be_sent_back():
+    """A stranger that returns what it gets, as a mirror does, has no token."""
+    a, b = socket.socketpair()
+
+    def mirror():
+        while data := b.recv(4096):
+            b.sendall(data)
+
+    thread = threading.Thread(target=mirror)
+    thread.start()
+    with pytest.raises(RefusedConnection):
+        Connection(a, TOKEN, is_client=True)
+    thread.join()
+
+
+def links():
+    a, b = socket.socketpair()
+    return [Link(Connection(one, None, is_client=one is a)) for one in (a, b)]
+
+
+def test_messages_come_in_order_and_end_with_the_link():
+    link, other = links()
+    for i in range(100):
+        link.send(Message("text", {"i": i, "text": "\n" * i}))
+    link.finish()
+    assert [message.fields["i"] for message in other] == list(range(100))
+    other.close()
+    other.send(Message("late"))  # nothing happens
+
+
+def test_a_link_sends_a_message_as_it_was_when_it_was_sent():
+    link, other = links()
+    growing = []
+    for i in range(50):
+        growing.append(i)
+        link.send(Message("list", {"list": growing}))
+    link.finish()
+    assert [len(message.fields["list"]) for message in other] == list(range(1, 51))
+    other.close()
+
+
+def test_a_line_that_a_stranger_writes_into_a_link_ends_it():
+    """Whoever relays a connection lets the handshake pass, and writes what it likes after it."""
+    for said in (b'{"op": "close"}\n\n', b"\0" * 100, struct.pack(">4sHxxQ", b"WLYS", 2, 2) + b"{}" + bytes(32)):
+        _, plain, server, _ = raw_pair()
+        plain.sendall(said)
+        assert list(Link(server)) == []
+
+
+@pytest.mark.parametrize("seconds", [0.1, 20.0, 1e12, float("inf")])
+def test_a_link_ends_if_the_other_machine_is_gone(seconds):
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()) as ours, listener.accept()[0] as theirs:
+        for one, other in (socket.socketpair(), (ours, theirs)):
+            link = Link(Connection(one, None, is_client=True))
+            link.end_without(seconds)
+            link.send(Message("ping"))
+            assert next(iter(Link(Connection(other, None, is_client=False)))).kind == "ping"
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            found = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert found == 4 * ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) * 1000
+            assert found == min(max(seconds, 4), 32000) * 1000
+
+
+def test_clients_that_say_nothing_keep_nobody_waiting(monkeypatch):
+    monkeypatch.setattr("woolly.wire.accepting._MOST_GREETED", 8)
+    listener, refused, is_over = socket.create_server(("127.0.0.1", 0), backlog=64), [], threading.Event()
+    arriving = greeted(listener, TOKEN, is_over.is_set, refused.append, lambda host, reason: refused.append(reason))
+    silent = []
+    got = threading.Thread(target=lambda: silent.append(next(arriving)))
+    got.start()
+    others = [socket.create_connection(listener.getsockname()) for _ in range(40)]
+    client = Connection(socket.create_connection(listener.getsockname()), TOKEN, is_client=True)
+    got.join()
+    client.send(Message("hello"))
+    assert silent[0][0].receive(patient).kind == "hello"
+    # The oldest were dropped: no more than eight threads wait for what never comes.
+    assert len([one for one in threading.enumerate() if one.name == "woolly-greet"]) <= 9
+    is_over.set()
+    hang_up(listener)
+    assert list(arriving) == []
+    for one in (*others, client, silent[0][0]):
+        one.close()

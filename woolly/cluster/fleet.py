@@ -12,11 +12,13 @@ from typing import Any
 
 from woolly.cluster.flights import Flight
 from woolly.cluster.members import Member, Place, difference
+from woolly.cluster.replies import Hello, read_figures, read_hello
 from woolly.cluster.routing import Router
 from woolly.cluster.seats import Seat
 from woolly.cluster.wire import PROTOCOL, read_error
 from woolly.errors import ModelError
 from woolly.llm.identity import Identity
+from woolly.wire import BadMessage, Message
 
 __all__ = ["Fleet"]
 
@@ -44,7 +46,7 @@ class Fleet:
         grace: float = 30.0,
         load_limit: float = 1800.0,
     ) -> None:
-        """`opening` is the message that opens the model; a seat adds its threads and CPUs.
+        """`opening` has the fields of the message that opens the model; a seat adds its threads and CPUs.
 
         A replica that is silent for `stall` seconds is given up: pings are answered also while it computes. So is one
         that has not opened the model after `load_limit` seconds. One that leaves has `grace` seconds to finish its
@@ -151,7 +153,7 @@ class Fleet:
                 return
             self._move_all(member)
             if member.started is not None:
-                member.started.link.send({"op": "close"})
+                member.started.link.send(Message("close"))
             self._changed.wait_for(lambda: member.state == "gone", _CLOSING)
         self._gone(member, "it left")
 
@@ -168,7 +170,7 @@ class Fleet:
             for member in members:
                 member.flights.clear()
                 if member.started is not None:
-                    member.started.link.send({"op": "close"})
+                    member.started.link.send(Message("close"))
             self._changed.notify_all()
             self._changed.wait_for(lambda: all(one.state == "gone" for one in members), _CLOSING)
         for member in members:
@@ -205,51 +207,53 @@ class Fleet:
             options["device"] = member.seat.device
         opening = {**self._opening, "options": options, "cpus": member.seat.cpus, "stall": self._stall}
         started.link.end_without(2 * self._stall)  # one that opens its model is not asked for signs of life
-        started.link.send(opening)
+        started.link.send(Message("open", opening))
+        reason = "it ended"
         try:
             for message in started.link:
                 self._take(member, message)
-        except Exception:
-            log.exception("a replica said what cannot be understood", extra={"replica": member.name})
-        self._gone(member, "it ended")
+        except BadMessage as error:
+            reason = str(error)
+        except Exception as error:
+            reason = f"what it says cannot be understood ({type(error).__name__}: {error})"
+        self._gone(member, reason)
 
-    def _take(self, member: Member, message: Mapping[str, Any]) -> None:
+    def _take(self, member: Member, message: Message) -> None:
         with self._lock:
             member.heard = now = time.monotonic()
-            kind = message["op"]
+            kind = message.kind
             if kind in ("step", "rows", "progress"):
                 self._advance(member, message, now)
             elif kind == "pong":
-                member.figures = message["figures"]
-                member.clock = message["time"] - time.time()
-            elif kind == "ready":
-                self._join(member, message, now)
+                member.figures, theirs = read_figures(message)
+                member.clock = theirs - time.time()
+            elif kind == "ready" and member.state == "starting":
+                self._join(member, read_hello(message, PROTOCOL), now)
             elif kind == "failed":
-                member.reason = str(read_error(message["error"]))
+                member.reason = str(read_error(message.fields["error"]))
             elif kind == "leaving" and member.state == "ready":
                 self._in_background(lambda: self.drain(member))
         if kind == "failed" or member.reason:
             self._gone(member, member.reason)
 
-    def _join(self, member: Member, message: Mapping[str, Any], now: float) -> None:
-        if message["protocol"] != PROTOCOL:
-            member.reason = f"it speaks protocol {message['protocol']}, and this front {PROTOCOL}; use one version"
-        else:
-            identity = Identity(**message["identity"])
-            if self.identity is None:
-                self.identity = identity
-            elif identity != self.identity:
-                member.reason = difference(self.identity, identity)
+    def _join(self, member: Member, hello: Hello, now: float) -> None:
+        if hello.identity is None:
+            member.reason = f"it speaks protocol {hello.protocol}, and this front {PROTOCOL}; use one version"
+        elif self.identity is None:
+            self.identity = hello.identity
+        elif hello.identity != self.identity:
+            member.reason = difference(self.identity, hello.identity)
         if member.reason:
             self.counts["refused"] += 1
             log.warning("replica refused", extra={"replica": member.name, "reason": member.reason})
             return
-        member.hello, member.state, member.since = message, "ready", now
-        member.clock = message["time"] - time.time()
+        member.hello, member.state, member.since = hello.about, "ready", now
+        member.clock = hello.time - time.time()
         for place in self._places:
             place.has_settled |= place.member is member
-        self._router.joined(member.name, now, n_parallel=self._n_parallel, n_pages=message["n_pages"])
-        log.info("replica ready", extra={"replica": member.name, "pid": message["pid"], "host": message["host"]})
+        self._router.joined(member.name, now, n_parallel=self._n_parallel, n_pages=hello.n_pages)
+        about = {"replica": member.name, "pid": hello.about["pid"], "host": hello.about["host"]}
+        log.info("replica ready", extra=about)
         waiting, self._waiting = self._waiting, []
         for flight in waiting:
             self._give(flight)
@@ -271,7 +275,7 @@ class Fleet:
                         silent.append(member)
                     elif not is_starting and member.started is not None and now - member.asked > self._stall / 4:
                         member.asked = now
-                        member.started.link.send({"op": "ping"})
+                        member.started.link.send(Message("ping"))
                 for place in self._places:
                     if (place.member is None or place.member.state == "gone") and now >= place.next_start:
                         self._spawn(place)
@@ -344,13 +348,13 @@ class Fleet:
         self.counts[f"by_{choice.reason}"] += 1
         member.started.link.send(flight.message())
 
-    def _advance(self, member: Member, message: Mapping[str, Any], now: float) -> None:
-        flight = member.flights.get(message["id"])
+    def _advance(self, member: Member, message: Message, now: float) -> None:
+        flight = member.flights.get(message.fields["id"])
         if flight is None:
             return  # cancelled, or moved
         member.has_given = True
         has_ended = flight.take(message)
-        if flight.ticket is not None and ("tokens" in message or has_ended):
+        if flight.ticket is not None and ("tokens" in message.fields or has_ended):
             self._router.answering(flight.ticket, now)
         if has_ended:
             self._release(flight)

@@ -8,19 +8,19 @@ repeats them, and goes on; what is known already is compared and not delivered a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from woolly.cache.prefix import PrefixReport
+from woolly.cluster.replies import End, Step, read_progress, read_rows, read_step
 from woolly.cluster.routing import Ticket
-from woolly.cluster.wire import read_array, read_error, read_logprobs, write_params
+from woolly.cluster.wire import write_params
 from woolly.engine import Chunk, Request
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
 from woolly.errors import ModelError
 from woolly.plan import Pooling
 from woolly.runtime import PAGE_SIZE
+from woolly.wire import BadMessage, Message
 
 __all__ = ["AnswerFlight", "Flight", "Given", "ReadingFlight"]
 
@@ -47,12 +47,15 @@ class Flight(ABC):
         self.is_over = False
 
     @abstractmethod
-    def message(self) -> Mapping[str, Any]:
+    def message(self) -> Message:
         """Returns what asks a replica for it; all that came before is forgotten where it cannot be repeated."""
 
     @abstractmethod
-    def take(self, message: Mapping[str, Any]) -> bool:
-        """Takes a reply. Returns whether it came to an end, or the replica gave it up (`is_over` says which)."""
+    def take(self, message: Message) -> bool:
+        """Takes a reply. Returns whether it came to an end, or the replica gave it up (`is_over` says which).
+
+        BadMessage if the reply cannot be right; nothing of it is taken then.
+        """
 
     @abstractmethod
     def fail(self, error: Exception | None) -> None:
@@ -60,15 +63,16 @@ class Flight(ABC):
 
     @property
     @abstractmethod
-    def stop_message(self) -> Mapping[str, Any]:
+    def stop_message(self) -> Message:
         """What tells a replica that nobody wants it any more."""
 
 
 class AnswerFlight(Flight):
     """A request."""
 
-    def __init__(self, request: Request, listener: Listener, given: Given) -> None:
+    def __init__(self, request: Request, listener: Listener, given: Given, n_vocab: int) -> None:
         super().__init__()
+        self._n_vocab = n_vocab
         self.request = request
         self._listener = listener
         self._given = given
@@ -80,14 +84,13 @@ class AnswerFlight(Flight):
     def _begin(self) -> None:
         self._n_tokens = self._n_characters = self._n_logprobs = 0  # that came from this replica
 
-    def message(self) -> Mapping[str, Any]:
+    def message(self) -> Message:
         """Returns the request, with the tokens so far as those that are expected."""
         self._begin()
         request = self.request
         # Over a shifted context tokens cannot be expected: the answer is generated again, and compared all the same.
         expected = [] if request.params.context_shift else request.output
-        return {
-            "op": "add",
+        fields = {
             "id": self.id,
             "prompt": request.prompt,
             "params": self._params,
@@ -98,31 +101,39 @@ class AnswerFlight(Flight):
             "shown": sorted(self._given.shown),
             "salt": self._given.salt.hex(),
         }
+        return Message("add", fields)
 
     @property
-    def stop_message(self) -> Mapping[str, Any]:
+    def stop_message(self) -> Message:
         """Cancels the request."""
-        return {"op": "cancel", "ids": [self.id]}
+        return Message("cancel", {"ids": [self.id]})
 
-    def take(self, message: Mapping[str, Any]) -> bool:
+    def take(self, message: Message) -> bool:
         """Takes a step: compares what is known, adds what is new, and delivers it."""
-        request, end = self.request, message.get("end")
-        if end is not None and end["reason"] == "cancelled":
+        step = self._read(message)
+        request, end = self.request, step.end
+        if end is not None and end.reason == "cancelled":
             return True  # the replica stops; it goes on elsewhere
-        if not self._take_tokens(message.get("tokens", ())) or not self._take_text(message.get("text", "")):
+        if not self._take_tokens(step.tokens) or not self._take_text(step.text):
             self.fail(ModelError("a replica repeated the answer differently, so that it cannot go on; ask again"))
             return True
-        logprobs = read_logprobs(message.get("logprobs", ()))
         n_known = max(0, len(request.logprobs) - self._n_logprobs)
-        self._n_logprobs += len(logprobs)
-        request.logprobs += logprobs[n_known:]
-        request.n_computed = max(request.n_computed, message.get("computed", 0))
-        if request.prefix is None and "prefix" in message:
-            request.prefix = PrefixReport(**message["prefix"])
+        self._n_logprobs += len(step.logprobs)
+        request.logprobs += step.logprobs[n_known:]
+        request.n_computed = max(request.n_computed, step.n_computed)
+        request.prefix = request.prefix or step.prefix
         if end is not None:
             self._end(end)
         self._deliver()
         return end is not None
+
+    def _read(self, message: Message) -> Step:
+        step, most = read_step(message, self._n_vocab), self.request.max_tokens
+        if message.kind != "step":
+            raise BadMessage(f"it says {message.kind[:20]!r} of a request")
+        if most is not None and self._n_tokens + len(step.tokens) > most:
+            raise BadMessage(f"it says more than the {most} tokens of an answer")
+        return step
 
     def fail(self, error: Exception | None) -> None:
         """Ends the request."""
@@ -152,14 +163,14 @@ class AnswerFlight(Flight):
             self.request.show(new)
         return True
 
-    def _end(self, end: Mapping[str, Any]) -> None:
+    def _end(self, end: End) -> None:
         request = self.request
-        request.finish_reason = end["reason"]
-        request.stop_reason = end.get("stop")
-        request.n_drafted, request.n_accepted = end.get("drafted", 0), end.get("accepted", 0)
-        request.n_shifts = end.get("shifts", 0)
-        request.prompt_logprobs = read_logprobs(end.get("prompt_logprobs", ()))
-        request.error = read_error(end["error"]) if "error" in end else None
+        request.finish_reason = end.reason
+        request.stop_reason = end.stop
+        request.n_drafted, request.n_accepted = end.n_drafted, end.n_accepted
+        request.n_shifts = end.n_shifts
+        request.prompt_logprobs = end.prompt_logprobs
+        request.error = end.error
         self.is_over = True
 
     def _deliver(self) -> None:
@@ -177,29 +188,32 @@ class ReadingFlight(Flight):
         self._pooling = pooling
         self.n_tokens = max(1, reading.n_tokens)
 
-    def message(self) -> Mapping[str, Any]:
+    def message(self) -> Message:
         """Returns all texts: a reading is repeated from its beginning."""
-        return {"op": "read", "id": self.id, "texts": self.reading.texts, "pooling": self._pooling}
+        return Message("read", {"id": self.id, "texts": self.reading.texts, "pooling": self._pooling})
 
     @property
-    def stop_message(self) -> Mapping[str, Any]:
+    def stop_message(self) -> Message:
         """Cancels the reading."""
-        return {"op": "stop_reading", "id": self.id}
+        return Message("stop_reading", {"id": self.id})
 
-    def take(self, message: Mapping[str, Any]) -> bool:
+    def take(self, message: Message) -> bool:
         """Takes its progress or its rows."""
         reading = self.reading
-        if message["op"] == "progress":
+        if message.kind == "progress":
+            n_done = read_progress(message, len(reading.texts))
             reading.n_batches += 1
             if reading.on_progress is not None:
-                reading.on_progress(message["done"])
+                reading.on_progress(n_done)
             return False
+        if message.kind != "rows":
+            raise BadMessage(f"it says {message.kind[:20]!r} of texts")
+        read = read_rows(message, reading.texts, reading.source.width, reading.source.pooling == "none")
         self.is_over = True
-        if "error" in message:
-            reading.end(read_error(message["error"]))
+        if read.error is not None:
+            reading.end(read.error)
         else:
-            reading.rows = read_array(message["rows"])
-            reading.tables = {int(index): read_array(table) for index, table in message["tables"].items()}
+            reading.rows, reading.tables = read.rows, read.tables
             reading.n_done = len(reading.texts)
             reading.end()
         return True

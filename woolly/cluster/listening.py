@@ -7,12 +7,10 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import suppress
 
 from woolly.cluster.replica import Replica
-from woolly.cluster.wire import Link, shake_hands
 from woolly.errors import RequestError
-from woolly.wire import accepted
+from woolly.wire import Connection, Link, greeted, hang_up
 
 __all__ = ["Listening"]
 
@@ -60,9 +58,13 @@ class Listening:
 
     def serve(self) -> None:
         """Serves until it is asked to leave."""
-        with self._listener:
-            for connection, client in accepted(self._listener, lambda: self._is_leaving, log.warning):
+        secret = self._secret.encode()
+        try:
+            for connection, client in greeted(self._listener, secret, self._is_over, log.warning, _refused):
                 self._serve(connection, client)
+        finally:
+            self._is_leaving = True
+            hang_up(self._listener)
 
     def leave(self) -> None:
         """Asks the front for a successor, and returns; `serve` ends when all that runs here has moved."""
@@ -70,21 +72,18 @@ class Listening:
             self._is_leaving = True
             if self._replica is not None:
                 self._replica.leave()
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`; its own close may not
-            self._listener.close()
+            hang_up(self._listener)
 
-    def _serve(self, connection: socket.socket, client: str) -> None:
-        try:
-            shake_hands(connection, self._secret, is_front=False)
-        except RequestError as error:
-            log.warning("front refused", extra={"client": client, "reason": str(error)})
-            return
-        log.info("front", extra={"client": client})
+    def _is_over(self) -> bool:
+        return self._is_leaving
+
+    def _serve(self, connection: Connection, client: str) -> None:
         with self._lock:
-            self._replica = replica = Replica(Link(connection))
             if self._is_leaving:
-                replica.leave()
+                connection.close()
+                return
+            self._replica = replica = Replica(Link(connection))
+        log.info("front", extra={"client": client})
         replica.serve()
         replica.wait()  # two models at once may be more than memory holds
         with self._lock:
@@ -92,3 +91,7 @@ class Listening:
         log.info("front gone", extra={"client": client})
         if replica.fault is not None:  # the front comes back to the process that is started in place of this one
             raise replica.fault
+
+
+def _refused(client: str, reason: str) -> None:
+    log.warning("front refused", extra={"client": client, "reason": reason})

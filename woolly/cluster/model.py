@@ -50,7 +50,7 @@ class FleetLLM(LLM):
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory=0)
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
         super().__init__(model, check_memory=False, **vars(bare))  # replicas have the memory
-        opening = {"op": "open", "model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
+        opening = {"model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file
             self.fleet = Fleet(
@@ -99,11 +99,11 @@ class _FleetDriver(Driver):
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
         """Gives requests to replicas; the listener is called by a thread of the fleet."""
-        _ = self.engine  # raises if it is closed
+        n_vocab = self.engine.program.plan.n_tokens  # raises if the engine is closed
         for request in requests:
             if request.hooks or request.params.logits_processors or request.params.custom_sampler:
                 raise RequestError("replicas cannot call functions of this process: hooks, processors or samplers")
-            flight = AnswerFlight(request, listener, self._given.get(request, Given()))
+            flight = AnswerFlight(request, listener, self._given.get(request, Given()), n_vocab)
             self._flights[request] = flight
             self._fleet.add(flight)
 

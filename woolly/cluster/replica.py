@@ -14,6 +14,7 @@ A replica ends when the connection does: it belongs to its front.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -21,28 +22,24 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from woolly import __version__
-from woolly.cluster.wire import (
-    PROTOCOL,
-    Link,
-    read_params,
-    write_array,
-    write_error,
-    write_logprobs,
-)
+from woolly.cluster.wire import PROTOCOL, read_params, write_error, write_logprobs
 from woolly.engine import Chunk, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
 from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
+from woolly.wire import Connection, Link, Message
 
 __all__ = ["Replica", "main"]
+
+log = logging.getLogger("woolly.cluster")
 
 
 class _Sent:
@@ -70,13 +67,30 @@ class Replica:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="woolly-prepare")  # a grammar takes a while
         self._started = time.monotonic() if started is None else started
         self._answers = self._prompt = self._cached = self._predicted = 0
+        self._does: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "open": self._do_open,
+            "ping": self._do_ping,
+            "add": self._do_add,
+            "cancel": self._do_cancel,
+            "read": self._do_read,
+            "stop_reading": self._do_stop_reading,
+        }
 
     def serve(self) -> None:
-        """Does what the front asks for; returns when it closes or is gone. The model is closed then."""
+        """Does what the front asks for; returns when it closes or is gone. The model is closed then.
+
+        A front that says what cannot be understood is left: a process that listens waits for the next one.
+        """
         for message in self._link:
-            if message["op"] == "close":
+            if message.kind == "close":
                 break
-            getattr(self, f"_do_{message['op']}")(message)
+            try:
+                self._does[message.kind](message.fields)
+            except Exception as error:
+                said = {"kind": message.kind[:40], "reason": f"{type(error).__name__}: {error}"}
+                log.warning("a front said what cannot be understood", extra=said)
+                log.debug("where", exc_info=error)
+                break
         with self._lock:
             self._is_over = True  # a model that opens now is closed by the thread that opens it
         if self._llm is not None:
@@ -90,8 +104,12 @@ class Replica:
             self._opening.join()
 
     def leave(self) -> None:
-        """Asks the front to move what runs here; it says `close` then."""
-        self._link.send({"op": "leaving"})
+        """Asks the front to move what runs here; it says `close` then. Ends the link if no model is open."""
+        with self._lock:
+            if self._llm is None:
+                self._link.close()  # nothing runs here, and a front asks only a replica that is ready
+            else:
+                self._link.send(Message("leaving"))
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
         # Later than the front gives up: else a front that comes back would wait behind one that cannot be heard.
@@ -113,14 +131,14 @@ class Replica:
                 llm.close()
             if isinstance(error, DeviceError) and error.code == "lost":
                 self.fault = error
-            self._link.send({"op": "failed", "error": write_error(error)})
+            self._link.send(Message("failed", {"error": write_error(error)}))
             return
         with self._lock:
             self._llm = None if self._is_over else llm
+            if self._llm is not None:
+                self._link.send(ready)
         if self._llm is None:
             llm.close()
-        else:
-            self._link.send(ready)
 
     def _do_ping(self, message: Mapping[str, Any]) -> None:
         figures = {
@@ -131,7 +149,7 @@ class Replica:
             "predicted_tokens": self._predicted,
             "seconds": time.monotonic() - self._started,
         }
-        self._link.send({"op": "pong", "time": time.time(), "figures": figures})
+        self._link.send(Message("pong", {"time": time.time(), "figures": figures}))
 
     def _do_add(self, message: Mapping[str, Any]) -> None:
         with self._lock:
@@ -167,7 +185,7 @@ class Replica:
             llm.driver.add([request], partial(self._step, id, _Sent()))
         except BaseException as error:
             self._requests.pop(id, None)
-            self._link.send({"op": "step", "id": id, "end": {"reason": "error", "error": write_error(error)}})
+            self._link.send(Message("step", {"id": id, "end": {"reason": "error", "error": write_error(error)}}))
             if not isinstance(error, WoollyError):
                 raise
 
@@ -186,7 +204,7 @@ class Replica:
         """Called by the engine's thread after each step of a request."""
         if self._is_lost(chunk.error):
             return
-        step: dict[str, Any] = {"op": "step", "id": id, "computed": request.n_computed}
+        step: dict[str, Any] = {"id": id, "computed": request.n_computed}
         if tokens := request.output[sent.n_tokens :]:
             step["tokens"] = tokens
             sent.n_tokens += len(tokens)
@@ -199,7 +217,7 @@ class Replica:
             step["prefix"] = asdict(request.prefix)
         if chunk.finish_reason is not None:
             step["end"] = self._ended(id, request, chunk)
-        self._link.send(step)
+        self._link.send(Message("step", step))
 
     def _is_lost(self, error: BaseException | None) -> bool:
         """Whether the GPU failed. Then this process ends: the front moves its requests, and starts another one."""
@@ -239,12 +257,12 @@ class Replica:
             if rows is None:
                 raise RequestError("this model makes nothing of whole texts", code="wrong_model", field="model")
             reading = Reading(message["texts"], rows)
-            reading.on_progress = lambda n_done: self._link.send({"op": "progress", "id": id, "done": n_done})
+            reading.on_progress = lambda n_done: self._link.send(Message("progress", {"id": id, "done": n_done}))
             self._readings[id] = reading
             llm.driver.start_reading(reading, partial(self._read, id, reading))
         except BaseException as error:
             self._readings.pop(id, None)
-            self._link.send({"op": "rows", "id": id, "error": write_error(error)})
+            self._link.send(Message("rows", {"id": id, "error": write_error(error)}))
 
     def _read(self, id: int, reading: Reading) -> None:
         self._readings.pop(id, None)
@@ -252,10 +270,10 @@ class Replica:
             return
         try:
             rows = reading.result()
-            tables = {index: write_array(table) for index, table in reading.tables.items()}
-            self._link.send({"op": "rows", "id": id, "rows": write_array(rows), "tables": tables})
+            tables = {str(index): table for index, table in reading.tables.items()}
+            self._link.send(Message("rows", {"id": id}, {"rows": rows, **tables}))
         except BaseException as error:
-            self._link.send({"op": "rows", "id": id, "error": write_error(error)})
+            self._link.send(Message("rows", {"id": id, "error": write_error(error)}))
 
     def _do_stop_reading(self, message: Mapping[str, Any]) -> None:
         reading = self._readings.get(message["id"])
@@ -268,10 +286,9 @@ class Replica:
         return self._llm
 
 
-def _ready(llm: LLM) -> dict[str, Any]:
+def _ready(llm: LLM) -> Message:
     about = llm.engine.program.about
-    return {
-        "op": "ready",
+    fields = {
         "protocol": PROTOCOL,
         "version": __version__,
         "identity": asdict(llm.identity()),
@@ -284,6 +301,7 @@ def _ready(llm: LLM) -> dict[str, Any]:
         "threads": about.threads,
         "time": time.time(),
     }
+    return Message("ready", fields)
 
 
 def _tuples(value: Any) -> Any:
@@ -297,7 +315,7 @@ def main() -> None:
             # A terminal sends them to all its processes; the front decides.
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # the front, which opens the same file, says them once
-    Replica(Link(socket.socket(fileno=int(sys.argv[1])))).serve()
+    Replica(Link(Connection(socket.socket(fileno=int(sys.argv[1])), None, is_client=False))).serve()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
-from woolly.cluster.wire import Link, shake_hands
 from woolly.errors import RequestError
+from woolly.wire import Connection, Link
 
 __all__ = ["AddressSeat", "ProcessSeat", "Seat", "Started", "local_seats"]
 
@@ -84,10 +84,10 @@ class ProcessSeat(Seat):
             raise
         finally:
             theirs.close()
-        return _Process(Link(ours), process)
+        return _Process(Link(Connection(ours, None, is_client=True)), process)
 
 
-class _Connection(Started):
+class _Joined(Started):
     def __init__(self, link: Link) -> None:
         self.link = link
 
@@ -114,8 +114,10 @@ class AddressSeat(Seat):
     def start(self) -> Started:
         """Connects, and shows that this front has the secret."""
         connection = socket.create_connection(self._address, timeout=_CONNECT_SECONDS)
-        shake_hands(connection, self._secret, is_front=True)
-        return _Connection(Link(connection))
+        try:
+            return _Joined(Link(Connection(connection, self._secret.encode(), is_client=True)))
+        except ConnectionError as error:
+            raise RequestError(f"the other side did not show that it has the secret ({error})") from None
 
 
 def local_seats(

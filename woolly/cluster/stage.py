@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import socket
@@ -35,7 +34,7 @@ from woolly.runtime import (
 )
 from woolly.store import resolve
 from woolly.store.digest import digest_of
-from woolly.wire import Connection, LostConnection, Message, RefusedConnection, accepted
+from woolly.wire import Connection, Message, greeted, hang_up
 
 __all__ = ["Part", "Stage"]
 
@@ -100,17 +99,15 @@ class Stage:
 
     def serve(self) -> None:
         """Accepts connections until `close`, each on a thread of its own."""
-        for sock, host in accepted(self._listener, lambda: self._is_closed, self.tell):
-            threading.Thread(target=self._handle, args=(sock, host), daemon=True).start()
+        for connection, host in greeted(self._listener, self._token, self._is_over, self.tell, self._refused):
+            threading.Thread(target=self._handle, args=(connection, host), daemon=True).start()
 
     def close(self) -> None:
         """Ends the connections, and frees weights and file. Any thread may call it."""
         with self._lock:
             self._is_closed = True
             sessions = tuple(self._sessions)
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
-        self._listener.close()
+        hang_up(self._listener)  # wakes `serve`
         for session in sessions:
             session.end()
         for session in sessions:
@@ -179,12 +176,13 @@ class Stage:
         self.tell(f"holds layers {first} to {last}")
         return self._part
 
-    def _handle(self, sock: socket.socket, host: str) -> None:
-        try:
-            connection = Connection(sock, self._token, is_client=False)
-        except (LostConnection, RefusedConnection) as error:
-            self.tell(f"refused {host}: {error}")
-            return
+    def _is_over(self) -> bool:
+        return self._is_closed
+
+    def _refused(self, host: str, reason: str) -> None:
+        self.tell(f"refused {host}: {reason}")
+
+    def _handle(self, connection: Connection, host: str) -> None:
         session = Session(self, connection)
         with self._lock:
             is_late = self._is_closed
@@ -197,7 +195,7 @@ class Stage:
         try:
             connection.send(Message("welcome", {"memory": self._memory()}))
             session.run()
-        except (LostConnection, DeviceError) as error:
+        except (ConnectionError, DeviceError) as error:
             self.tell(f"disconnected from {host}: {error}")
         finally:
             connection.close()

@@ -1,7 +1,17 @@
 """BETWEEN PROCESSES: messages over a connection, framed, authenticated and without code in them."""
 
-from woolly.wire.accepting import accepted
+from woolly.wire.accepting import greeted, hang_up
 from woolly.wire.connection import Connection, LostConnection, RefusedConnection
+from woolly.wire.link import Link
 from woolly.wire.message import BadMessage, Message
 
-__all__ = ["BadMessage", "Connection", "LostConnection", "Message", "RefusedConnection", "accepted"]
+__all__ = [
+    "BadMessage",
+    "Connection",
+    "Link",
+    "LostConnection",
+    "Message",
+    "RefusedConnection",
+    "greeted",
+    "hang_up",
+]

@@ -1,23 +1,96 @@
-"""Accepting: connections of a listening socket, one after another, also after the system refused one."""
+"""Accepting: connections of a listening socket, also after the system refused one, and handshakes beside each other."""
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-__all__ = ["accepted"]
+from woolly.wire.connection import Connection
+
+__all__ = ["greeted", "hang_up"]
 
 _PAUSE = 0.5  # seconds after an error; most end by themselves (too many open files, a client that left)
+_MOST_GREETED = 64  # handshakes at once; one with the token takes milliseconds, so the oldest of more is dropped
 
 
-def accepted(
+def greeted(
+    listener: socket.socket,
+    token: bytes,
+    is_over: Callable[[], bool],
+    tell: Callable[[str], None],
+    refuse: Callable[[str, str], None],
+) -> Iterator[tuple[Connection, str]]:
+    """Yields connections that have shown the token, each with the host of its client, until `is_over`.
+
+    The owner ends it by `hang_up`. Each handshake has a thread of its own, so that clients that say nothing keep
+    nobody waiting. `tell` gets a sentence when an error comes that the owner did not cause; errors that follow it at
+    once are left out. `refuse` gets the host and the reason of a client that was not let in.
+    """
+    arrived: queue.SimpleQueue[tuple[Connection, str] | None] = queue.SimpleQueue()
+    greeting: dict[socket.socket, None] = {}  # in order of their coming
+    lock = threading.Lock()
+    is_left = False
+
+    def greet(sock: socket.socket, host: str) -> None:
+        try:
+            connection = Connection(sock, token, is_client=False)
+        except ConnectionError as error:
+            refuse(host, str(error))
+        else:
+            with lock:
+                if not is_left:
+                    arrived.put((connection, host))
+            if is_left:
+                connection.close()
+        finally:
+            with lock:
+                greeting.pop(sock, None)
+
+    def accept() -> None:
+        for sock, host in _accepted(listener, is_over, tell):
+            with lock:
+                oldest = next(iter(greeting)) if len(greeting) >= _MOST_GREETED else None
+                if oldest is not None:
+                    del greeting[oldest]
+                greeting[sock] = None
+            if oldest is not None:
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            try:
+                threading.Thread(target=greet, args=(sock, host), name="woolly-greet", daemon=True).start()
+            except RuntimeError:  # the system grants no more threads
+                with lock:
+                    greeting.pop(sock, None)
+                sock.close()
+                tell("a connection was closed, because the system grants no more threads")
+        arrived.put(None)
+
+    threading.Thread(target=accept, name="woolly-accept", daemon=True).start()
+    try:
+        while (one := arrived.get()) is not None:
+            yield one
+    finally:
+        with lock:
+            is_left = True
+        while not arrived.empty():
+            if (left := arrived.get()) is not None:
+                left[0].close()
+
+
+def hang_up(listener: socket.socket) -> None:
+    """Closes a listening socket, and wakes the thread that waits in it."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)  # the close alone may not wake `accept`
+    listener.close()
+
+
+def _accepted(
     listener: socket.socket, is_over: Callable[[], bool], tell: Callable[[str], None]
 ) -> Iterator[tuple[socket.socket, str]]:
-    """Yields connections, each with the host of its client, until `is_over`: the owner closes the listener then.
-
-    `tell` gets a sentence when an error comes that the owner did not cause; errors that follow it at once are left out.
-    """
     is_failing = False
     while not is_over():
         try:

@@ -3,6 +3,8 @@
 A frame is a header (magic, version, length), that many bytes, and an HMAC-SHA256 over the number of the frame, the
 header and the bytes. Each direction has a key of its own, made of the token and of a random number of each side, so
 that a frame of another connection, direction or place is not taken. Nothing is encrypted.
+
+The two ends of a pair of sockets, which no third process can reach, have no token and shake no hands.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from woolly.wire.message import BadMessage, Message
 
 __all__ = ["Connection", "LostConnection", "RefusedConnection"]
 
-VERSION = 1  # of frames and of the messages in them
+VERSION = 2  # of frames and of the messages in them
 
 _MAGIC = b"WLYS"
 _HEADER = struct.Struct(">4sHxxQ")  # magic, version, bytes that follow
@@ -30,6 +32,7 @@ _MOST = 1 << 31  # bytes of a message: 512 rows of 260,000 logits take 0.5 GB
 _SAYS_NO = b"refused".ljust(_PROOF)  # in place of the proof, to a client with another token
 
 _TICK = 0.1  # seconds between two looks at whether to go on waiting
+_ABOUT_A_MINUTE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _HANDSHAKE = 10.0  # seconds that the other side has to show that it knows the token
 
 
@@ -47,8 +50,8 @@ class Connection:
     Any thread may send; one thread at a time may receive.
     """
 
-    def __init__(self, sock: socket.socket, token: bytes, is_client: bool) -> None:
-        """Shakes hands, which takes 10 seconds at most. Closes the socket if it fails."""
+    def __init__(self, sock: socket.socket, token: bytes | None, is_client: bool) -> None:
+        """Shakes hands, which takes 10 seconds at most; not without a token. Closes the socket if it fails."""
         self._socket = sock
         self._sending = threading.Lock()
         self._n_sent = self._n_received = 0
@@ -56,9 +59,10 @@ class Connection:
             sock.settimeout(_TICK)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                _keep_alive(sock)
-            nonces = self._shake(token, is_client)
-            keys = [hmac.digest(token, side + nonces, "sha256") for side in (b"of the client", b"of the server")]
+                _keep_alive(sock, _ABOUT_A_MINUTE)
+            nonces = b"" if token is None else self._shake(token, is_client)
+            sides = (b"of the client", b"of the server")
+            keys = [hmac.digest(token or b"", side + nonces, "sha256") for side in sides]
             self._own_key, self._their_key = keys if is_client else reversed(keys)
         except OSError as error:
             self.close()
@@ -66,16 +70,25 @@ class Connection:
 
     def send(self, message: Message, patience: float = 30.0) -> None:
         """Sends a message; LostConnection if the other side takes nothing for `patience` seconds."""
-        parts = message.parts()
-        header = _HEADER.pack(_MAGIC, VERSION, sum(len(part) for part in parts))
+        self.send_all([message.parts()], patience)
+
+    def send_all(self, messages: Sequence[Sequence[bytes | memoryview]], patience: float = 30.0) -> None:
+        """Sends messages, each as the parts that `Message.parts` returns; those without arrays go out in one call."""
         with self._sending:
-            mac = hmac.new(self._own_key, _NUMBER.pack(self._n_sent) + header, "sha256")
-            for part in parts:
-                mac.update(part)
-            self._n_sent += 1
-            small = header + b"".join(parts[:2])
-            for data in (small, *parts[2:], mac.digest()):
-                self._write(data, patience)
+            small: list[bytes | memoryview] = []
+            for parts in messages:
+                header = _HEADER.pack(_MAGIC, VERSION, sum(len(part) for part in parts))
+                mac = hmac.new(self._own_key, _NUMBER.pack(self._n_sent) + header, "sha256")
+                for part in parts:
+                    mac.update(part)
+                self._n_sent += 1
+                small += (header, *parts[:2])
+                for large in parts[2:]:
+                    self._write(b"".join(small), patience)
+                    self._write(large, patience)
+                    small = []
+                small.append(mac.digest())
+            self._write(b"".join(small), patience)
 
     def receive(self, go_on: Callable[[float], None]) -> Message:
         """The next message. While none comes, calls `go_on` about ten times a second with the seconds of silence.
@@ -95,6 +108,19 @@ class Connection:
             return Message.read(data)
         except BadMessage as error:
             raise LostConnection(str(error)) from None
+
+    def end_without(self, seconds: float) -> None:
+        """Ends the connection when the other side's machine acknowledges nothing for `seconds`, also if nobody sends.
+
+        A connection over a network that was cut tells neither side. The system asks, so that a side that computes or
+        sleeps is not given up for it. It knows whole seconds only.
+        """
+        if self._socket.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        step = max(1, round(min(seconds / 4, 8000.0)))  # systems know no more than 32767
+        times = {"TCP_KEEPIDLE": step, "TCP_KEEPINTVL": step, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 4000 * step}
+        with contextlib.suppress(OSError):  # closed meanwhile
+            _keep_alive(self._socket, times)
 
     def close(self) -> None:
         """Ends the connection; a thread that waits in it gets LostConnection. Any thread may call it, again too."""
@@ -158,10 +184,10 @@ class Connection:
         return data
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    """Lets the system notice within about a minute that the machine of the other side is gone, also if nobody sends."""
+def _keep_alive(sock: socket.socket, times: Mapping[str, int]) -> None:
+    """Lets the system notice that the machine of the other side is gone, also if nobody sends."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    for name, value in times.items():
         if hasattr(socket, name):  # not on every system
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

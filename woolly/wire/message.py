@@ -56,8 +56,10 @@ class Message:
                 n_items = math.prod(shape)
                 arrays[name] = np.frombuffer(data, _TYPES[code], n_items, at).reshape(shape)
                 at += n_items * _TYPES[code].itemsize
-        except (struct.error, KeyError, TypeError, ValueError) as error:
+        except (struct.error, KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadMessage(f"not a message: {error}") from None
+        except RecursionError:
+            raise BadMessage("not a message: its JSON is nested too deeply") from None
         if at != len(data):
             raise BadMessage(f"a message of {at} bytes came in {len(data)}")
         return cls(kind, fields, arrays)

@@ -1,0 +1,180 @@
+"""A replica whose replies cannot be right is given up, and its answers are computed elsewhere."""
+
+import socket
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cluster.seats import InThread, ThreadSeat, link_of
+from tests.cluster.stages import TOKEN, Process, on_threads, token_file, wait_for
+from woolly import LLM, SamplingParams
+from woolly.cluster.model import FleetLLM
+from woolly.cluster.replica import Replica
+from woolly.errors import ModelError
+from woolly.serving.settings.options import ModelOptions
+from woolly.wire import Connection, Link, LostConnection, Message
+
+OPTIONS = ModelOptions(ctx=512, threads=1)
+PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=12, ignore_eos=True, logprobs=2, prompt_logprobs=1)
+
+
+class LyingSeat(ThreadSeat):
+    """A replica in a thread whose first process says `lie(message)` in place of each message of a kind."""
+
+    def __init__(self, kind, lie):
+        super().__init__("liar")
+        self.kind, self.lie = kind, lie
+
+    def start(self):
+        if self.n_starts > 0:
+            return super().start()
+        self.n_starts = 1
+        ours, theirs = socket.socketpair()
+        seat = self
+
+        class LyingLink(Link):
+            def send(self, message):
+                super().send(seat.lie(message) if message.kind == seat.kind else message)
+
+        replica = Replica(LyingLink(Connection(theirs, None, is_client=False)))
+        threading.Thread(target=replica.serve, daemon=True).start()
+        return InThread(link_of(ours))
+
+
+def saying(**fields):
+    """A lie: other fields."""
+    return lambda message: replace(message, fields={**message.fields, **fields})
+
+
+def ending(**end):
+    """A lie about the end of an answer."""
+    return lambda message: saying(end={**message.fields.get("end", {"reason": "stop"}), **end})(message)
+
+
+STEPS = {
+    "token beyond the vocabulary": saying(tokens=[10**9]),
+    "negative token": saying(tokens=[-1]),
+    "token that is a text": saying(tokens=["a"]),
+    "token that is true": saying(tokens=[True]),
+    "tokens that are none": saying(tokens=5),
+    "more tokens than were asked for": saying(tokens=[1] * 100),
+    "text that is none": saying(text=5),
+    "negative count": saying(computed=-1),
+    "count that is not finite": saying(computed=float("inf")),
+    "prefix of another shape": saying(prefix={"hit": 1}),
+    "negative prefix": saying(prefix={"hit_tokens": -5, "miss_tokens": 1, "reason": None}),
+    "log-probabilities of another shape": saying(logprobs=[[1, 2]]),
+    "log-probability that is a text": saying(logprobs=[[1, "x", []]]),
+    "log-probability above zero": saying(logprobs=[[1, 5.0, []]]),
+    "log-probability that is no number": saying(logprobs=[[1, float("nan"), []]]),
+    "top token beyond the vocabulary": saying(logprobs=[[1, -1.0, [[10**9, -1.0]]]]),
+    "unknown end": ending(reason="bored"),
+    "end that is none": saying(end=5),
+    "stop that is none": ending(stop=[1]),
+    "negative draft": ending(drafted=-3),
+    "error of another shape": ending(reason="error", error={"kind": "RequestError", "message": "x", "odd": 1}),
+    "error that is none": ending(reason="error", error=5),
+    "no id": lambda message: Message("step", {}),
+    "id that is none": saying(id=[]),
+    "rows in place of a step": lambda message: replace(message, kind="rows"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model):
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        return llm.generate("hello", PARAMS)
+
+
+@pytest.mark.parametrize("lie", STEPS.values(), ids=STEPS)
+def test_an_answer_that_cannot_be_right_is_computed_elsewhere(tiny_model, whole, lie, caplog):
+    seat = LyingSeat("step", lie)
+    with FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0) as llm:
+        assert llm.generate("hello", PARAMS) == whole
+        assert seat.n_starts == 2 and llm.fleet.counts["lost"] == 1
+    assert not [record for record in caplog.records if record.exc_info]
+    (lost,) = [record for record in caplog.records if record.msg == "replica lost"]
+    assert "says" in lost.reason
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        saying(n_pages=-1),
+        saying(n_pages="many"),
+        saying(identity={"model": "x"}),
+        saying(identity=None),
+        saying(time="noon"),
+        saying(pid=None),
+        lambda message: Message("ready"),
+    ],
+)
+def test_a_replica_that_says_of_itself_what_cannot_be_does_not_serve(tiny_model, lie):
+    seat = LyingSeat("ready", lie)
+    with pytest.raises(ModelError, match="no replica can serve: it says"):
+        FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0)
+
+
+def rows(change):
+    return lambda message: replace(message, arrays=change(dict(message.arrays)))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        rows(lambda arrays: {}),
+        rows(lambda arrays: {"rows": arrays["rows"][:1]}),
+        rows(lambda arrays: {"rows": arrays["rows"][:, :3]}),
+        rows(lambda arrays: {"rows": arrays["rows"].reshape(-1)}),
+        rows(lambda arrays: {"rows": arrays["rows"].astype(np.int32)}),
+        rows(lambda arrays: {**arrays, "9": arrays["rows"]}),
+        rows(lambda arrays: {**arrays, "-1": arrays["rows"]}),
+        rows(lambda arrays: {**arrays, "0": arrays["rows"]}),
+        saying(error=5),
+    ],
+)
+def test_vectors_that_are_not_of_these_texts_are_computed_elsewhere(tiny_model, lie):
+    texts = ["one", "two sheep", "three"]
+    with LLM(tiny_model, ctx=512, threads=1) as llm:
+        right = llm.embed(texts, pooling="mean")
+    seat = LyingSeat("rows", lie)
+    with FleetLLM(tiny_model, OPTIONS, [seat], stall=60.0) as llm:
+        np.testing.assert_array_equal(llm.embed(texts, pooling="mean"), right)
+        assert seat.n_starts == 2
+
+
+@pytest.mark.parametrize("lie", [saying(figures=5), saying(figures={"open": -1}), saying(time="x"), saying(time=None)])
+def test_figures_that_are_none_are_not_shown(tiny_model, lie):
+    seat = LyingSeat("pong", lie)
+    with FleetLLM(tiny_model, OPTIONS, [seat], stall=0.4) as llm:
+        wait_for(lambda: seat.n_starts >= 2 and llm.fleet.n_ready)
+        assert all(isinstance(one["state"], str) for one in llm.fleet.report())
+
+
+def test_a_stage_ends_with_no_error_at_sigterm_and_outlives_what_is_no_message(tiny_model, tmp_path):
+    one = Process(tiny_model, token_file(tmp_path))
+    host, _, port = one.name.rpartition(":")
+    front = Connection(socket.create_connection((host, int(port))), TOKEN, is_client=True)
+    front.receive(lambda silence: None)  # its welcome
+    front.send_all([[b"\0\0\0\0", b"[" * 100_000]])
+    with pytest.raises(LostConnection):
+        front.receive(lambda silence: None)
+    front.close()
+    one.process.terminate()
+    assert one.process.wait(60) == 0
+    one.process.stdout.close()
+
+
+def test_a_stage_says_one_line_of_what_is_no_message(tiny_model):
+    said = []
+    deep = b'{"kind": "a", "arrays": {}, "fields": ' + b'{"a":' * 100_000
+    with on_threads(tiny_model, 1, tell=said.append) as (stage,):
+        front = Connection(socket.create_connection(stage.address), TOKEN, is_client=True)
+        front.receive(lambda silence: None)
+        front.send_all([[len(deep).to_bytes(4, "big"), deep]])
+        with pytest.raises(LostConnection):
+            front.receive(lambda silence: None)
+        front.close()
+    assert [line for line in said if "nested too deeply" in line]

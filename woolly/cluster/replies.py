@@ -1,0 +1,210 @@
+"""Replies of a replica, checked before they are taken: a front goes on elsewhere if one cannot be right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.cache.prefix import PrefixReport
+from woolly.cluster.wire import read_error, read_logprobs
+from woolly.engine.request import FinishReason
+from woolly.llm.identity import Identity
+from woolly.sampling.logprobs import TokenLogprob
+from woolly.wire import BadMessage, Message
+
+__all__ = ["End", "Hello", "Rows", "Step", "read_figures", "read_hello", "read_progress", "read_rows", "read_step"]
+
+Float32 = npt.NDArray[np.float32]
+
+_REASONS = ("stop", "length", "cancelled", "error")
+_MOST_FIGURE = 1 << 53  # a count beyond it is none
+
+
+@dataclass(frozen=True)
+class End:
+    """How an answer ended."""
+
+    reason: FinishReason
+    stop: str | int | None
+    n_drafted: int
+    n_accepted: int
+    n_shifts: int
+    prompt_logprobs: list[TokenLogprob]
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step adds to an answer."""
+
+    tokens: list[int]
+    text: str
+    logprobs: list[TokenLogprob]
+    n_computed: int
+    prefix: PrefixReport | None
+    end: End | None
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a replica says when its model is open."""
+
+    protocol: int
+    identity: Identity | None  # None of another protocol, whose words may mean something else
+    n_pages: int
+    time: float
+    about: Mapping[str, str | int]  # pid, host, version, device, level, threads
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What texts have become."""
+
+    rows: Float32
+    tables: dict[int, Float32]
+    error: Exception | None = None
+
+
+def read_step(message: Message, n_vocab: int) -> Step:
+    """Returns a step. BadMessage if a token is none of the vocabulary, a count is none, or a word is unknown."""
+    fields = message.fields
+    text, prefix, end = fields.get("text", ""), fields.get("prefix"), fields.get("end")
+    _check(isinstance(text, str), "a text that is none")
+    _check(prefix is None or isinstance(prefix, dict), "a prefix that is none")
+    _check(end is None or isinstance(end, dict), "an end that is none")
+    return Step(
+        [_token(token, n_vocab) for token in _list(fields.get("tokens", []))],
+        text,
+        _logprobs(fields.get("logprobs", []), n_vocab),
+        _count(fields.get("computed", 0)),
+        None if prefix is None else _prefix(prefix),
+        None if end is None else _end(end, n_vocab),
+    )
+
+
+def read_progress(message: Message, n_texts: int) -> int:
+    """Returns the number of texts that are done. BadMessage if there are fewer texts."""
+    n_done = _count(message.fields.get("done"))
+    _check(n_done <= n_texts, f"{n_done} of {n_texts} texts")
+    return n_done
+
+
+def read_rows(message: Message, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> Rows:
+    """Returns the rows of texts, and a table of each if they keep all rows. BadMessage if they are not of these."""
+    if "error" in message.fields:
+        return Rows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
+    arrays = dict(message.arrays)
+    rows = _table(arrays.pop("rows", None), len(texts), width)
+    tables: dict[int, Float32] = {}
+    for name, table in arrays.items():
+        _check(name.isdecimal() and int(name) < len(texts), f"a table {name[:20]!r} of {len(texts)} texts")
+        tables[int(name)] = _table(table, len(texts[int(name)]), width)
+    _check(len(tables) == (len(texts) if has_tables else 0), f"{len(tables)} tables of {len(texts)} texts")
+    return Rows(rows, tables)
+
+
+def read_hello(message: Message, protocol: int) -> Hello:
+    """Returns what a replica says of itself; of one that speaks another protocol no more than that."""
+    fields = message.fields
+    if (theirs := _count(fields.get("protocol"))) != protocol:
+        return Hello(theirs, None, 0, 0.0, {})
+    texts = {name: fields.get(name) for name in ("host", "version", "device", "level")}
+    _check(all(isinstance(value, str) for value in texts.values()), "a host, version, device or level that is no text")
+    numbers = {name: _count(fields.get(name)) for name in ("pid", "threads", "n_pages")}
+    _check(numbers["n_pages"] > 0, "no pages")
+    identity = fields.get("identity")
+    _check(isinstance(identity, dict), "no identity")
+    try:
+        known = Identity(**cast(dict[str, Any], identity))
+    except TypeError:
+        raise BadMessage("it says an identity that is none") from None
+    about: dict[str, str | int] = {**cast(dict[str, str], texts), "pid": numbers["pid"], "threads": numbers["threads"]}
+    return Hello(theirs, known, numbers["n_pages"], _number(fields.get("time")), about)
+
+
+def read_figures(message: Message) -> tuple[dict[str, float], float]:
+    """Returns the figures of a pong, and the time of the replica's clock."""
+    figures = message.fields.get("figures")
+    _check(isinstance(figures, dict), "figures that are none")
+    numbers = {str(name): _number(value) for name, value in cast(dict[str, Any], figures).items()}
+    _check(all(0 <= value <= _MOST_FIGURE for value in numbers.values()), "figures below zero")
+    return numbers, _number(message.fields.get("time"))
+
+
+def _end(end: Mapping[str, Any], n_vocab: int) -> End:
+    reason, stop = end.get("reason"), end.get("stop")
+    _check(reason in _REASONS, f"an end {str(reason)[:20]!r}")
+    _check(stop is None or type(stop) in (str, int), "a stop that is none")
+    return End(
+        cast(FinishReason, reason),
+        stop,
+        _count(end.get("drafted", 0)),
+        _count(end.get("accepted", 0)),
+        _count(end.get("shifts", 0)),
+        _logprobs(end.get("prompt_logprobs", []), n_vocab),
+        _error(end["error"]) if "error" in end else None,
+    )
+
+
+def _prefix(prefix: Mapping[str, Any]) -> PrefixReport:
+    reason = prefix.get("reason")
+    _check(reason is None or isinstance(reason, str), "a prefix without a reason")
+    return PrefixReport(_count(prefix.get("hit_tokens")), _count(prefix.get("miss_tokens")), reason)
+
+
+def _logprobs(written: Any, n_vocab: int) -> list[TokenLogprob]:
+    try:
+        found = read_logprobs(_list(written))
+    except (TypeError, ValueError):
+        raise BadMessage("it says log-probabilities that are none") from None
+    for one in found:
+        for token, logprob in ((one.token, one.logprob), *one.top):
+            _token(token, n_vocab)
+            _check(type(logprob) in (int, float) and logprob <= 1e-3, "a log-probability above zero")
+    return found
+
+
+def _error(written: Any) -> Exception:
+    _check(isinstance(written, dict) and {"kind", "message"} <= written.keys(), "an error that is none")
+    try:
+        return read_error(written)
+    except TypeError:
+        raise BadMessage("it says an error that is none") from None
+
+
+def _table(array: npt.NDArray[Any] | None, n_rows: int, width: int) -> Float32:
+    """Returns an array of that shape as one of its own: the message's may be read only."""
+    if array is None or array.dtype.kind != "f" or array.shape != (n_rows, width):
+        shape = "no array" if array is None else f"an array {array.dtype} {array.shape}"
+        raise BadMessage(f"it says {shape} in place of {n_rows} rows of {width}")
+    return array.astype(np.float32)
+
+
+def _list(value: Any) -> list[Any]:
+    _check(isinstance(value, list), "a list that is none")
+    return cast(list[Any], value)
+
+
+def _token(token: Any, n_vocab: int) -> int:
+    _check(type(token) is int and 0 <= token < n_vocab, f"a token {str(token)[:20]} of {n_vocab}")
+    return cast(int, token)
+
+
+def _count(value: Any) -> int:
+    _check(type(value) is int and 0 <= value <= _MOST_FIGURE, f"a count {str(value)[:20]}")
+    return cast(int, value)
+
+
+def _number(value: Any) -> float:
+    _check(type(value) in (int, float) and math.isfinite(value), f"a number {str(value)[:20]}")
+    return cast(float, value)
+
+
+def _check(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise BadMessage(f"it says {what}")
