@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -57,9 +58,16 @@ def stage(
         device=device,
         tell=lambda line: tell(f"stage: {line}"),
     )
+
+    def leave(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second one ends at once
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         host, port = part.address
         click.echo(f"a stage of {part.file.path.name} listens at {f'[{host}]' if ':' in host else host}:{port}")
         part.serve()
     finally:
         part.close()
+        signal.signal(signal.SIGTERM, before)
