@@ -109,7 +109,12 @@ async def _find(models: ModelManager, name: str | None, can: Sequence[Capability
         with suppress(ApiError):
             if one in (info := await models.answering(name, one)).capabilities:
                 return info
-    info = await models.answering(name, can[-1])
+    try:
+        info = await models.answering(name, can[-1])
+    except ApiError as error:
+        if error.code != "model_not_found" or name is None:
+            raise
+        raise await _no_such_model(models, name, can) from None
     if not set(can) & set(info.capabilities):
         raise await _wrong_model(models, info, can)
     return info
@@ -130,6 +135,18 @@ async def _wait(llm: LLM, reading: Reading, seconds: float) -> None:
     finally:
         if waiting.cancel():  # it then ends the reading
             await asyncio.wait([waiting])
+
+
+async def _no_such_model(models: ModelManager, name: str, can: Sequence[Capability]) -> ApiError:
+    """Returns the refusal of a name that no model has, such as that of a cloud: no chat model can stand in for it."""
+    verb, purpose = _VERBS[can[0]]
+    able = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
+    if able:
+        message, remedy = f"there is no model named {name[:200]!r}", f"those that can {verb}: {', '.join(able)}"
+    else:
+        known = models_for(purpose)[0]
+        message, remedy = f"no model here can {verb}", f"run `woolly pull {known}`, then ask for {known}"
+    return ApiError(404, "model_not_found", message, param="model", suggestion=remedy)
 
 
 async def _wrong_model(models: ModelManager, info: ModelInfo, can: Sequence[Capability]) -> ApiError:

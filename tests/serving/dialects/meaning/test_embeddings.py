@@ -12,6 +12,7 @@ from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.engine.reading.reader import Reader
+from woolly.store import models_for
 
 TEXTS = ["sheep", "a goat on the hill"]
 
@@ -213,3 +214,20 @@ def test_a_model_without_pooling_gives_a_vector_for_each_token(app_with, tmp_pat
         refused = client.post("/v1/embeddings", json={"input": "sheep"})
         assert refused.status_code == 400 and refused.json()["error"]["code"] == "wrong_model"
         assert client.post(path, json={"content": "sheep", "dimensions": 4}).status_code == 400
+
+
+def test_a_server_without_an_embedder_names_one_to_pull(app_with):
+    with app_with(strict_models=False) as client:
+        reply = client.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    name = models_for("embed")[0]
+    assert error["message"] == f"no model here can make vectors of texts; run `woolly pull {name}`, then ask for {name}"
+
+
+def test_an_unknown_embedder_is_refused_with_those_that_are_here(client, readers, app_with):
+    with app_with(models_dir=readers) as strict:
+        reply = strict.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": "sheep"})
+    assert reply.status_code == 404
+    assert "those that can make vectors of texts: embedder" in reply.json()["error"]["message"]
+    assert "tiny" not in reply.json()["error"]["message"]
