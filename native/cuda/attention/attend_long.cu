@@ -72,16 +72,6 @@ struct Meeting {
     u32 pad;
 };
 
-__device__ __forceinline__ u32 load_now(const u32* from) {
-#ifdef WOOLLY_EMULATED
-    return *from;
-#else
-    u32 x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
-    return x;
-#endif
-}
-
 // A block's place among those that merge, and how many these are; none if it is not one of them.
 struct Share {
     u32 at, n;
@@ -92,11 +82,11 @@ struct Share {
 __device__ __forceinline__ Share meet(Meeting* meeting, u32 n, bool may_wait, Share& shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 waits = may_wait && load_now(&meeting->begun) == n;
+        const u32 waits = may_wait && load_of_blocks(&meeting->begun) == n;
         __threadfence();
         u32 there = atomicAdd(&meeting->there, 1u + (waits << 16)), at = there >> 16;
         there += 1u + (waits << 16);
-        while (waits && (there & 0xFFFFu) < n) there = load_now(&meeting->there);
+        while (waits && (there & 0xFFFFu) < n) there = load_of_blocks(&meeting->there);
         const u32 n_waiting = there >> 16;
         const bool is_alone = (there & 0xFFFFu) == n && n_waiting == 0;
         __threadfence();

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from woolly.chat.tools.bare import BareObject
-from woolly.chat.tools.scanner import ObjectScanner, Status
+from woolly.chat.tools.scanner import ObjectScanner, Status, Unread
 
 __all__ = ["Label", "LabelScanner"]
 
@@ -25,23 +25,16 @@ class Label:
     is_bare: bool = False  # keys and strings of the arguments have no JSON quotes
 
 
-class LabelScanner:
+class LabelScanner(Unread):
     """Reads a label up to the arguments' bracket, then gives their characters as they come."""
 
     def __init__(self, label: Label) -> None:
+        super().__init__()
+        self.name: str | None = None
         self._pattern = label.pattern
         self._label = ""
         self._object = ObjectScanner()
         self._bare = BareObject() if label.is_bare else None
-        self._unread: list[str] = []
-        self.name: str | None = None
-        self.id: str | None = None
-
-    def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
-        text = "".join(self._unread)
-        self._unread.clear()
-        return text
 
     def push(self, character: str) -> Status:
         """Takes the next character."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from woolly.chat.tools.scanner import Status
+from woolly.chat.tools.scanner import Status, Unread
 from woolly.chat.tools.values import python_json, to_json
 
 __all__ = ["PythonScanner"]
@@ -13,11 +13,13 @@ _SPACE = frozenset(" \t\r\n")
 _MAX_NAME = 256
 
 
-class PythonScanner:
+class PythonScanner(Unread):
     """Gives the arguments as JSON, each when it ends. The call is certain when its first key or its end is read."""
 
     def __init__(self, accepts: Callable[[str], bool]) -> None:
         """`accepts` says whether a name can be a call's."""
+        super().__init__()
+        self.name: str | None = None
         self._accepts = accepts
         self._state = self._in_name
         self._name = ""
@@ -27,15 +29,6 @@ class PythonScanner:
         self._escaped = False
         self._depth = 0
         self._n_keys = 0
-        self._unread: list[str] = []
-        self.name: str | None = None
-        self.id: str | None = None
-
-    def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
-        text = "".join(self._unread)
-        self._unread.clear()
-        return text
 
     def push(self, character: str) -> Status:
         """Takes the next character."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-__all__ = ["CallScanner", "ObjectScanner", "Scanner", "Status"]
+__all__ = ["CallScanner", "ObjectScanner", "Scanner", "Status", "Unread"]
 
 _SPACE = frozenset(" \t\r\n")
 _NAME_KEYS = frozenset(["name", "tool_name", "function", "tool"])
@@ -69,17 +69,30 @@ class ObjectScanner:
         return False
 
 
-class CallScanner:
+class Unread:
+    """What scanners of calls have in common: the arguments' characters since the last `take`, and an id."""
+
+    def __init__(self) -> None:
+        self._unread: list[str] = []
+        self.id: str | None = None
+
+    def take(self) -> str:
+        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        text = "".join(self._unread)
+        self._unread.clear()
+        return text
+
+
+class CallScanner(Unread):
     """Reads {"name": ..., "arguments": {...}} in either order, also within {"function": {...}}.
 
     Once the name is known and accepted and the arguments begin, `name` is given and `take` gives their characters as
     they come; nothing is taken back after that. Arguments that are written as a JSON string are decoded.
     """
 
-    id: str | None = None
-
     def __init__(self, accepts: Callable[[str], bool], *, strict: bool) -> None:
         """`accepts` says whether a name can be a call's; `strict` takes no keys but those of calls before it."""
+        super().__init__()
         self._accepts = accepts
         self._strict = strict
         self._state = self._before
@@ -90,18 +103,11 @@ class CallScanner:
         self._escaped = False
         self._name: str | None = None
         self._has_arguments = False
-        self._unread: list[str] = []
 
     @property
     def name(self) -> str | None:
         """The name of the call, once it is certain to be one."""
         return self._name if self._has_arguments else None
-
-    def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
-        text = "".join(self._unread)
-        self._unread.clear()
-        return text
 
     def push(self, character: str) -> Status:
         """Takes the next character."""

@@ -60,7 +60,6 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetAttribute": (_OUT, _INT, _INT),
     "cuDevicePrimaryCtxRetain": (_OUT, _INT),
     "cuDevicePrimaryCtxRelease_v2": (_INT,),
-    "cuDeviceTotalMem_v2": (_OUT, _INT),
     "cuCtxSetCurrent": (_HANDLE,),
     "cuMemGetInfo_v2": (_OUT, _OUT),
     "cuMemAlloc_v2": (_OUT, _SIZE),
@@ -157,12 +156,6 @@ class Driver:
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, 256, device)
         return name.value.decode(errors="replace")
-
-    def total_memory(self, device: int) -> int:
-        """Bytes of a device's memory."""
-        n_bytes = ctypes.c_size_t()
-        self.call("cuDeviceTotalMem_v2", ctypes.byref(n_bytes), device)
-        return n_bytes.value
 
     def n_devices(self) -> int:
         """GPUs that the process may use."""
