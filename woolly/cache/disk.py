@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -192,7 +193,7 @@ class PageFolder:
                 file.write(np.random.default_rng(0).bytes(n_bytes))
                 os.fsync(file.fileno())
             with path.open("rb", buffering=0) as file:
-                if hasattr(os, "posix_fadvise"):
+                if sys.platform == "linux":
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 start = time.perf_counter()
                 n_read = 0

@@ -18,8 +18,6 @@ __all__ = ["available_memory", "peak_mib", "reset_peak", "total_memory"]
 
 def available_memory() -> int:
     """Bytes that this process could still take: the machine's, or its cgroup's or its own limit if that is less."""
-    if sys.platform == "win32":
-        return free_bytes()
     return int(min(_machine_memory(), _own_memory()))
 
 
@@ -38,6 +36,8 @@ def total_memory() -> int:
 
 def _own_memory() -> float:
     """Bytes that `ulimit -v` leaves this process; infinite without such a limit."""
+    if sys.platform == "win32":
+        return math.inf
     import resource
 
     limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _status_mib("VmSize")
@@ -46,6 +46,8 @@ def _own_memory() -> float:
 
 def _machine_memory() -> int:
     """Bytes that the machine or the cgroup has left."""
+    if sys.platform == "win32":
+        return free_bytes()
     if sys.platform == "darwin" and (pages := free_pages()) is not None:
         return pages * os.sysconf("SC_PAGE_SIZE")
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -73,6 +73,8 @@ def end_left_children() -> threading.Thread | None:
 
 def _end(pids: list[int]) -> None:
     """Waits for children, which see the end of their input; one that goes on is terminated, then killed."""
+    if sys.platform == "win32":  # which cannot restart
+        return
     # The first process of a container gets the orphans of all others, and cannot tell them from what it started.
     numbers = (0,) if os.getpid() == 1 else (0, signal.SIGTERM, signal.SIGKILL)
     for pid in pids:
@@ -85,6 +87,8 @@ def _end(pids: list[int]) -> None:
 
 
 def _has_ended(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True
     end = time.monotonic() + _ENDING
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         if time.monotonic() > end:
