@@ -46,6 +46,14 @@ NOT_RUN = {
         "cross-compiles and emulates, for many minutes",
     ],
     "docs/use/cuda.md": ["compiles for minutes"],
+    "docs/use/install.md": [
+        "no release is on the package index yet",
+        "no release is on the package index yet",
+        "installs into the home of who runs it",
+        "no release is on the package index yet",
+        "builds, for a few minutes",
+        "needs podman",
+    ],
     "docs/use/recipes.md": [
         "needs langchain-openai",
         "needs langchain-openai",
