@@ -45,9 +45,7 @@ def test_sampling_options_are_keywords_over_params(llm):
 
 def test_calls_of_other_libraries_name_the_one_here(llm):
     for call in (lambda: llm("hi"), lambda: AsyncLLM.__call__(AsyncLLM.__new__(AsyncLLM), "hi", max_tokens=3)):
-        with pytest.raises(
-            RequestError, match=r"llm\.generate\(prompt\) continues a text, llm\.chat"
-        ):
+        with pytest.raises(RequestError, match=r"llm\.generate\(prompt\) continues a text, llm\.chat"):
             call()
     with pytest.raises(AttributeError, match=r"no attribute 'create_chat_completion'; use llm\.chat\(messages\)"):
         llm.create_chat_completion(messages=HI)

@@ -1,9 +1,12 @@
-"""TextIds: the ids of a text or of a pair of texts, and which of them a cut must keep."""
+"""TextIds: the ids of a text or of a pair of texts, and which of them a cut must keep.
+
+Lengths are looked at in characters before a text is tokenized: a text that no context can hold costs no work.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +15,10 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.tokens import Tokenizer
 
-__all__ = ["TextIds"]
+__all__ = ["CHARACTERS_PER_TOKEN", "TextIds", "TextMaker"]
+
+# More than any text has: one with more characters than this per token that a model takes is refused untokenized.
+CHARACTERS_PER_TOKEN = 256
 
 _TEMPLATE = "tokenizer.chat_template.rerank"  # how a file lays out a query and a document, if it has tokens of its own
 _PLACES = re.compile(r"\{(query|document)\}")
@@ -26,38 +32,6 @@ class TextIds:
     n_head: int = 0
     n_tail: int = 0
 
-    @classmethod
-    def of(cls, text: Any, tokenizer: Tokenizer) -> TextIds:
-        """The ids of a text, with what the file puts around texts, or given ids as they are."""
-        if isinstance(text, str):
-            return cls(tuple(tokenizer.encode(text)), n_tail=tokenizer.n_end)
-        if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
-            raise RequestError(f"it is of type {type(text).__name__}; text or a list of token ids was expected")
-        for token in text:
-            is_whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
-            if not is_whole or not 0 <= token < tokenizer.n_vocab:
-                raise RequestError(
-                    f"token {token!r} is not an id of this vocabulary (0 to {tokenizer.n_vocab - 1})", names=()
-                )
-        return cls(tuple(map(int, text)))
-
-    @classmethod
-    def of_pair(cls, query: str, document: str, tokenizer: Tokenizer, metadata: Mapping[str, Any]) -> TextIds:
-        """The ids of a query and a document as the model was trained to read them; a cut shortens the document."""
-        for what, text in (("query", query), ("document", document)):
-            if not isinstance(text, str):
-                raise RequestError(f"the {what} is of type {type(text).__name__}; text was expected")
-        template = metadata.get(_TEMPLATE)
-        if not isinstance(template, str):
-            before, after = tokenizer.encode_pair(query, document)
-            return cls((*before, *after), len(before), tokenizer.n_end)
-        texts = {"query": query, "document": document}
-        whole, head, tail = (
-            tokenizer.encode(_PLACES.sub(lambda place: texts[place[1]], part), add_special=False)
-            for part in (template, template.partition("{document}")[0], template.rpartition("{document}")[2])
-        )
-        return cls(tuple(whole), len(head), len(tail))
-
     def cut(self, n: int) -> TextIds | None:
         """Returns at most n ids; None if what must stay is longer."""
         if len(self.ids) <= n:
@@ -66,3 +40,88 @@ class TextIds:
             return None
         end = self.ids[len(self.ids) - self.n_tail :]
         return TextIds(self.ids[: n - self.n_tail] + end, self.n_head, self.n_tail)
+
+
+class TextMaker:
+    """Makes the ids of texts for a model that takes `most` tokens at once. A query is tokenized once for all documents.
+
+    With `truncate` a text may be longer; no more of it is tokenized than can stay.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, metadata: Mapping[str, Any], most: int, truncate: bool) -> None:
+        self._tokenizer = tokenizer
+        template = metadata.get(_TEMPLATE)
+        self._template = template if isinstance(template, str) else None
+        self._most = most
+        self._most_characters = CHARACTERS_PER_TOKEN * most
+        self._truncate = truncate
+        self._heads: dict[str, tuple[int, ...]] = {}  # by query
+
+    def text(self, text: Any) -> TextIds:
+        """The ids of a text, with what the file puts around texts, or given ids as they are."""
+        tokenizer = self._tokenizer
+        if isinstance(text, str):
+            return TextIds(self._encoded(text, tokenizer.encode), n_tail=tokenizer.n_end)
+        if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
+            raise RequestError(f"it is of type {type(text).__name__}; text or a list of token ids was expected")
+        for token in text:
+            is_whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+            if not is_whole or not 0 <= token < tokenizer.n_vocab:
+                raise RequestError(
+                    f"token {token!r} is not an id of this vocabulary (0 to {tokenizer.n_vocab - 1})", names=()
+                )
+        return TextIds(tuple(map(int, text)))
+
+    def pair(self, query: str, document: str) -> TextIds:
+        """The ids of a query and a document as the model was trained to read them; a cut shortens the document."""
+        for what, text in (("query", query), ("document", document)):
+            if not isinstance(text, str):
+                raise RequestError(f"the {what} is of type {type(text).__name__}; text was expected")
+        head, template = self._head(query), self._template
+        if template is None:
+            tail = self._encoded(document, self._tokenizer.encode_second)
+            return TextIds(head + tail, len(head), self._tokenizer.n_end)
+        end = self._plain(template.rpartition("{document}")[2])
+        whole = self._encoded(document, lambda text: self._plain(_filled(template, query, text)))
+        return TextIds(whole, len(head), len(end))
+
+    def _head(self, query: str) -> tuple[int, ...]:
+        """The ids before a document. RequestError if they leave no room for one."""
+        head = self._heads.get(query)
+        if head is None:
+            if len(query) > self._most_characters:
+                raise self._too_long(f"the query has {len(query)} characters", len(query) // CHARACTERS_PER_TOKEN)
+            if self._template is None:
+                head = tuple(self._tokenizer.encode_first(query))
+            else:
+                head = tuple(self._plain(_filled(self._template.partition("{document}")[0], query, "")))
+            if len(head) > self._most:
+                raise self._too_long(f"the query has {len(head)} tokens", len(head))
+            self._heads[query] = head
+        return head
+
+    def _encoded(self, text: str, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
+        if len(text) > self._most_characters:
+            if not self._truncate:
+                raise self._too_long(f"it has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN)
+            ids = tuple(encode(text[: self._most_characters]))
+            if len(ids) > self._most:
+                return ids  # what follows would be cut
+        return tuple(encode(text))
+
+    def _plain(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special=False)
+
+    def _too_long(self, what: str, n_tokens: int) -> RequestError:
+        return RequestError(
+            f"{what}, but this model takes {self._most} tokens at once; shorten it",
+            code="context_length",
+            limit=self._most,
+            given=n_tokens,
+            names=("truncate",),
+        )
+
+
+def _filled(template: str, query: str, document: str) -> str:
+    texts = {"query": query, "document": document}
+    return _PLACES.sub(lambda place: texts[place[1]], template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,19 @@ from woolly.engine.reading import Reading, TextRows
 from woolly.engine.reading.source import find_rows
 from woolly.errors import RequestError
 from woolly.llm.progress import texts_bar
-from woolly.llm.text_ids import TextIds
+from woolly.llm.text_ids import TextIds, TextMaker
 from woolly.llm.vectors import check_dimensions, cut_vectors, sigmoid, softmax
 from woolly.plan import Pooling
 from woolly.store import Purpose, models_for
 from woolly.tokens import Tokenizer
 
-__all__ = ["Classification", "Float32", "Text", "TextReader", "listed"]
+__all__ = ["Classification", "Float32", "Text", "TextReader", "given_up", "listed"]
 
 Float32 = npt.NDArray[np.float32]
 Text = str | Sequence[int]  # ids are taken as they are
+
+# Whether the caller has left: texts that are being prepared for it are then prepared no further.
+given_up: ContextVar[Callable[[], bool]] = ContextVar("woolly_given_up", default=lambda: False)
 
 
 @dataclass(frozen=True)
@@ -115,13 +119,13 @@ class TextReader:
         if rows is None or rows.kind != "vectors":
             raise self._cannot("embed", "make vectors of texts", rows)
         check_dimensions(dimensions, rows.width)
-        return self._reading(self._ids_of(texts), rows, truncate, "text")
+        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
 
     def prepare_token_embedding(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
         """Returns a reading for `Reading.all_rows`; refused as by `prepare_embedding`."""
         rows = self._rows("none")
         assert rows is not None
-        return self._reading(self._ids_of(texts), rows, truncate, "text")
+        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
 
     def prepare_ranking(
         self, query: str, documents: Sequence[str], *, truncate: bool = False, document_tokens: int | None = None
@@ -146,8 +150,8 @@ class TextReader:
                 f"{self._name} scores {rows.width} labels of one text ({', '.join(self._labels)}), it does not rank;"
                 " ask it to classify"
             )
-        metadata = self._loaded[0].file.metadata
-        ids = _each(pairs, "document", lambda pair: TextIds.of_pair(pair[0], pair[1], self.tokenizer, metadata))
+        maker = self._maker(rows, truncate or document_tokens is not None)
+        ids = _each(pairs, "document", lambda pair: maker.pair(*pair))
         return self._reading(ids, rows, truncate, "document", document_tokens)
 
     def prepare_classification(self, texts: Sequence[Text], *, truncate: bool = False) -> Reading:
@@ -155,7 +159,7 @@ class TextReader:
         rows = self._rows(None)
         if rows is None or rows.kind != "scores":
             raise self._cannot("rerank", "classify texts", rows)
-        return self._reading(self._ids_of(texts), rows, truncate, "text")
+        return self._reading(self._ids_of(texts, rows, truncate), rows, truncate, "text")
 
     def vectors(self, reading: Reading, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
         """Returns the vectors of a reading that is over, or raises its error."""
@@ -213,8 +217,15 @@ class TextReader:
             names=("pooling",),
         )
 
-    def _ids_of(self, texts: Sequence[Text]) -> list[TextIds]:
-        return _each(texts, "text", lambda text: TextIds.of(text, self.tokenizer))
+    def _ids_of(self, texts: Sequence[Text], rows: TextRows, truncate: bool) -> list[TextIds]:
+        return _each(texts, "text", self._maker(rows, truncate).text)
+
+    def _maker(self, rows: TextRows, truncate: bool) -> TextMaker:
+        return TextMaker(self.tokenizer, self._loaded[0].file.metadata, self._most(rows), truncate)
+
+    def _most(self, rows: TextRows) -> int:
+        """Returns the most tokens of a text."""
+        return min(self.ctx, self.driver.engine.program.max_rows) if rows.is_whole else self.ctx
 
     def _reading(
         self, texts: Sequence[TextIds], rows: TextRows, truncate: bool, what: str, inner: int | None = None
@@ -223,7 +234,7 @@ class TextReader:
 
         With `inner`, each is cut to that number of tokens between its head and its tail.
         """
-        most = min(self.ctx, self.driver.engine.program.max_rows) if rows.is_whole else self.ctx
+        most = self._most(rows)
         kept, n_cut = [], []
         for index, text in enumerate(texts):
             n = len(text.ids)
@@ -248,7 +259,10 @@ class TextReader:
 def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> list[TextIds]:
     """Returns the ids of each text; an error names the text."""
     out = []
+    is_given_up = given_up.get()
     for index, text in enumerate(texts):
+        if is_given_up():
+            raise RequestError("the caller left before its texts were tokenized")
         try:
             out.append(make(text))
         except RequestError as error:

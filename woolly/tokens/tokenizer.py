@@ -119,8 +119,15 @@ class Tokenizer:
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Ids of two texts that a model reads as one: what comes before the second, and the second with its end."""
-        before = self.encode(first) + list(self._between)
-        return before, [*self.encode(second, add_special=False), *self._last]
+        return self.encode_first(first), self.encode_second(second)
+
+    def encode_first(self, text: str) -> list[int]:
+        """Ids of the first text of a pair, up to the second."""
+        return self.encode(text) + list(self._between)
+
+    def encode_second(self, text: str) -> list[int]:
+        """Ids of the second text of a pair, with its end."""
+        return [*self.encode(text, add_special=False), *self._last]
 
     @property
     def n_end(self) -> int:

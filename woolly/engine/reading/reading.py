@@ -30,7 +30,10 @@ class Reading:
         on_progress: Callable[[int], None] | None = None,
         n_cut: Sequence[int] = (),
     ) -> None:
-        """`on_progress` gets the number of texts that are done. `n_cut` counts the tokens that each text lost."""
+        """`on_progress` gets the number of texts that are done. `n_cut` counts the tokens that each text lost.
+
+        A text that was cut before it was tokenized lost more than that.
+        """
         self.texts = [tuple(map(int, text)) for text in texts]
         self.source = source
         self.rows: Float32 = np.zeros((len(texts), source.width), np.float32)

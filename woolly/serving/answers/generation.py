@@ -16,6 +16,7 @@ from woolly.engine.threads.mailbox import LoopBell
 from woolly.errors import RequestError, StoreError
 from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
+from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.sampling import SamplingParams
 from woolly.serving.answers.admission import Admission, Place
 from woolly.serving.answers.running import Running
@@ -30,9 +31,6 @@ from woolly.serving.watch.metrics import Stats
 from woolly.store import find_preset
 
 __all__ = ["Generation", "Generator", "Running", "turn", "urgency"]
-
-# More than any text has: a prompt with more characters than this per token of the context is refused untokenized.
-_CHARACTERS_PER_TOKEN = 256
 
 # Priority of the requests of the current task: rows of a batch go behind what people wait for.
 urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
@@ -187,7 +185,7 @@ class Generator:
         Texts that are slightly too long pass: tokenizing them shows by how much.
         """
         n = _n_characters(values)
-        _check_length(f"has {n} characters", n // _CHARACTERS_PER_TOKEN, self._most(llm))
+        _check_length(f"has {n} characters", n // CHARACTERS_PER_TOKEN, self._most(llm))
 
     def _most(self, llm: LLM) -> int:
         """Returns the most tokens that a prompt may have."""
@@ -244,7 +242,7 @@ class Generator:
         }
         if not isinstance(prompt, tuple):
             text = prompt if isinstance(prompt, str) else prompt.text
-            _check_length(f"has {len(text)} characters", len(text) // _CHARACTERS_PER_TOKEN, most)
+            _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, most)
         if isinstance(prompt, Layout):
             layout = replace(prompt, params=self._scaled(llm, prompt.params))
             _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -15,6 +16,7 @@ from woolly.engine.reading import Reading
 from woolly.engine.reading.waiting import wait_for_reading
 from woolly.errors import ModelError, RequestError
 from woolly.llm import LLM
+from woolly.llm.texts import given_up
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held, start_task
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_exception
@@ -75,7 +77,9 @@ async def read_texts(
         loaded = time.monotonic()
         llm = slot.model
         try:
-            reading = await run_held(prepare, llm)
+            gone = threading.Event()
+            given_up.set(gone.is_set)
+            reading = await run_held(prepare, llm, give_up=gone.set)
             await _wait(llm, reading, state.settings.request_timeout)
             result = await run_held(finish, llm, reading)
         except RequestError as error:

@@ -11,16 +11,18 @@ __all__ = ["Shared", "run_held", "start_task"]
 T = TypeVar("T")
 
 
-async def run_held(function: Callable[..., T], *args: Any) -> T:
+async def run_held(function: Callable[..., T], *args: Any, give_up: Callable[[], None] | None = None) -> T:
     """Returns what a function returns, run on a thread of the pool.
 
     A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
-    model stay taken as long as the thread uses them.
+    model stay taken as long as the thread uses them. `give_up` is called then: the function may look whether it was.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+        if give_up is not None:
+            give_up()
         while not work.done():
             try:
                 await asyncio.wait([work])
