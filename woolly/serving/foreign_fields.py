@@ -39,6 +39,10 @@ _STRUCTURES = ("structured_outputs", "guided_json")
 _CHATS = "it belongs to conversations: POST /v1/chat/completions"
 _BEAMS = "beams are not searched here; leave it out"
 
+# Tokens that a model may think: llama-server's and vLLM's names. A negative number is no limit, as without the field.
+_BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
+_BUDGET = "the tokens of a thought cannot be limited; use reasoning_effort, of which none turns thinking off"
+
 _REFUSED = {
     "structured_outputs": "{'json' | 'regex' | 'choice' | 'grammar': ...} was expected, with one of them",
     "format": "use response_format or json_schema",
@@ -63,7 +67,7 @@ _REFUSED = {
     "truncate_prompt_tokens": "prompts are not truncated; shorten it",
     "suffix": "use POST /v1/completions or /infill",
     "lora": "llama-server's own routes take it; leave it out",
-    "adapter": "adapters are not supported; leave it out",
+    "adapter": "the operator opens adapters by --lora, and llama-server's own routes take their scales as lora",
     "prompt": "use messages, or POST /v1/completions",
     "messages": _CHATS,
     "tools": _CHATS,
@@ -71,6 +75,7 @@ _REFUSED = {
     "response_format": "use json_schema, or POST /v1/chat/completions",
     "reasoning_effort": _CHATS,
     "chat_template_kwargs": _CHATS,
+    **dict.fromkeys(_BUDGETS, _BUDGET),
 }
 
 
@@ -113,6 +118,8 @@ def _settle_one(body: dict[str, Any], name: str, known: Collection[str]) -> None
         name, value = _structure(name, value, known)
     near = difflib.get_close_matches(name[:64], known, 1, 0.75)
     ours = _RENAMED.get(name, "")
+    if name in _BUDGETS and isinstance(value, int) and value < 0:
+        return
     if _asks_nothing(value) and (not near or ours or name in _REFUSED):
         return
     if ours in known:

@@ -89,6 +89,11 @@ def test_no_limit_in_llama_servers_words_is_no_limit(app_with):
         (CHAT, {"guided_json": "{"}, "guided_json: a JSON schema was expected"),
         (CHAT, {"prompt": "sheep"}, "prompt: use messages"),
         (CHAT, {"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "it means the same as repeat_penalty"),
+        (CHAT, {"thinking_budget_tokens": 20}, "thinking_budget_tokens: the tokens of a thought cannot be limited"),
+        (CHAT, {"reasoning_budget_tokens": 0}, "reasoning_budget_tokens: the tokens of a thought cannot be limited"),
+        (TEXT, {"thinking_token_budget": 20}, "thinking_token_budget: the tokens of a thought cannot be limited"),
+        (TEXT, {"adapter": "wool"}, "adapter: the operator opens adapters by --lora"),
+        ("/v1/responses", {"input": [{"type": "compaction_trigger"}]}, "conversations are not compacted here"),
         (TEXT, {"messages": [1]}, "messages: it belongs to conversations"),
         (TEXT, {"tools": [1]}, "tools: it belongs to conversations"),
         (TEXT, {"use_beam_search": True}, "use_beam_search: beams are not searched here"),
@@ -108,6 +113,24 @@ def test_what_would_change_the_answer_is_refused_by_the_right_name(client, path,
 def test_nothing_is_asked_for_by_nothing(client, value):
     reply = client.post(TEXT, json={"prompt": "sheep", **SHORT, "tools": value, "format": value})
     assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
+
+
+def test_no_limit_of_thinking_asks_for_nothing(client):
+    reply = client.post(CHAT, json={**BODIES[CHAT], **SHORT, "thinking_budget_tokens": -1})
+    assert reply.status_code == 200 and "x-woolly-ignored" not in reply.headers
+
+
+def test_the_budget_of_agents_is_taken_and_told(client):
+    message = {"messages": [{"role": "user", "content": "hi"}], **SHORT}
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    for path, fields, name in (
+        ("/v1/messages", {"model": "tiny", "thinking": budget}, "thinking.budget_tokens"),
+        (CHAT, {"thinking": {**budget, "type": "disabled"}}, "thinking.budget_tokens"),
+        (CHAT, {"reasoning": {"effort": "low", "max_tokens": 99}}, "reasoning.max_tokens"),
+    ):
+        reply = client.post(path, json={**message, **fields})
+        assert reply.status_code == 200, reply.text
+        assert f"{name} (the model decides how long it thinks)" in reply.headers["x-woolly-ignored"]
 
 
 def test_a_missing_field_is_named_before_an_unknown_one(client):

@@ -87,7 +87,7 @@ class ReasoningSpec(BaseModel):
     effort: str | None = None
     enabled: bool | None = None
     summary: str | None = None
-    max_tokens: int | None = Field(None, description="Accepted; how long a model thinks is its own choice.")
+    max_tokens: int | None = Field(None, description="Taken and told; how long a model thinks is its own choice.")
     exclude: bool | None = Field(None, description="Accepted; reasoning is a field of its own.")
 
 
@@ -97,7 +97,7 @@ class ThinkingSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = Field(None, description="Accepted; how long a model thinks is its own choice.")
+    budget_tokens: int | None = Field(None, description="Taken and told; how long a model thinks is its own choice.")
 
 
 class OpenAIBody(Sampling):
@@ -234,6 +234,11 @@ class ChatBody(OpenAIBody):
 
     def _effort(self) -> str | None:
         """Returns how much the model thinks, under whichever name the client asks for it."""
+        # Budgets would change the answer, but agents send one with every request, and a refusal would end their turns.
+        if self.reasoning is not None and self.reasoning.max_tokens is not None:
+            ignore("reasoning.max_tokens (the model decides how long it thinks)")
+        if isinstance(self.thinking, ThinkingSpec) and self.thinking.budget_tokens is not None:
+            ignore("thinking.budget_tokens (the model decides how long it thinks)")
         if self.reasoning_effort is not None:
             return self.reasoning_effort
         if self.reasoning is not None and self.reasoning.enabled is not False:

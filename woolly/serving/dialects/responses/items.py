@@ -81,6 +81,8 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
         talk.call(ToolCall(_needed(item, "call_id", where), _needed(item, "name", where), arguments))
     elif kind in ("function_call_output", "custom_tool_call_output"):
         talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))
+    elif kind == "compaction_trigger":  # without the summary that it asks for, the client would lose its conversation
+        raise refuse(where, "conversations are not compacted here; leave it out and shorten the input")
     elif isinstance(kind, str):
         ignore(f"input ({kind[:40]} has no meaning here)")  # of a tool that OpenAI's servers run
     else:
