@@ -152,6 +152,12 @@ def test_llama_cpps_other_names_mean_the_same(model):
     assert woolly("run", model, "x", "--grammar-file", 'root ::= "yes"').strip() == "yes"
 
 
+def test_flags_that_ask_for_what_a_model_does_anyway_are_taken_quietly(model, capsys):
+    asked = ("run", model, "hi", "--seed", "1", "-n", "4")
+    assert woolly(*asked, "--embedding", "--embeddings", "--rerank", "--reranking") == woolly(*asked)
+    assert capsys.readouterr().err == ""
+
+
 def test_the_value_of_an_option_may_look_like_one(model):
     assert woolly("run", model, "hi", "--stop", "-ngl", "-n", "2", "--seed", "1")
 

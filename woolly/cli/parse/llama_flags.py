@@ -46,7 +46,7 @@ class LlamaFlag:
         raise UsageError(f"{command} does not take {typed}: {self.reason}; leave it out")
 
 
-_NO_GPU = "a GPU gets the layers that it has room for, experts last"
+_LAYERS = "a GPU gets the layers that it has room for, experts last"
 _NO_TLS = "there is no TLS, so put a reverse proxy in front of the server"
 _MAPPED = "model files are always mapped into memory"
 _PULL = "`woolly pull hf:org/repo:QUANT` fetches a model, and -m takes its name"
@@ -78,15 +78,15 @@ _ROWS = (
     _F("--system-prompt", "--system"),
     _F("--spec-draft-model", "--model-draft"),
     _F("--spec-draft-n-max --draft-n", "--draft-max"),
-    # No GPU: every layer runs on the CPU, which changes no answer.
-    _harmless("-ngl --gpu-layers --n-gpu-layers", _NO_GPU, done="0 auto"),
-    _harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _NO_GPU, done="0 auto"),
+    # Which layers a GPU has, for commands without an option for it: it changes no answer.
+    _harmless("-ngl --gpu-layers --n-gpu-layers", _LAYERS, done="0 auto"),
+    _harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _LAYERS, done="0 auto"),
     _F("-dev --device", reason="`woolly run`, `woolly chat` and `woolly serve` take it", done="none auto cpu"),
     _harmless("-devd --device-draft --spec-draft-device", "a draft is computed where its model is", done="none"),
-    _harmless("-sm --split-mode", _NO_GPU, done="none"),
-    _harmless("-ts --tensor-split -mg --main-gpu -ot --override-tensor -ncmoe --n-cpu-moe", _NO_GPU),
-    _harmless("-fit --fit", _NO_GPU, done="off"),
-    _harmless("-fitt --fit-target -fitc --fit-ctx", _NO_GPU),
+    _harmless("-sm --split-mode", _LAYERS, done="none"),
+    _harmless("-ts --tensor-split -mg --main-gpu -ot --override-tensor -ncmoe --n-cpu-moe", _LAYERS),
+    _harmless("-fit --fit", _LAYERS, done="off"),
+    _harmless("-fitt --fit-target -fitc --fit-ctx", _LAYERS),
     _switch("-kvo --kv-offload", off_names="-nkvo --no-kv-offload"),
     _switch("--op-offload", off_names="--no-op-offload"),
     _switch("-cmoe --cpu-moe --no-host"),
@@ -122,7 +122,8 @@ _ROWS = (
     _harmless("-dt --defrag-thold", "the cache has pages, which need no defragmentation"),
     _switch("--cache-prompt", "reuse changes no answer", off_names="--no-cache-prompt", done="on"),
     _switch("--cache-idle-slots", off_names="--no-cache-idle-slots"),
-    # What a server does.
+    # What a server does. A model's file says whether it makes vectors or ranks, so that no flag is needed.
+    _switch("--embedding --embeddings --rerank --reranking"),
     _switch("--offline"),
     _switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),
     _switch("-bs --backend-sampling --backend_sampling", "tokens are chosen on the CPU"),
@@ -137,8 +138,6 @@ _ROWS = (
     _harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
     # What would change the answer.
     _F("-mm --mmproj -mmu --mmproj-url --image --media-path", reason="images are not supported"),
-    _F("--embedding --embeddings", reason="embeddings are not supported", takes_value=False),
-    _F("--rerank --reranking", reason="reranking is not supported", takes_value=False),
     _F("--pooling", reason="the model's file says how its rows are pooled"),
     _F("--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale", reason=_FILE_SAYS),
     _F("--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", reason=_FILE_SAYS),
