@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -91,14 +91,21 @@ class RequestMaker:
             raise RequestError("messages is a list of conversations, but one at a time can be streamed")
         return self.prepare_chats(messages, params, **options)[0]
 
-    def prepare_layout(self, layout: Layout, before: Sequence[int] = (), **options: Any) -> list[Request]:
+    def prepare_layout(
+        self,
+        layout: Layout,
+        before: Sequence[int] = (),
+        cut: Callable[[Sequence[int]], Sequence[int]] | None = None,
+        **options: Any,
+    ) -> list[Request]:
         """Returns the requests of a conversation that is laid out, as `prepare` does.
 
-        `before` are ids of earlier turns, which the text of the layout follows.
+        `before` are ids of earlier turns, which the text of the layout follows; `cut` returns those that are kept.
         """
-        ids = self.tokenize_chat(layout.text)
+        ids: Sequence[int] = self.tokenize_chat(layout.text)
         if before:
             ids = [*before, *self.tokenizer.encode(layout.text, add_special=False, parse_special=True)]
+        ids = ids if cut is None else cut(ids)
         return self._requests(ids, layout.params, RequestOptions(shown=layout.shown, **options))
 
     def count_tokens(self, layout: Layout) -> int:

@@ -102,6 +102,16 @@ class ChatTemplate:
         return template
 
     @property
+    def takes_parts(self) -> bool:
+        """Whether the template shows content that comes as a list of parts."""
+        return self._takes_parts
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the template shows content that comes as text."""
+        return not self._needs_parts
+
+    @property
     def for_tools(self) -> ChatTemplate:
         """The template that renders conversations with tools."""
         return self if self._for_tools is None else self._for_tools

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from woolly.chat import ChatRequest, Layout, ReasoningOptions, lay_out
@@ -22,6 +23,7 @@ from woolly.serving.answers.admission import Admission, Place
 from woolly.serving.answers.running import Running
 from woolly.serving.answers.slots import SlotTable
 from woolly.serving.answers.threads import run_held, start_task
+from woolly.serving.answers.wants import NOTHING, Wants
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.manager import ModelManager
@@ -53,6 +55,7 @@ class Generation:
     owner: str = ""  # whose prefixes it may reuse; see --share-prefixes
     reports_progress: bool = False  # chunks tell how much of the prompt is computed
     id_slot: int = -1  # the slot that remembers its tokens; -1: any
+    wants: Wants = NOTHING
     before: tuple[int, ...] = ()  # ids of earlier turns, which a layout follows
 
 
@@ -233,7 +236,7 @@ class Generator:
 
     def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
         """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
-        prompt, most = generation.prompt, self._most(llm)
+        prompt, most, wants = generation.prompt, self._most(llm), generation.wants
         options = {
             "score_only": generation.score_only,
             "salt": self.salt_of(generation.owner),
@@ -244,14 +247,16 @@ class Generator:
             text = prompt if isinstance(prompt, str) else prompt.text
             _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, most)
         if isinstance(prompt, Layout):
-            layout = replace(prompt, params=self._scaled(llm, prompt.params))
+            layout = replace(prompt, params=wants.bind(self._scaled(llm, prompt.params), llm.tokenizer))
             _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
-            requests = llm.prepare_layout(layout, generation.before, **options)
+            requests = llm.prepare_layout(layout, generation.before, partial(wants.cut, most=most), **options)
         else:
             if isinstance(prompt, str):
                 prompt = tuple(llm.tokenize(prompt))
+            prompt = tuple(wants.cut(prompt, most))
             _check_length(f"has {len(prompt)} tokens", len(prompt), most)
-            (requests,) = llm.prepare(prompt, self._scaled(llm, generation.params), **options)
+            params = wants.bind(self._scaled(llm, generation.params), llm.tokenizer)
+            (requests,) = llm.prepare(prompt, params, **options)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests
 

@@ -19,6 +19,7 @@ from woolly.serving.answers.admission import Place
 from woolly.serving.answers.events import EventStream
 from woolly.serving.answers.generation import Generation, Generator
 from woolly.serving.answers.kept_streams import KeptStreams
+from woolly.serving.answers.wants import NOTHING
 from woolly.serving.dialect import ChatDialect, Dialect, Head
 from woolly.serving.errors import ApiError, of_exception
 from woolly.serving.gate.identity import client_of, owner_of
@@ -101,6 +102,7 @@ async def open_chat(
             owner=owner_of(connection),
             id_slot=-1 if id_slot is None else id_slot,
             reports_progress=getattr(form, "has_progress", False),
+            wants=getattr(form, "wants", NOTHING),
         )
         running = await held.enter_async_context(generator.open(generation, place, slot))
     except RequestError as error:

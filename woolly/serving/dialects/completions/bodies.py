@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import chat
 from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
+from woolly.serving.answers.wants import Wants
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
@@ -35,6 +36,8 @@ _STRUCTURES = ("json_schema", "grammar", "regex", "choice", "lark")
 
 _OPENAI_LIMIT = 16  # tokens of a text completion that names no limit, as OpenAI and vLLM have it
 
+_MOST_WORDS = 256  # each is compared with the answer at every token
+
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
@@ -45,6 +48,7 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = Field(None, description="Usage so far in every chunk, as vLLM has it.")
 
 
 class JsonSchema(BaseModel):
@@ -118,6 +122,30 @@ class OpenAIBody(Sampling):
     )
     timings_per_token: bool | None = Field(None, description="Timings in every chunk of a stream.")
 
+    # vLLM's fields.
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP, description="Alternatives to each token of the prompt, in prompt_logprobs of the reply."
+    )
+    return_token_ids: bool | None = Field(None, description="Ids of the prompt and of the answer in the reply.")
+    return_tokens_as_token_ids: bool | None = Field(None, description="Log-probabilities name tokens token_id:N.")
+    allowed_token_ids: Items[int] | None = Field(None, min_length=1, description="The only tokens that may come.")
+    bad_words: Items[str] | None = Field(None, max_length=_MOST_WORDS, description="Texts that may not come.")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="Tokens of the prompt that are kept, from its end; -1: as many as the context holds."
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="The text of `stop` that ended the answer too.")
+
+    @property
+    def wants(self) -> Wants:
+        """What the request wants of the model's vocabulary."""
+        allowed = None if self.allowed_token_ids is None else tuple(self.allowed_token_ids)
+        return Wants(allowed, tuple(word for word in self.bad_words or () if word), self.truncate_prompt_tokens)
+
+    @property
+    def has_continuous_usage(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
@@ -127,6 +155,10 @@ class OpenAIBody(Sampling):
         """Refuses values that contradict each other."""
         if self.n is not None and not 1 <= self.n <= MAX_CHOICES:
             raise refuse("n", f"it is {self.n}; 1 to {MAX_CHOICES} were expected")
+        if self.prompt_logprobs is not None and self.stream:
+            raise refuse("prompt_logprobs", "a stream does not carry them; leave stream out")
+        if self.truncate_prompt_tokens == 0:
+            raise refuse("truncate_prompt_tokens", "it is 0; a number of tokens, or -1 for all that fit, was expected")
         if self.stream_options is not None:
             if not self.stream:
                 raise refuse("stream_options", "it is given, but stream is not true")
@@ -163,6 +195,8 @@ class ChatBody(OpenAIBody):
         None, description="Whether the answer continues the assistant's last message; without it, as llama-server does."
     )
     add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message, as in vLLM.")
+
+    echo: bool | None = Field(None, description="The text that the answer continues before it, as vLLM has it.")
 
     store: bool | None = None
     metadata: dict[str, str] | None = Field(None, description="Accepted; nothing depends on it.")
@@ -217,7 +251,7 @@ class ChatBody(OpenAIBody):
         for name in ("messages", "tools", "documents", "add_generation_prompt"):
             if name in (self.chat_template_kwargs or {}):
                 raise refuse(f"chat_template_kwargs.{name}", "it is not a switch of a template; leave it out")
-        logprobs = (self.top_logprobs or 0) if self.wants_logprobs else None
+        logprobs = (self.top_logprobs or 0) if self.wants_logprobs else 0 if self.return_token_ids else None
         talk = read_messages(self.messages if messages is None else messages)
         choice = read_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
         return ChatRequest(

@@ -12,11 +12,12 @@ from fastapi.responses import Response
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text, ToolCall, gather
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import event
+from woolly.serving.answers.wants import NOTHING, Wants
 from woolly.serving.dialect import Head, dialect_of
 from woolly.serving.dialects.answer import answer_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
-from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs
+from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
 from woolly.serving.dialects.heartbeat import with_heartbeats
 
 __all__ = ["DONE", "FIELDS", "Choice", "Form", "chat_completions", "delta", "figures", "frames", "message_of", "whole"]
@@ -41,12 +42,30 @@ class Form:
     more: Mapping[str, Any] = field(default_factory=dict)  # further fields of a reply and of each chunk
     is_verbose: bool = False  # the reply shows the prompt
     has_progress: bool = False  # chunks tell how much of the prompt is computed
+    wants: Wants = NOTHING
+    has_usage_always: bool = False  # usage so far in every chunk of a stream
+    has_token_ids: bool = False  # ids of the prompt and of the answer
+    has_prompt_logprobs: bool = False
+    names_ids: bool = False  # log-probabilities name tokens by their ids
+    has_stop_text: bool = False  # the stop string that ended the answer is part of it
+    echo: str = ""  # comes before the answer
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
         """Reads OpenAI's fields."""
         usage: Literal["none", "own"] = "own" if body.includes_usage else "none"
-        return cls(usage, bool(body.timings_per_token), bool(body.wants_logprobs), more)
+        return cls(
+            usage,
+            bool(body.timings_per_token),
+            bool(body.wants_logprobs),
+            more,
+            wants=body.wants,
+            has_usage_always=body.has_continuous_usage,
+            has_token_ids=bool(body.return_token_ids),
+            has_prompt_logprobs=body.prompt_logprobs is not None,
+            names_ids=bool(body.return_tokens_as_token_ids),
+            has_stop_text=bool(body.include_stop_str_in_output),
+        )
 
 
 async def chat_completions(body: ChatBody, request: Request) -> Response:
@@ -55,7 +74,8 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     dialect = dialect_of(request)
     chat = body.to_chat(await state.generator.defaults_for(body.model))
     is_verbose = state.settings.verbose if body.verbose is None else body.verbose
-    form = replace(Form.of(body), is_verbose=is_verbose, has_progress=bool(body.return_progress))
+    echo = chat.messages[-1].text if body.echo and chat.continue_final else ""
+    form = replace(Form.of(body), is_verbose=is_verbose, has_progress=bool(body.return_progress), echo=echo)
     return await answer_chat(
         request, dialect, chat, model=body.model, stream=bool(body.stream), form=form, id_slot=body.id_slot
     )
@@ -69,6 +89,8 @@ class Choice:
         self._track: LogprobTrack | None = None
         if head.form.has_logprobs:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
+        self._names_ids = head.form.names_ids
+        self._token_ids: list[int] | None = [] if head.form.has_token_ids else None  # no chunk has carried them
         self._placed: list[PlacedLogprob] = []  # no chunk has carried them
         self._events: list[Event] = []
 
@@ -76,6 +98,8 @@ class Choice:
         """Adds a chunk."""
         if self._track is not None:
             self._placed += self._track.push(chunk.raw, chunk.logprobs)
+        if self._token_ids is not None:
+            self._token_ids += (one.token for one in chunk.logprobs)
         self._events += chunk.events
 
     @property
@@ -92,7 +116,14 @@ class Choice:
     def take_logprobs(self) -> dict[str, Any] | None:
         """Returns the log-probabilities since the last call, if they were asked for."""
         placed, self._placed = self._placed, []
-        return None if self._track is None else chat_logprobs(self._tokenizer, placed)
+        return None if self._track is None else chat_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
+
+    def take_ids(self) -> dict[str, list[int]]:
+        """Returns the ids since the last call as a field of a choice, if they were asked for."""
+        if self._token_ids is None:
+            return {}
+        ids, self._token_ids = self._token_ids, []
+        return {"token_ids": ids}
 
     def message(self) -> dict[str, Any]:
         """Returns the answer so far."""
@@ -102,7 +133,7 @@ class Choice:
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
     """Returns the reply."""
     choices = _choices(head)
-    async for chunk in chunks:
+    async for chunk in _dressed(chunks, head.form):
         choices[chunk.index].push(chunk)
     listed = [
         {
@@ -110,11 +141,38 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
             "message": choice.message(),
             "logprobs": choice.take_logprobs(),
             "finish_reason": choice.finish_reason,
+            **choice.take_ids(),
         }
         for index, choice in enumerate(choices)
     ]
     envelope = Envelope("chatcmpl", "chat.completion", head.running.model.name)
-    return envelope.around(listed, **head.form.more, **_figures(head, choices), **_verbose(head))
+    return envelope.around(listed, **head.form.more, **_of_prompt(head), **_figures(head, choices), **_verbose(head))
+
+
+async def _dressed(chunks: AsyncIterator[ChatChunk], form: Form) -> AsyncIterator[ChatChunk]:
+    """Yields the chunks, with the text that is continued before each answer and its stop string at the end."""
+    begun: set[int] = set()
+    async for chunk in chunks:
+        events = chunk.events
+        if form.echo and events and chunk.index not in begun:
+            begun.add(chunk.index)
+            events = (Text(form.echo), *events)
+        is_stopped = chunk.finish_reason == "stop" and isinstance(chunk.stop_reason, str)
+        if form.has_stop_text and is_stopped and isinstance(events[-1], Finished):
+            events = (*events[:-1], Text(str(chunk.stop_reason)), events[-1])
+        yield chunk if events is chunk.events else replace(chunk, events=events)
+
+
+def _of_prompt(head: Head) -> dict[str, Any]:
+    """Returns what a reply says about the tokens of the prompt."""
+    form: Form = head.form
+    found: dict[str, Any] = {}
+    if form.has_token_ids:
+        found["prompt_token_ids"] = list(head.running.prompt_ids)
+    if form.has_prompt_logprobs:
+        first = head.running.requests[0]
+        found["prompt_logprobs"] = prompt_logprobs(head.running.tokenizer, first.prompt_logprobs)
+    return found
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
@@ -145,12 +203,14 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
         choice = {"index": index, "delta": told, "logprobs": None, "finish_reason": None, **more}
         has_begun = "role" not in told
         timed = {"timings": timings_of([head.running])} if form.has_timings and has_begun else {}
-        return envelope.around([choice], **always, **timed)
+        used = {"usage": usage_of([head.running])} if form.has_usage_always else {}
+        return envelope.around([choice], **{**always, **timed, **used})
 
     for index in range(len(choices)):
-        yield chunk_of(index, {"role": "assistant", "content": None, "refusal": None})
+        ids = _of_prompt(head) if index == 0 and form.has_token_ids else {}
+        yield {**chunk_of(index, {"role": "assistant", "content": None, "refusal": None}), **ids}
     n_open = len(choices)
-    async for chunk in chunks:
+    async for chunk in _dressed(chunks, form):
         index, choice = chunk.index, choices[chunk.index]
         choice.push(chunk)
         if chunk.n_computed is not None:
@@ -159,11 +219,12 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
                 yield {**chunk_of(index, {}), "prompt_progress": done, **timed}
         for one in chunk.events:
             logprobs = _some(choice.take_logprobs())
+            ids = choice.take_ids()
             if not isinstance(one, Finished):
-                yield chunk_of(index, delta(one), logprobs=logprobs)
+                yield chunk_of(index, delta(one), logprobs=logprobs, **ids)
                 continue
             n_open -= 1
-            last = chunk_of(index, {}, logprobs=logprobs, finish_reason=one.reason)
+            last = chunk_of(index, {}, logprobs=logprobs, finish_reason=one.reason, **ids)
             if n_open == 0:
                 last |= _verbose(head)
                 last |= _figures(head, choices) if form.usage == "last" else {"timings": timings_of([head.running])}

@@ -10,7 +10,7 @@ from typing import Any
 from woolly.sampling import TokenLogprob
 from woolly.tokens import StreamDetokenizer, Tokenizer
 
-__all__ = ["LogprobTrack", "PlacedLogprob", "chat_logprobs", "completion_logprobs", "place_prompt"]
+__all__ = ["LogprobTrack", "PlacedLogprob", "chat_logprobs", "completion_logprobs", "place_prompt", "prompt_logprobs"]
 
 _LOWEST = -9999.0  # what OpenAI gives for tokens that cannot come; JSON has no infinity
 
@@ -66,12 +66,16 @@ def place_prompt(
     return placed
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob]) -> dict[str, Any]:
-    """Returns the shape of chat completions: each token with its exact bytes."""
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_ids: bool = False) -> dict[str, Any]:
+    """Returns the shape of chat completions: each token with its exact bytes; `as_ids` names tokens by their ids."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)
-        return {"token": _text(data, ""), "logprob": _number(logprob), "bytes": list(data)}
+        return {
+            "token": f"token_id:{token}" if as_ids else _text(data, ""),
+            "logprob": _number(logprob),
+            "bytes": list(data),
+        }
 
     content = [
         one(token.token, token.logprob) | {"top_logprobs": [one(*alternative) for alternative in token.top]}
@@ -80,11 +84,13 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob]) -> dict
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob]) -> dict[str, Any]:
+def completion_logprobs(
+    tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob], *, as_ids: bool = False
+) -> dict[str, Any]:
     """Returns the shape of text completions: four lists; the chosen token is always among the alternatives."""
 
     def text(token: int) -> str:
-        return _text(tokenizer.token_bytes(token), "bytes:")
+        return f"token_id:{token}" if as_ids else _text(tokenizer.token_bytes(token), "bytes:")
 
     def alternatives(token: PlacedLogprob) -> dict[str, float] | None:
         if token.logprob is None:
@@ -100,6 +106,25 @@ def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[PlacedLogprob]) -
         "top_logprobs": [alternatives(token) for token in tokens],
         "text_offset": [token.offset for token in tokens],
     }
+
+
+def prompt_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+    """Returns vLLM's shape: for each token of the prompt the likeliest and itself by id; nothing before the first.
+
+    The rank is that among the likeliest; null for a token that is not among them.
+    """
+
+    def one(token: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        return {"logprob": _number(logprob), "rank": rank, "decoded_token": _text(tokenizer.token_bytes(token), "")}
+
+    found: list[dict[str, Any] | None] = [None]
+    for entry in tokens:
+        ranked: dict[int, tuple[float, int | None]] = {
+            token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top, 1)
+        }
+        ranked.setdefault(entry.token, (entry.logprob, None))
+        found.append({str(token): one(token, *about) for token, about in ranked.items()})
+    return found
 
 
 def _text(data: bytes, prefix: str) -> str:

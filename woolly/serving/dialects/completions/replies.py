@@ -14,6 +14,7 @@ __all__ = [
     "CompletionChoice",
     "CompletionLogprobs",
     "CompletionReply",
+    "PromptToken",
     "Reply",
     "ReplyCall",
     "ReplyFunction",
@@ -120,6 +121,14 @@ class TokenEntry(TokenAlternative):
     top_logprobs: list[TokenAlternative]
 
 
+class PromptToken(Reply):
+    """How likely a token of a prompt was, as vLLM tells it."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
 class ChatLogprobs(Reply):
     """Log-probabilities of an answer."""
 
@@ -134,6 +143,7 @@ class ChatChoice(Reply):
     message: ReplyMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: list[int] | None = None
 
 
 class ChatReply(Reply):
@@ -147,6 +157,8 @@ class ChatReply(Reply):
     choices: list[ChatChoice]
     usage: Usage
     timings: dict[str, float]
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, PromptToken] | None] | None = None
 
 
 class CompletionLogprobs(Reply):
@@ -165,6 +177,9 @@ class CompletionChoice(Reply):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, PromptToken] | None] | None = None
 
 
 class CompletionReply(Reply):

@@ -20,7 +20,13 @@ from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.completions.bodies import CompletionBody
 from woolly.serving.dialects.completions.chat import DONE
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
-from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, completion_logprobs, place_prompt
+from woolly.serving.dialects.completions.logprobs import (
+    LogprobTrack,
+    PlacedLogprob,
+    completion_logprobs,
+    place_prompt,
+    prompt_logprobs,
+)
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.gate.identity import client_of, owner_of
@@ -51,7 +57,9 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
 
 def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
     overrides: dict[str, Any] = {"logprobs": body.logprobs}
-    if body.echo:
+    if body.logprobs is None and body.return_token_ids:
+        overrides["logprobs"] = 0  # chunks carry the ids with them
+    if body.echo and body.prompt_logprobs is None:
         overrides["prompt_logprobs"] = body.logprobs
     limit = 1 if body.is_empty else body.limit(defaults)  # of which none is asked for, if it is empty
     return body.make(replace(defaults, max_tokens=None), max_tokens=limit, **overrides)
@@ -71,7 +79,15 @@ async def _prompts(body: CompletionBody, generator: Generator, slot: Loaded) -> 
 def _generation(
     prompt: str | tuple[int, ...], body: CompletionBody, params: SamplingParams, request: Request
 ) -> Generation:
-    return Generation(params, prompt, body.model, body.is_empty, client=client_of(request), owner=owner_of(request))
+    return Generation(
+        params,
+        prompt,
+        body.model,
+        body.is_empty,
+        client=client_of(request),
+        owner=owner_of(request),
+        wants=body.wants,
+    )
 
 
 class _Text:
@@ -82,6 +98,12 @@ class _Text:
         self._tokenizer = running.tokenizer
         self._request = running.requests[index]
         self._wants_logprobs = body.logprobs is not None
+        self._names_ids = bool(body.return_tokens_as_token_ids)
+        self._has_stop = bool(body.include_stop_str_in_output)
+        self._has_ids = bool(body.return_token_ids)
+        self._is_scored = body.prompt_logprobs is not None
+        if body.truncate_prompt_tokens is not None:
+            prompt = self._request.prompt
         self._prompt = prompt
         self._echoed = ""
         if body.echo:
@@ -99,7 +121,24 @@ class _Text:
             if self._wants_logprobs:
                 placed += self._place_prompt()
         placed += self._track.push(chunk.text, chunk.logprobs)
-        return text, completion_logprobs(self._tokenizer, placed) if self._wants_logprobs else None
+        if self._has_stop and chunk.finish_reason == "stop" and isinstance(self._request.stop_reason, str):
+            text += self._request.stop_reason
+        if not self._wants_logprobs:
+            return text, None
+        return text, completion_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
+
+    def ids_of(self, chunk: Chunk, *, is_first: bool) -> dict[str, Any]:
+        """Returns the ids of a chunk as fields of a choice, if they were asked for; the first has the prompt's."""
+        if not self._has_ids:
+            return {}
+        ids = {"token_ids": [one.token for one in chunk.logprobs]}
+        return ids | {"prompt_token_ids": list(self._request.prompt)} if is_first else ids
+
+    def of_prompt(self) -> dict[str, Any]:
+        """Returns the log-probabilities of the prompt as a field of a choice, if they were asked for."""
+        if not self._is_scored:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._request.prompt_logprobs)}
 
     def _place_prompt(self) -> list[PlacedLogprob]:
         ids = self._request.prompt
@@ -123,8 +162,10 @@ async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str,
     choices: list[dict[str, Any]] = []
     for one in (choice for completion in ended for choice in completion.choices):
         index = len(choices)
-        shown, logprobs = texts[index].next(Chunk(one.text, one.finish_reason, logprobs=one.logprobs or ()))
-        choices.append(_choice(index, shown, logprobs, one.finish_reason))
+        text, chunk = texts[index], Chunk(one.text, one.finish_reason, logprobs=one.logprobs or ())
+        more = {**text.ids_of(chunk, is_first=True), **text.of_prompt()}
+        shown, logprobs = text.next(chunk)
+        choices.append({**_choice(index, shown, logprobs, one.finish_reason), **more})
     envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
     return envelope.around(choices, usage=usage_of(runnings), timings=timings_of(runnings))
 
@@ -140,14 +181,19 @@ async def _chunks(
 ) -> AsyncIterator[dict[str, Any]]:
     always: dict[str, Any] = {"usage": None} if body.includes_usage else {}
     texts = _texts(body, runnings)
+    begun: set[int] = set()
     n_open, n_each = len(texts), len(texts) // len(runnings)
     async for number, chunk in _merged(runnings):
         index = number * n_each + chunk.index
         n_open -= chunk.finish_reason is not None
         timed = {"timings": timings_of(runnings)} if body.timings_per_token or n_open == 0 else {}
+        ids = texts[index].ids_of(chunk, is_first=index not in begun)
         shown, logprobs = texts[index].next(chunk)
-        if shown or chunk.finish_reason is not None:
-            yield envelope.around([_choice(index, shown, logprobs, chunk.finish_reason)], **always, **timed)
+        if shown or ids.get("token_ids") or chunk.finish_reason is not None:
+            begun.add(index)
+            used = {"usage": usage_of(runnings)} if body.has_continuous_usage else {}
+            choice = {**_choice(index, shown, logprobs, chunk.finish_reason), **ids}
+            yield envelope.around([choice], **{**always, **timed, **used})
     if body.includes_usage:
         yield envelope.around([], usage=usage_of(runnings), timings=timings_of(runnings))
 

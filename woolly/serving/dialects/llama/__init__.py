@@ -21,6 +21,7 @@ from woolly.serving.dialects.llama import (
     slots,
     streams,
     tokens,
+    vllm,
 )
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter
@@ -39,6 +40,7 @@ class Llama(ChatDialect):
         "/v1/health": "health",
         "/health/ready": "ready",
         "/health/live": "live",
+        "/ping": "live",  # vLLM's
     }
     metrics = ("/metrics",)
     polled = ("/slots",)
@@ -46,7 +48,7 @@ class Llama(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["llama-server"])
-        for part in (chat, completion, embeddings, infill, lora, models, predict, props, slots, streams, tokens):
+        for part in (chat, completion, embeddings, infill, lora, models, predict, props, slots, streams, tokens, vllm):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import Request
 
-from woolly.gguf import open_gguf
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.completions.envelope import BUILD
 from woolly.serving.dialects.llama.parameters import generation_settings
+from woolly.serving.dialects.llama.vocabulary import read_vocabulary
 from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.gate.identity import check_admin
-from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
@@ -39,6 +38,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         return _of_many(settings)
     defaults = await generator.defaults_for(info.name)
     slot = models.ready(info.name)
+    vocabulary = await read_vocabulary(info, models, settings)
     return {
         "default_generation_settings": {
             "id": 0,
@@ -57,8 +57,10 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         "total_slots": settings.parallel,
         "model_alias": info.name,
         "model_path": info.path.name,  # not the folder, which is private
-        "chat_template": await _template(info, models, settings),
-        "chat_template_caps": {},
+        "chat_template": vocabulary.template,
+        "chat_template_caps": vocabulary.caps,
+        "bos_token": vocabulary.bos or "",
+        "eos_token": vocabulary.eos or "",
         "modalities": {"vision": False, "audio": False},
         "build_info": BUILD,
         "role": "model",
@@ -88,18 +90,3 @@ def _of_many(settings: Settings) -> dict[str, Any]:
         "model_alias": None,
         "build_info": BUILD,
     }
-
-
-async def _template(info: ModelInfo, models: ModelManager, settings: Settings) -> str:
-    slot = models.ready(info.name)
-    if slot is not None and slot.llm is not None:
-        return slot.llm.template.source  # without `use`, which would keep an idle model loaded
-    if settings.template_source is not None:
-        return settings.template_source
-    return await asyncio.to_thread(_template_of_file, info)
-
-
-def _template_of_file(info: ModelInfo) -> str:
-    with open_gguf(info.path) as file:
-        found = file.metadata.get("tokenizer.chat_template", "")
-        return found if isinstance(found, str) else ""

@@ -47,6 +47,7 @@ class Tokenize(BaseModel):
     messages: Items[Message] | None = Field(None, description="A conversation, in vLLM's words.")
     tools: Items[ToolSpec] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = Field(False, description="The text ends within the last message.")
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = Field(True, description="As add_special, for vLLM's fields.")
     return_token_strs: bool | None = Field(None, description="Tell the text of each token, for vLLM's fields.")
@@ -83,7 +84,15 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
         chat = None
         if body.messages is not None:
             choice = read_choice(body.tools, None, None)
-            asked = ChatRequest(read_messages(body.messages), tools=choice, variables=body.chat_template_kwargs or {})
+            begins = body.add_generation_prompt and "add_generation_prompt" in body.model_fields_set
+            if body.continue_final_message and begins:
+                raise refuse("continue_final_message", "it and add_generation_prompt are both true")
+            asked = ChatRequest(
+                read_messages(body.messages),
+                tools=choice,
+                variables=body.chat_template_kwargs or {},
+                continue_final=body.continue_final_message,
+            )
             chat = generator.as_set(asked, slot)
         return await run_held(_counted, slot.model, body, chat)
 
