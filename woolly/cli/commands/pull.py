@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,10 @@ from woolly import store
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import NAMED, complete_pullable, model_argument, one_model
 from woolly.cli.parse.parameter import Option
-from woolly.cli.terminal.progress import bytes_bar, chatter
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import bytes_bar, chatter, tell
 from woolly.errors import StoreError, UnsupportedError
+from woolly.store.families import own_catalogue
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,19 +33,45 @@ __all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
         complete_pullable,
     ),
     NAMED,
-    Option("--sha256", "What the file of an address must hash to."),
+    Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
+    Option("--catalogue", "Fetch a later catalogue: the project's, or that of an address.", bool, default=False),
 )
-def pull(model: str | None, named: str | None, sha256: str | None) -> None:
+def pull(model: str | None, named: str | None, sha256: str | None, catalogue: bool) -> None:
     """Fetch a model and print its path, for instance: woolly pull qwen3:4b.
 
     A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
-    lists the names of the catalogue. HF_TOKEN opens gated and private repositories, HF_ENDPOINT names another hub.
-    `woolly show` tells beforehand whether a model will fit.
+    lists the names of the catalogue, `woolly pull --catalogue` looks for a later one. HF_TOKEN opens gated and private
+    repositories, HF_ENDPOINT names another hub. `woolly show` tells beforehand whether a model will fit.
     """
+    if catalogue:
+        _pull_catalogue(model or named, sha256)
+        return
     name = one_model("pull", model, named, store.DEFAULT_MODEL)
     if reason := _cannot_run(name):
         click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
     print(pull_with_progress(name, chatter(), sha256))
+
+
+def _pull_catalogue(address: str | None, sha256: str | None) -> None:
+    """Shows a later catalogue, and takes it if the person has given the SHA-256 of it."""
+    from woolly.store.update import find_catalogue, take_catalogue
+
+    if address is not None and not store.is_address(address):
+        raise UsageError(f"--catalogue is given with {address!r}; an https:// address was expected, or nothing")
+    if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+        raise UsageError(f"--sha256 is {sha256!r}; 64 hexadecimal digits were expected")
+    found = find_catalogue(address)
+    if sha256 is None:
+        n = len(found.catalogue.families)
+        families = "1 family" if n == 1 else f"{n} families"
+        tell(
+            f"woolly: {found.url} is a catalogue of {found.catalogue.updated} with {families};"
+            " nothing was changed. Compare its SHA-256 with the one that the project publishes, then take it by\n"
+            f"woolly pull --catalogue {f'{address} ' if address else ''}--sha256 {found.sha256}"
+        )
+        return
+    take_catalogue(found, sha256)
+    print(own_catalogue())
 
 
 def pull_with_progress(name: str, console: Console, sha256: str | None = None) -> Path:

@@ -1,0 +1,93 @@
+"""A later catalogue is taken with the right SHA-256 alone; the one that is here stays otherwise."""
+
+import hashlib
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.store.test_families import one
+from tests.store.test_hub import hub
+from woolly.cli.app import app
+from woolly.errors import StoreError
+from woolly.store import all_families
+from woolly.store.families import own_catalogue
+from woolly.store.update import find_catalogue, take_catalogue
+
+__all__ = ["hub"]
+
+LATER = json.dumps({**one(), "updated": "2099-01-01"}).encode()
+DIGEST = hashlib.sha256(LATER).hexdigest()
+
+
+@pytest.fixture
+def served(hub, tmp_path, monkeypatch):
+    """The address of a file of the hub; the function given takes its bytes."""
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
+
+    def serve(data):
+        hub.repos["woolly-llm/catalogue"] = {"catalogue.json": data}
+        return f"{hub.url}/cdn/woolly-llm/catalogue/catalogue.json"
+
+    return serve
+
+
+def pulled(*arguments):
+    return CliRunner().invoke(app, ["pull", "--catalogue", *arguments])
+
+
+def test_without_a_digest_it_is_shown_and_not_taken(served):
+    address = served(LATER)
+    result = pulled(address)
+    assert result.exit_code == 0 and f"woolly pull --catalogue {address} --sha256 {DIGEST}" in result.stderr
+    assert "of 2099-01-01 with 1 family" in result.stderr and not own_catalogue().exists()
+
+
+def test_with_the_right_digest_it_is_taken(served):
+    result = pulled(served(LATER), "--sha256", DIGEST.upper())
+    assert (result.exit_code, result.stdout) == (0, f"{own_catalogue()}\n")
+    assert list(all_families()) == ["wool"]
+
+
+def test_with_a_wrong_digest_the_one_here_stays(served):
+    address = served(LATER)
+    take_catalogue(find_catalogue(address), DIGEST)
+    other = LATER.replace(b"org/repo", b"bad/repo")
+    address = served(other)
+    error = pulled(address, "--sha256", DIGEST).exception
+    assert isinstance(error, StoreError) and str(error).endswith(f"not {DIGEST}: the one here is kept")
+    assert own_catalogue().read_bytes() == LATER
+    assert all_families()["wool"].tags["1b"].repo == "org/repo"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"{", "cannot be read"),
+        (json.dumps({**one(), "updated": "2020-01-01"}).encode(), "is of 2020-01-01, and the one here is of"),
+        (json.dumps(one(size=0)).encode(), "has a value that it cannot have"),
+        (b" " * (4 << 20) + b"{}", "and a catalogue has fewer"),
+    ],
+)
+def test_what_is_no_catalogue_is_not_taken(served, data, says):
+    address = served(data)
+    error = pulled(address, "--sha256", hashlib.sha256(data).hexdigest()).exception
+    assert isinstance(error, StoreError) and says in str(error) and not own_catalogue().exists()
+
+
+def test_the_projects_own_is_asked_for_on_the_hub(served, hub, monkeypatch):
+    served(LATER)
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    error = pulled().exception  # this hub knows no branches
+    assert isinstance(error, StoreError) and "woolly-llm/catalogue/resolve/main/catalogue.json" in str(error)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    error = pulled().exception
+    assert str(error).startswith("cannot reach 127.0.0.1:9 for the catalogue (Connection refused)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["qwen3:4b"], "an https:// address was expected"), (["--sha256", "12"], "64 hexadecimal digits")],
+)
+def test_a_mistyped_call_is_one_sentence(served, arguments, says):
+    assert says in str(pulled(*arguments).exception)
