@@ -19,6 +19,7 @@ SLOW = (
     "tests/cli/test_cli.py",
     "tests/cli/test_commands.py",
     "tests/cli/test_screen.py::test_the_table_of_bench",
+    "tests/cli/test_start.py",
     "tests/cli/test_usage.py",
     "tests/cli/test_why.py",
     "tests/cluster/test_pipeline.py",

@@ -158,9 +158,9 @@ def test_a_word_that_is_nearly_a_model_is_no_prompt(word, told, tmp_path, monkey
 def test_a_prompt_is_no_model(word, stdin, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     stdin(os.open(os.devnull, os.O_RDONLY))
-    assert model_and_prompt([word], None, None) == ("smollm2", word)
+    assert model_and_prompt([word], None, None) == (None, word)
 
 
 def test_minus_p_makes_any_word_a_prompt(stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
-    assert model_and_prompt([], None, "smolm2") == ("smollm2", "smolm2")
+    assert model_and_prompt([], None, "smolm2") == (None, "smolm2")

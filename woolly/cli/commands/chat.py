@@ -23,6 +23,7 @@ from woolly.cli.parse.options import (
 )
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.cli.start.memory import default_model
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
 from woolly.store import DEFAULT_MODEL, Preset
@@ -93,7 +94,7 @@ def chat(
     params_of(None)  # refuses what is mistyped before a model is fetched
     if mcp_approve not in POLICIES:
         raise RequestError(f"mcp_approve is {mcp_approve!r}; choose one of: {', '.join(POLICIES)}", field="mcp_approve")
-    name = one_model("chat", model, hub_model(named, hf_repo), DEFAULT_MODEL)
+    name = one_model("chat", model, hub_model(named, hf_repo), default_model())
     if hf_repo is not None:
         pulled(name)
     talk(

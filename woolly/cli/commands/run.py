@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,10 +28,12 @@ from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.prompt import lacks_prompt, model_and_prompt
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage import UsageError
+from woolly.cli.start.memory import default_model
+from woolly.cli.start.offer import hint, next_steps, offer
 from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.sizes import counted
 from woolly.sampling import SamplingParams
-from woolly.store import Preset
+from woolly.store import DEFAULT_MODEL, Preset
 
 __all__ = ["run"]
 
@@ -103,42 +106,57 @@ def run(
         limits = {"max_tokens": answer_limit(max_tokens), "stop": stop, **scales}
         return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
 
-    params = params_of(None)  # refuses what is mistyped before a model is fetched
+    params_of(None)  # refuses what is mistyped before a model is fetched
     model = hub_model(model, hf_repo)
     if model is not None and hf_repo is not None:
         pulled(model)
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
         if raw or as_json or verbose:
-            raise UsageError(lacks_prompt(name))
-        talk(name, params_of, system, engine)
+            raise UsageError(lacks_prompt(name or DEFAULT_MODEL))
+        talk(name or default_model(), params_of, system, engine)
         return
-    path = fetched(name)
-    with LLM(path, **engine) as llm:
-        params = params_of(llm.preset)
-        if raw:
-            stream = llm.generate(text, params, stream=True)
-        else:
-            messages = [{"role": "system", "content": system}] if system is not None else []
-            asked = {"role": "user", "content": text}
-            stream = llm.chat([*messages, asked], params, stream=True, split_reasoning=False)
-        timing = Timing.begin()
-        ended: str | None
-        if as_json:
-            for _ in stream:
-                timing.tick()
-            answer = stream.completion
-            ended = answer.finish_reason
-            facts = {"text": answer.text, "finish_reason": ended, "model": str(llm.path), "seed": answer.seed}
-            click.echo(json.dumps({**facts, **timing.facts(answer)}, indent=2))
-        else:
-            ended = show_plain(stream, timing)
-        if not raw and is_assumed_in_vain(llm.template, stream.completion.text):
-            tell(f"woolly: {EMPTY}; --raw continues the text")
-        n_answer = len(stream.completion.token_ids)
-        if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
-            tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
-        elif ended == "length" and (verbose or (sys.stderr is not None and sys.stderr.isatty())):
-            tell(f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more")
-        if verbose:
-            tell(stats_of(timing.facts(stream.completion)))
+
+    def answer(path: str | Path) -> None:
+        with LLM(path, **engine) as llm:
+            params = params_of(llm.preset)
+            if raw:
+                stream = llm.generate(text, params, stream=True)
+            else:
+                messages = [{"role": "system", "content": system}] if system is not None else []
+                asked = {"role": "user", "content": text}
+                stream = llm.chat([*messages, asked], params, stream=True, split_reasoning=False)
+            timing = Timing.begin()
+            ended: str | None
+            if as_json:
+                for _ in stream:
+                    timing.tick()
+                complete = stream.completion
+                ended = complete.finish_reason
+                facts = {"text": complete.text, "finish_reason": ended, "model": str(llm.path), "seed": complete.seed}
+                click.echo(json.dumps({**facts, **timing.facts(complete)}, indent=2))
+            else:
+                ended = show_plain(stream, timing)
+            if not raw and is_assumed_in_vain(llm.template, stream.completion.text):
+                tell(f"woolly: {EMPTY}; --raw continues the text")
+            n_answer = len(stream.completion.token_ids)
+            if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
+                tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
+            elif ended == "length" and (verbose or (sys.stderr is not None and sys.stderr.isatty())):
+                tell(f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more")
+            if verbose:
+                tell(stats_of(timing.facts(stream.completion)))
+
+    # Only if a person reads the answer and named no model: what belongs to one model does not fit another.
+    asks = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
+    better = offer() if asks else None
+    name = name or default_model()
+    answer(fetched(name))
+    if better is not None:
+        path = better.wait()
+        tell(f"woolly: {better.name} answers:")
+        answer(path)
+    elif asks and name == DEFAULT_MODEL:
+        hint()
+    if not as_json:
+        next_steps()

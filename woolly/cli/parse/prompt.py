@@ -16,7 +16,7 @@ import click
 from woolly.cli.parse.options import read_text
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import StoreError
-from woolly.store import DEFAULT_MODEL, find_named, is_catalogued, is_model_name, is_path, near_models, resolve
+from woolly.store import find_named, is_catalogued, is_model_name, is_path, near_models, resolve
 
 if sys.platform == "win32":
     import ctypes
@@ -39,8 +39,8 @@ _TOLD_AFTER, _PATIENCE = 1.0, 10.0
 
 def model_and_prompt(
     words: list[str], named: str | None, text: str | None, files: Sequence[str] = ()
-) -> tuple[str, str | None]:
-    """The model's name and the whole prompt: standard input, the files, and the prompt itself, in this order.
+) -> tuple[str | None, str | None]:
+    """The model's name, None if none is given, and the whole prompt: standard input, the files, the prompt itself.
 
     Standard input is joined if it is a pipe, a socket or a file, and read to its end if nothing else was given. The
     prompt is None if a model is given and a person at a terminal could type what else there is to say.
@@ -63,7 +63,7 @@ def model_and_prompt(
     whole = "\n\n".join(part for part in (piped, *read, prompt or "") if part.strip())
     if not whole:
         raise UsageError("the prompt is empty" if name is None or prompt is not None or files else lacks_prompt(name))
-    return name or DEFAULT_MODEL, whole
+    return name, whole
 
 
 def is_conversation() -> bool:

@@ -1,0 +1,183 @@
+"""The offer of a better model than the toy that Woolly brings, and its download while the toy answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import click
+
+from woolly import store
+from woolly.cli.start.memory import read_start, remember
+from woolly.cli.start.suggestion import Suggestion, suggest
+from woolly.cli.terminal.progress import bytes_bar, tell
+from woolly.errors import StoreError, WoollyError
+from woolly.store import DEFAULT_MODEL
+
+__all__ = ["Download", "hint", "next_steps", "offer"]
+
+_PATIENCE = 2.0  # seconds to wait for the hub
+_STAYS = ("s", "S", "n", "N", "q", "\x1b")
+
+
+class Download:
+    """A model that a thread fetches while another model answers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._done = self._total = 0
+        self._path: Path | None = None
+        self._error: BaseException | None = None
+        if hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # of a connection that the server ends
+        # A daemon: Ctrl-C ends the program at once, and the next download goes on with the bytes that are here.
+        self._thread = threading.Thread(target=self._fetch, name="woolly-download", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> Path:
+        """Returns the path of the file, with a progress bar until it is complete. StoreError if it cannot be had."""
+        with bytes_bar(f"fetching {self.name}") as bar:
+            while self._thread.is_alive():
+                if bar is not None and self._total:
+                    bar(self._done, self._total)
+                self._thread.join(0.1)
+        if self._error is not None:
+            raise self._error
+        assert self._path is not None
+        return self._path
+
+    def _fetch(self) -> None:
+        def report(done: int, total: int) -> None:
+            self._done, self._total = done, total
+
+        try:
+            self._path = store.pull(self.name, progress=report)
+        except WoollyError as error:
+            self._error = error
+        except Exception as error:  # else the answer would wait for a thread that has ended
+            self._error = StoreError(f"{self.name} cannot be fetched ({type(error).__name__}: {error})")
+
+
+def offer() -> Download | None:
+    """Asks a person at a terminal whether a better model is to be fetched, and begins if so.
+
+    Nothing is asked if a model was chosen before, if the hub is not reached within two seconds, or if nothing better
+    runs here.
+    """
+    start = read_start()
+    if start.is_settled or not start.may_ask_the_hub or not _is_answered():
+        return None
+    found = _Reached.begin()
+    better = suggest()
+    if better is None or not better.is_fast:
+        return None
+    if not better.is_here and not found.within(_PATIENCE):
+        remember(unreached=int(time.time()))
+        return None
+    cost = "it is here" if better.is_here else f"{better.tag.gigabytes} to download ({better.minutes})"
+    tell(
+        f"woolly: {DEFAULT_MODEL} is a toy of 98 MB. {better.name} answers far better: {cost}, licence"
+        f" {better.tag.licence}, about {better.rate:.0f} tokens/s here."
+    )
+    if not _is_taken(better.name):
+        remember(model=DEFAULT_MODEL)
+        return None
+    remember(model=better.name)
+    if better.is_here:
+        return None  # it is what answers from now on
+    tell(f"woolly: fetching {better.name}; {DEFAULT_MODEL} answers meanwhile")
+    return Download(better.name)
+
+
+def hint() -> None:
+    """Tells a person at a terminal what would answer better than the toy, unless the person chose the toy."""
+    if read_start().is_settled or not _is_shown():
+        return
+    better = suggest()
+    if better is not None:
+        tell(f"woolly: {DEFAULT_MODEL} is a toy of 98 MB: {_advice(better)} answers better", dim=True)
+
+
+def next_steps() -> None:
+    """Tells three things to try, once, after the first answer at a terminal."""
+    if read_start().has_answered or not _is_shown():
+        return
+    tell(
+        "\nwoolly chat           talk with the model\n"
+        "woolly serve          a page at http://127.0.0.1:8080, and the APIs of OpenAI, Anthropic and Ollama\n"
+        "woolly launch claude  a coding agent with a model of this machine",
+        dim=True,
+    )
+    remember(has_answered=True)
+
+
+class _Reached:
+    """A question to the hub on its way, in a thread: the system may look for a host longer than any timeout of ours.
+
+    HF_HUB_OFFLINE forbids it.
+    """
+
+    def __init__(self) -> None:
+        self.is_true = False
+        self._thread = threading.Thread(target=self._ask, name="woolly-hub", daemon=True)
+
+    @classmethod
+    def begin(cls) -> _Reached:
+        asked = cls()
+        asked._thread.start()
+        return asked
+
+    def within(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return self.is_true
+
+    def _ask(self) -> None:
+        offline = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+        if any(value in ("1", "ON", "YES", "TRUE") for value in offline):
+            return
+        endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        with contextlib.suppress(OSError, ValueError):
+            request = Request(endpoint, headers={"User-Agent": "woolly"}, method="HEAD")
+            try:
+                urlopen(request, timeout=_PATIENCE).close()
+            except HTTPError as refusal:  # there is a server, whatever it thinks of the question
+                refusal.close()
+            self.is_true = True
+
+
+def _is_taken(name: str) -> bool:
+    """Returns whether the person presses Enter; s stays with what there is."""
+    click.echo(f"Enter takes it, s stays with {DEFAULT_MODEL}: ", err=True, nl=False)
+    while True:
+        try:
+            key = click.getchar()
+        except EOFError:
+            key = _STAYS[0]
+        if key in ("\r", "\n", "y", "Y"):
+            click.echo(name, err=True)
+            return True
+        if key in _STAYS:
+            click.echo(DEFAULT_MODEL, err=True)
+            return False
+
+
+def _advice(better: Suggestion) -> str:
+    if better.is_here:
+        return f"woolly run {better.name}"
+    return f"woolly pull {better.name} ({better.tag.gigabytes}, fits here, about {better.rate:.0f} tokens/s)"
+
+
+def _is_answered() -> bool:
+    """Returns whether a person can be asked: keys come from a terminal, and messages go to one."""
+    return sys.stdin is not None and sys.stdin.isatty() and _is_shown()
+
+
+def _is_shown() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
