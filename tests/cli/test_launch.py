@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.cases.texts import write_readers
 from tests.cases.tiny import TINY, write_tiny
 from tests.serving.pages.conftest import served
 from woolly.cli.app import app
+from woolly.cli.launch import server
 from woolly.cli.launch.agents import AGENTS
 from woolly.errors import RequestError
 from woolly.serving import Settings, create_app
@@ -201,3 +204,64 @@ def test_a_server_that_does_not_start_says_why(start, tmp_path):
     assert "broken.gguf" in str(result.exception)
     result, _ = start("claude", url="http://192.0.2.1:9")
     assert "on this machine alone" in str(result.exception)
+
+
+def test_a_server_that_loads_is_waited_for_with_a_word_and_a_limit(monkeypatch, url, capsys):
+    states = iter(["loading", "loading", "loading", "ok"])
+    monkeypatch.setattr(server, "_health", lambda _: next(states))
+    assert server.is_running(url, None)
+    told = f"woolly: waiting for the server at {url}, which loads its model ...\n"
+    assert capsys.readouterr().err == told
+    monkeypatch.setattr(server, "_health", lambda _: "loading")
+    monkeypatch.setattr(server, "_LOADING", 0.0)
+    with pytest.raises(RequestError, match="still loads its model after 0 minutes: look at its log"):
+        server.is_running(url, None)
+
+
+# Ignores requests to end, and has a program of its own beside it.
+STUBBORN = """#!{python}
+import os, pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(os.environ["RECORD"]).write_text(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_a_request_to_end_ends_the_agent_and_removes_its_folder(url, tmp_path):
+    program, record, temporary = tmp_path / "cline", tmp_path / "record", tmp_path / "temporary"
+    program.write_text(STUBBORN.format(python=sys.executable))
+    program.chmod(0o755)
+    temporary.mkdir()
+    script = (
+        "import sys; from woolly.cli.commands import launch; launch._GRACE = 0.1; from woolly.cli import main; main()"
+    )
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "RECORD": str(record),
+        "TMPDIR": str(temporary),
+    }
+    command = [sys.executable, "-c", script, "launch", "cline", "--url", url]
+    process = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+    try:
+        while not record.exists() or len(record.read_text().split()) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert list(temporary.iterdir())
+        process.terminate()
+        assert process.wait(120) == 128 + signal.SIGKILL
+    finally:
+        process.kill()
+    assert not list(temporary.iterdir())
+    for pid in map(int, record.read_text().split()):
+        assert not _is_running(pid)
+
+
+def _is_running(pid):
+    """Whether a process runs; one that has ended and that nobody waits for (Z) does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

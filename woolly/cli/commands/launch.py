@@ -8,9 +8,11 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +34,7 @@ __all__ = ["launch"]
 _CTX = 32_768  # of a server that is started here, if the model's own context is not smaller
 _ROOM = 2_048  # tokens beside the agent's first turn, for a question and an answer
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_GRACE = 10.0  # seconds that an agent has to end when it is asked to
 _SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
 
 
@@ -219,13 +222,36 @@ def _masked(text: str, key: str | None) -> str:
 
 
 def _run(line: list[str], setup: Setup) -> int:
-    """Runs the agent to its end; gives its exit code. Ctrl-C is the agent's; a request to end reaches it."""
+    """Runs the agent to its end; gives its exit code. Ctrl-C is the agent's; a request to end reaches it.
+
+    An agent that a request does not end is killed after `_GRACE` seconds: it would keep running without its server.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in setup.without}
-    process = subprocess.Popen(line, env={**environment, **setup.environment})
+    # At a terminal the agent must stay in the group that owns the terminal. Elsewhere it gets a group of its own, so
+    # that a signal reaches the programs that it has started too.
+    is_alone = hasattr(os, "killpg") and not (sys.stdin is not None and sys.stdin.isatty())
+    process = subprocess.Popen(line, env={**environment, **setup.environment}, start_new_session=is_alone)
+
+    def send(number: int) -> None:
+        with suppress(ProcessLookupError):
+            if is_alone:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+
+    kill = threading.Timer(_GRACE, send, [getattr(signal, "SIGKILL", signal.SIGTERM)])
+    kill.daemon = True
 
     def end(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
+        send(number)
+        if number in _ENDS and kill.ident is None:  # a timer starts once
+            kill.start()
 
-    with _handling({**dict.fromkeys(_ENDS, end), signal.SIGINT: signal.SIG_IGN}):
-        code = process.wait()
+    try:
+        with _handling({**dict.fromkeys(_ENDS, end), signal.SIGINT: end if is_alone else signal.SIG_IGN}):
+            code = process.wait()
+    finally:
+        kill.cancel()
+        if is_alone and kill.ident is not None:
+            send(getattr(signal, "SIGKILL", signal.SIGTERM))  # what an agent that was asked to end has left behind
     return code if code >= 0 else 128 - code

@@ -22,7 +22,9 @@ from woolly.errors import RequestError
 __all__ = ["cannot_write", "find_model", "is_running", "serve_command", "started"]
 
 _ENDING = 40.0  # seconds that a server may take to end, its answers included
+_LOADING = 1800.0  # seconds that a server may take to load its model, as `woolly serve` gives a replica
 _LOCAL = ("127.0.0.1", "localhost")
+_LOOK = "look at its log, or take a smaller model"
 
 
 def is_running(url: str, key: str | None) -> bool:
@@ -39,7 +41,12 @@ def is_running(url: str, key: str | None) -> bool:
             raise RequestError(f"no server answers at {url}, and one can be started on this machine alone") from None
         return False
     models_of(url, key)
+    if _health(url) == "loading":
+        tell(f"woolly: waiting for the server at {url}, which loads its model ...", dim=True)
+    until = time.monotonic() + _LOADING
     while _health(url) == "loading":
+        if time.monotonic() > until:
+            raise RequestError(f"the server at {url} still loads its model after {_LOADING / 60:.0f} minutes: {_LOOK}")
         time.sleep(0.2)
     return True
 
@@ -97,8 +104,11 @@ def started(command: Sequence[str], url: str, log: Path, key: str | None) -> Ite
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     try:
-        tell(f"woolly: loading the model at {url} ...", dim=True)
+        tell(f"woolly: starting a server at {url}, which loads the model ...", dim=True)
+        until = time.monotonic() + _LOADING
         while _health(url) != "ok":
+            if time.monotonic() > until:
+                raise RequestError(f"the server has not loaded the model after {_LOADING / 60:.0f} minutes: {_LOOK}")
             if process.poll() is not None:
                 lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                 reason = lines[-1] if lines else f"exit code {process.returncode}"
