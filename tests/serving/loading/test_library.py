@@ -92,6 +92,36 @@ def test_one_bad_file_does_not_break_the_list(folder, monkeypatch, caplog, step,
         assert listed == {"two": None} and refused(lambda: library.find("one")).status == 422
 
 
+def test_files_that_are_no_gguf_are_named_in_the_log_at_the_start(folder, caplog):
+    Library(folder)
+    assert not caplog.records
+    (folder / "bad.gguf").write_bytes(b"not a model")
+    (folder / "empty.gguf").touch()
+    Library(folder)
+    (line,) = [record for record in caplog.records if record.getMessage() == "models skipped"]
+    assert (line.count, line.names, line.reason) == (2, "bad.gguf, empty.gguf", "these are not GGUF files")
+
+
+def test_links_that_lead_out_are_served_only_if_the_operator_says_so(folder, tmp_path, caplog):
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (folder / "one.gguf").rename(outside / "far.gguf")
+    (folder / "near.gguf").symlink_to(outside / "far.gguf")
+    library = Library(folder)
+    (line,) = [record for record in caplog.records if record.getMessage() == "models skipped"]
+    assert line.names == "near.gguf" and "--models-follow-links" in line.reason
+    with pytest.raises(ApiError, match="'near' is a link that leads out of the models folder") as refused:
+        library.find("near")
+    assert refused.value.status == 404
+    caplog.clear()
+    following = Library(folder, follows_links=True)
+    assert following.find("near").name == "near" and following.at("near.gguf").name == "near"
+    assert not caplog.records
+    for path in ("../elsewhere/far.gguf", str(outside / "far.gguf")):
+        with pytest.raises(ApiError, match="leads out of the model folder"):
+            following.at(path)
+
+
 def test_links_that_lead_out_are_counted_in_the_log_once(folder, caplog):
     for name in ("link", "other"):
         (folder / f"{name}.gguf").symlink_to(folder.parent / "outside.gguf")

@@ -30,6 +30,7 @@ Kind = Literal["completion", "embedding", "rerank"]
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _MAX_METADATA_TEXT = 2000
+_MOST_NAMED = 10  # files in a line of the log
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,11 @@ class Library:
         alias: Sequence[str] = (),
         ctx: int | None = None,
         tags: Sequence[str] = (),
+        follows_links: bool = False,
     ) -> None:
         """`main` may be anywhere, because the operator chose it. All others are confined to the folder.
+
+        With `follows_links`, links in the folder may lead out of it: the operator made them.
 
         `alias` are names of `main`, of which the first by the alphabet is shown, as llama-server does; `tags` are words
         about it. `ctx` is the context that models are opened with, None or 0 for that of their presets.
@@ -98,6 +102,7 @@ class Library:
         self._main_tags = tuple(tags)
         self._folder = folder
         self._ctx = ctx
+        self._follows_links = follows_links
         self.main: str | None = None
         self._main_path: Path | None = None
         if main is not None:
@@ -137,6 +142,15 @@ class Library:
         paths = self._paths()
         key = self._key(name, paths)
         if key is None:
+            wanted = name.lower().removesuffix(":latest").removesuffix(".gguf")
+            if any(link.stem.lower() == wanted for link in self._links_out()):
+                raise ApiError(
+                    404,
+                    "model_not_found",
+                    f"{name[:200]!r} is a link that leads out of the models folder",
+                    param="model",
+                    suggestion="the operator can move the file into the folder, or start with --models-follow-links",
+                )
             names = (" = ".join((name, *self._aliases(name, path))) for name, path in sorted(paths.items()))
             known = ", ".join(names) or "none"
             raise ApiError(
@@ -197,11 +211,17 @@ class Library:
             return []
 
     def _log_skipped(self) -> None:
-        """Says once how many links are not served: a link that leads out could show any file of the machine."""
-        links = [file for file in self._files() if file.is_symlink() and not self._is_confined(file)]
-        if links:
-            reason = "links that lead out of the models folder are not served: move the files in, or give one with -m"
-            log.warning("models skipped", extra={"count": len(links), "reason": reason})
+        """Says once which files are not served: no GGUF files, and links, which could show any file of the machine."""
+        if links := self._links_out():
+            reason = "links that lead out of the models folder are not served: move the files in, give one with -m, or"
+            reason += " start with --models-follow-links"
+            log.warning("models skipped", extra={**_named(links), "reason": reason})
+        if others := [file for file in self._files() if self._is_confined(file) and not _begins_as_gguf(file)]:
+            log.warning("models skipped", extra={**_named(others), "reason": "these are not GGUF files"})
+
+    def _links_out(self) -> Sequence[Path]:
+        """Returns the links of the folder that are not followed."""
+        return [file for file in self._files() if file.is_symlink() and not self._is_confined(file)]
 
     def _names(self, path: Path) -> Sequence[str]:
         """Returns the names of a file, the one that is shown first: the operator's, then as `woolly list` has them."""
@@ -218,7 +238,9 @@ class Library:
         return tuple(other for other in self._names(path) if other != name)
 
     def _is_confined(self, path: Path) -> bool:
-        """Whether a path is in the folder after all links are followed."""
+        """Whether a path is in the folder after all links are followed, or may lead out of it."""
+        if self._follows_links:
+            return True
         try:
             return path.resolve().is_relative_to(self._folder.resolve())
         except (OSError, RuntimeError, ValueError):  # loops, names that are too long
@@ -271,6 +293,21 @@ class Library:
             return name
         wanted = name.lower()
         return next((key for key, path in paths.items() if wanted in map(str.lower, (key, *self._names(path)))), None)
+
+
+def _named(files: Sequence[Path]) -> dict[str, Any]:
+    """Returns what a line of the log says of files: how many, and the names of the first ones."""
+    shown = ", ".join(_readable(file.name) for file in files[:_MOST_NAMED])
+    return {"count": len(files), "names": shown + (", ..." if len(files) > _MOST_NAMED else "")}
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do; True if it cannot be read, which is told when it is used."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return True
 
 
 def name_taken(name: str) -> ApiError:

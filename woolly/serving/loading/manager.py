@@ -43,7 +43,8 @@ class ModelManager:
     def __init__(self, settings: Settings) -> None:
         """StoreError if --model names nothing."""
         self._settings = settings
-        self._library = Library(settings.folder, settings.model, settings.alias, settings.request_ctx, settings.tags)
+        given = (settings.model, settings.alias, settings.request_ctx, settings.tags, settings.models_follow_links)
+        self._library = Library(settings.folder, *given)
         self._loaded: dict[str, Loaded] = {}
         self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep

@@ -49,6 +49,9 @@ class Settings(Texts):
     models_dir: Path | None = _setting(  # noqa: RUF009
         None, "--models-dir", "Folder of GGUF files that clients may use.", "where `woolly pull` puts them"
     )
+    models_follow_links: bool = _setting(
+        False, "--models-follow-links", "Serve files that links in that folder lead to, wherever they are."
+    )
     alias: tuple[str, ...] = _setting(
         (), "-a --alias", "Names of --model for clients; the first by the alphabet is shown.", "its file's name"
     )
