@@ -302,7 +302,7 @@ def _named(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _begins_as_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do; True if it cannot be read, which is told when it is used."""
+    """Whether a file begins as GGUF files do; True if it cannot be read: a request for it says why."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
