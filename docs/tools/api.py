@@ -94,11 +94,22 @@ def _signature(name: str, thing: Any) -> str:
             del group[0]
     result = "" if node.returns is None or name[0].isupper() else f" -> {ast.unparse(node.returns)}"
     word = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-    parts = _split(ast.unparse(arguments))
+    shown = getattr(inspect.unwrap(thing), "__signature__", None)  # of options that have rows
+    parts = _split(ast.unparse(arguments)) if shown is None else _written(shown)
     line = f"{word}{name}({', '.join(parts)}){result}"
     if len(line) > 118:
         line = f"{word}{name}(\n    {(',' + chr(10) + '    ').join(parts)},\n){result}"
     return f"```text\n{line}\n```"
+
+
+def _written(signature: inspect.Signature) -> list[str]:
+    """The parameters without the first, as a source would have them."""
+    parts: list[str] = []
+    for one in list(signature.parameters.values())[1:]:
+        if one.kind is one.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        parts.append(f"{one.name}: {one.annotation}" + ("" if one.default is one.empty else f" = {one.default!r}"))
+    return parts
 
 
 def _split(arguments: str) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
+from dataclasses import Field
 from typing import Any
 
 from woolly.serving.settings.configuration import environment_name
-from woolly.serving.settings.table import Settings, groups
+from woolly.serving.settings.table import groups, in_order
 
 __all__ = ["reference"]
 
@@ -27,7 +27,7 @@ kernels; both apply to every command."""
 def reference() -> str:
     """Returns the page as Markdown."""
     parts, group = [_HEAD], ""
-    for setting in fields(Settings):
+    for setting in in_order():
         if groups()[setting.name] != group:
             group = groups()[setting.name]
             parts.append(f"\n\n## {group}\n\n| flag | environment | default | |\n|---|---|---|---|")

@@ -47,9 +47,9 @@ class FleetLLM(LLM):
         """Opens the model on every seat and waits for them; ModelError if none can serve."""
         # The model is opened here for its tokenizer and its checks: no GPU is asked to hold it.
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
-        bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory=0)
+        bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory="0")
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
-        super().__init__(model, check_memory=False, **vars(bare))  # replicas have the memory
+        super().__init__(model, **vars(bare) | {"check_memory": False})  # replicas have the memory
         opening = {"model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         try:
             digest_of(self._loaded[0].file.paths)  # once here, or every replica would read the whole file

@@ -124,7 +124,9 @@ class Replica:
             if message.get("cpus") and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, message["cpus"])  # of this thread and those that it starts: all that compute
             options = {name: _tuples(value) for name, value in message["options"].items()}
-            llm = LLM(message["model"], check_memory=False, **options)  # the front has checked all replicas together
+            llm = LLM(
+                message["model"], **options | {"check_memory": False}
+            )  # the front has checked all replicas together
             ready = _ready(llm)
         except BaseException as error:
             if llm is not None:

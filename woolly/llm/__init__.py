@@ -3,11 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, ChatStream
-from woolly.llm.llm import LLM
-
 if TYPE_CHECKING:
+    from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, ChatStream
     from woolly.llm.async_llm import AsyncChatStream, AsyncLLM, AsyncStream
+    from woolly.llm.llm import LLM
 
 __all__ = [
     "LLM",
@@ -20,9 +19,21 @@ __all__ = [
     "ChatStream",
 ]
 
+# Imported when first asked for: the command line reads the table of options alone, which needs no NumPy, and programs
+# without an event loop need no asyncio.
+_LAZY = {
+    "LLM": "woolly.llm.llm",
+    "AsyncChatStream": "woolly.llm.async_llm",
+    "AsyncLLM": "woolly.llm.async_llm",
+    "AsyncStream": "woolly.llm.async_llm",
+    "ChatChunk": "woolly.llm.answer",
+    "ChatCompletion": "woolly.llm.answer",
+    "ChatReader": "woolly.llm.answer",
+    "ChatStream": "woolly.llm.answer",
+}
+
 
 def __getattr__(name: str) -> object:
-    # Imported when first asked for: programs without an event loop need no asyncio.
-    if name not in {"AsyncChatStream", "AsyncLLM", "AsyncStream"}:
+    if name not in _LAZY:
         raise AttributeError(f"module 'woolly.llm' has no attribute {name!r}")
-    return getattr(import_module("woolly.llm.async_llm"), name)
+    return getattr(import_module(_LAZY[name]), name)

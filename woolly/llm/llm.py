@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
@@ -34,6 +34,7 @@ from woolly.engine.opening.step_names import find_norm
 from woolly.errors import RequestError
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk
+from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
 from woolly.llm.opening import check_opening, template_of
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
@@ -67,33 +68,8 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
     ...     print(llm.chat("Why is the sky blue?", max_tokens=50))
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        backend: str = "auto",
-        device: str | None = None,
-        threads: int | None = None,
-        ctx: int | None = None,
-        kv_tokens: int | None = None,
-        weight_memory: int | str | None = None,
-        kv_type: str | None = None,
-        gpu_layers: int | str | None = None,
-        max_running: int = 16,
-        chunk: int | None = None,
-        speculation: str | os.PathLike[str] | LLM | None = "auto",
-        draft_tokens: int = 8,
-        adapters: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]] | None = None,
-        control_vectors: Mapping[str, float] | Sequence[str | os.PathLike[str]] | None = None,
-        control_vector_layers: tuple[int, int] | None = None,
-        chat_template: str | None = None,
-        preset: str | None = None,
-        cache_disk: int | str | None = None,
-        cache_disk_folder: str | os.PathLike[str] | None = None,
-        stages: Sequence[str] | None = None,
-        stage_token_file: str | os.PathLike[str] | None = None,
-        check_memory: bool = True,
-    ) -> None:
+    @takes_options
+    def __init__(self, model: str | os.PathLike[str], **options: Unpack[OpeningOptions]) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
         `backend` is cuda, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu, cuda, one of
@@ -121,51 +97,48 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
         `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
         the token of `stage_token_file`. `check_memory` refuses a model that the available memory cannot hold.
         """
-        check_opening(
-            chat_template, max_running=max_running, draft_tokens=draft_tokens, chunk=chunk, kv_tokens=kv_tokens
-        )
-        budget = parse_size("weight_memory", weight_memory)
-        options = Options(threads, budget, kv_type, device=device, gpu_layers=gpu_layers)
-        options = options.for_cache(kv_tokens, max_running)
-        named, guesses = named_adapters(adapters), guess_source(speculation)
-        alone = {"adapters": named, "control_vectors": control_vectors, "cache_disk": cache_disk, "device": device}
-        places = parse_stages(stages, stage_token_file, **alone)
+        given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
+        check_opening(given)
+        budget = parse_size("weight_memory", given.weight_memory)
+        runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
+        runtime = runtime.for_cache(given.kv_tokens, given.max_running)
+        named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
+        places = parse_stages(given, named)
         self.path: Path = resolve(model)
-        self.preset = find_preset(self.path, preset)
-        if ctx is None and self.preset is not None:
-            ctx = self.preset.ctx
+        self.preset = find_preset(self.path, given.preset)
+        ctx = self.preset.ctx if given.ctx is None and self.preset is not None else given.ctx
         loaded = load_model(
             self.path,
-            backend,
-            options,
+            given.backend,
+            runtime,
             adapters=named,
             ctx=ctx,
             draft=own_draft("none" if places is not None and guesses == "auto" else guesses),
-            control_vectors=scaled_files(control_vectors),
-            control_vector_layers=control_vector_layers,
+            control_vectors=scaled_files(given.control_vectors),
+            control_vector_layers=given.control_vector_layers,
             stages=places,
-            checks_memory=check_memory,
+            checks_memory=given.check_memory,
         )
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
         self._identifying = threading.Lock()
         try:
-            self.template = template_of(loaded, chat_template)
+            self.template = template_of(loaded, given.chat_template)
             self.defaults = defaults_of(self.preset, SamplingParams())
-            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, kv_type, loaded.program.about.memory)
-            kv_tokens = default_kv_tokens(loaded.program, self.ctx, kv_tokens)
-            disk = open_disk(loaded, cache_disk, cache_disk_folder)
+            self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, given.kv_type, loaded.program.about.memory)
+            kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
+            disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
                 loaded.program,
                 self.tokenizer,
                 ctx=self.ctx,
                 ctx_limit=context_limit(loaded.file, loaded.program.plan),
                 kv_tokens=kv_tokens,
-                chunk=chunk,
-                max_running=max_running,
+                chunk=given.chunk,
+                max_running=given.max_running,
                 n_snapshots=default_snapshots(loaded.program),
-                draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, max_running, backend, options),
-                draft_tokens=draft_tokens,
+                draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, given, runtime),
+                draft_tokens=given.draft_tokens,
                 check_file=loaded.check,
                 adapters=[adapter.name for adapter in loaded.adapters],
                 disk=None if disk is None else disk.folder,

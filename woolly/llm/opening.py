@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from woolly.engine import LoadedModel
 from woolly.errors import RequestError
+from woolly.llm.model_options import ModelOptions
 from woolly.templates import ChatTemplate
 
 __all__ = ["check_opening", "template_of"]
 
 
-def check_opening(chat_template: str | None, **counts: int | None) -> None:
+_COUNTS = (
+    "max_running",
+    "draft_tokens",
+    "chunk",
+    "kv_tokens",
+)  # other numbers are checked where their limits are known
+
+
+def check_opening(given: ModelOptions) -> None:
     """RequestError for a template that is empty, or for a count that is neither None nor at least 1."""
-    for name, value in counts.items():
+    for name in _COUNTS:
+        value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
-    if chat_template is not None and not (isinstance(chat_template, str) and chat_template.strip()):
+    template = given.chat_template
+    if template is not None and not (isinstance(template, str) and template.strip()):
         raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
 
 

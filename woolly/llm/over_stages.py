@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from woolly.errors import RequestError
+from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Stages
 
 __all__ = ["parse_stages"]
 
 
-def parse_stages(
-    names: Sequence[str] | None, token_file: str | os.PathLike[str] | None, **given: object
-) -> Stages | None:
-    """Returns where the stages are, None without any. `given` are arguments of LLM that must be empty with stages."""
-    if not names:
+def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages | None:
+    """Returns where the stages are, None without any; refuses what stages do not have."""
+    if not given.stages:
         return None
-    for name, value in given.items():
+    alone = {
+        "adapters": adapters,
+        "control_vectors": given.control_vectors,
+        "cache_disk": given.cache_disk,
+        "device": given.device,
+    }
+    for name, value in alone.items():
         if value:
             raise RequestError(
                 f"{name} is given with stages, which do not have it: leave one of them out",
                 field=name,
                 names=(name, "stages"),
             )
-    return Stages.parse(names, token_file)
+    return Stages.parse(given.stages, given.stage_token_file)

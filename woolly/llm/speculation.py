@@ -18,6 +18,7 @@ from woolly.engine import (
     context_limit,
     load_model,
 )
+from woolly.llm.model_options import ModelOptions
 from woolly.runtime import Options
 
 __all__ = ["Opened", "guess_source", "open_draft", "own_draft"]
@@ -54,8 +55,7 @@ def open_draft(
     loaded: list[LoadedModel],
     ctx: int,
     kv_tokens: int,
-    max_running: int,
-    backend: str,
+    given: ModelOptions,
     options: Options,
 ) -> Draft | None:
     """The draft for the first of the loaded models. A model that is opened for it joins them."""
@@ -68,8 +68,8 @@ def open_draft(
         return PromptLookup()
     assert speculation is not None
     # A number of layers is that of the first model. Of a GPU there is what that one leaves.
-    small = load_model(speculation, backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
+    small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
     loaded.append(small)
     check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
-    return DraftModel(small.program, kv_tokens, ctx, max_running)
+    return DraftModel(small.program, kv_tokens, ctx, given.max_running)

@@ -20,8 +20,7 @@ from woolly.store import CATALOGUE
 
 def test_the_options_of_a_model_are_those_of_llm():
     taken = [p for p in inspect.signature(LLM).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    # The server opens each model with the preset of its name, and checks the memory with what other models free.
-    assert vars(ModelOptions()) == {p.name: p.default for p in taken if p.name not in ("preset", "check_memory")} | {
+    assert vars(ModelOptions()) == {p.name: p.default for p in taken} | {
         "adapters": (),
         "control_vectors": (),
         "stages": (),

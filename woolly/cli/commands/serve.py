@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from woolly.cli.parse.options import complete_model, hub_model, hub_option, one_
 from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
 from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
-from woolly.serving.settings.table import Settings, groups
+from woolly.serving.settings.table import groups, in_order
 
 __all__ = ["main", "serve"]
 
@@ -70,7 +70,7 @@ def _option(setting: Field[Any], section: str) -> Option:
         (
             Option("--config", "File of settings.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
             hub_option(groups()["model"]),
-            *(_option(setting, groups()[setting.name]) for setting in fields(Settings)),
+            *(_option(setting, groups()[setting.name]) for setting in in_order()),
         ),
     ),
     kind=_Serve,

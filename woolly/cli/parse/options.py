@@ -10,6 +10,7 @@ from typing import Any
 from woolly.cli.parse.parameter import Argument, Bundle, Completer, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.errors import RequestError, StoreError
+from woolly.llm.model_options import rows_of
 from woolly.store import CATALOGUE, DEFAULT_MODEL, HubName, Purpose, known_names, list_models, models_for
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "complete_fetched",
     "complete_model",
     "complete_pullable",
+    "engine_option",
     "hub_model",
     "hub_option",
     "model_and_text",
@@ -88,17 +90,20 @@ def hub_option(section: str = _RUNS) -> Option:
 
 
 AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
-THREADS = Option("--threads -t", "Threads.", int, shown="all physical cores")
-KV_TYPE = Option("--kv-type -ctk", "Number type of the cache: f16, f32 or q8_0.", shown="f16")
-WEIGHT_MEMORY = Option("--weight-memory", "Most memory for prepared weights, such as 600MB.", shown="no limit")
-GPU_LAYERS = Option(
-    "--gpu-layers -ngl --n-gpu-layers",
-    "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
-    metavar="N",
-    shown="auto",
-)
-BACKEND = Option("--backend", "auto, cuda, cpu or reference.", shown="auto")
-DEVICE = Option("--device -dev", "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.", shown="auto")
+
+
+def engine_option(name: str) -> Option:
+    """The option of a keyword of `LLM`."""
+    row = rows_of()[name]
+    return Option(row.flags, row.help, row.kind, to=row.name, shown=row.shown, metavar=row.metavar)
+
+
+THREADS = engine_option("threads")
+KV_TYPE = engine_option("kv_type")
+WEIGHT_MEMORY = engine_option("weight_memory")
+GPU_LAYERS = engine_option("gpu_layers")
+BACKEND = engine_option("backend")
+DEVICE = engine_option("device")
 
 
 def _engine(typed: dict[str, Any]) -> dict[str, Any]:
@@ -119,13 +124,7 @@ def _engine(typed: dict[str, Any]) -> dict[str, Any]:
 ENGINE = Bundle(
     "engine",
     (
-        Option("--ctx -c", "Context in tokens.", int, shown="the model's, as memory allows"),
-        THREADS,
-        KV_TYPE,
-        WEIGHT_MEMORY,
-        BACKEND,
-        DEVICE,
-        GPU_LAYERS,
+        *(engine_option(row.name) for row in rows_of().values() if row.flags),
         Option(
             "--lora",
             "LoRA adapter for the model, in GGUF; may be repeated.",
@@ -163,19 +162,6 @@ ENGINE = Bundle(
             shown="all",
             section=_CHANGES,
             is_pair=True,
-        ),
-        Option(
-            "--model-draft -md",
-            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block) or none.",
-            to="speculation",
-            metavar="MODEL",
-            shown="mtp, if the file has it",
-        ),
-        Option("--draft-max --draft", "Most tokens to guess ahead.", int, to="draft_tokens", shown="8"),
-        Option(
-            "--preset",
-            "Table of presets.toml; none: not even the model's own.",
-            shown="that of the model's name",
         ),
     ),
     _engine,

@@ -71,7 +71,7 @@ def examine(path: Path, options: ModelOptions) -> Estimate:
 
 def open_model(path: Path, options: ModelOptions) -> LLM:
     """Returns the model, ready to answer; takes as long as reading its file."""
-    return LLM(path, check_memory=False, **vars(options))  # it was checked, with what other models free
+    return LLM(path, **vars(options) | {"check_memory": False})  # it was checked, with what other models free
 
 
 def tell_template(name: str, llm: LLM) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
+from woolly.llm.model_options import rows_of
 from woolly.mcp.config import read_config
 from woolly.mcp.package import check_package
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["check_settings", "has_replicas", "is_reference", "read_aliases"]
 
 _CHOICES = {
-    "backend": ("auto", "cuda", "cpu", "reference"),
+    **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "reasoning": ("auto", "on", "off"),
@@ -24,19 +25,14 @@ _CHOICES = {
 }
 
 _LEAST: dict[str, float] = {
+    **{row.setting_name: row.low for row in rows_of().values() if row.low is not None},
     "models_max": 1,
     "keep_alive": 0,
     "load_wait": 0,
     "load_limit": 1,
-    "ctx_size": 1,
-    "threads": 1,
-    "parallel": 1,
     "replicas": 0,
     "stall": 0.5,
-    "batch_size": 1,
     "ubatch_size": 1,
-    "kv_tokens": 1,
-    "draft_max": 1,
     "n_predict": -1,
     "seed": -1,
     "port": 0,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from woolly.llm.model_options import EngineOptions, ModelOptions, rows_of
 from woolly.serving.settings.texts import Texts
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
-    from woolly.serving.settings.options import ModelOptions
 
-__all__ = ["Settings", "groups"]
+__all__ = ["Settings", "groups", "in_order"]
 
 # Title of each group by its first setting: the panels of --help and the tables of docs/reference/settings.md.
 _GROUPS = {
@@ -35,11 +35,19 @@ def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> A
     return field(default=default, metadata={"flags": tuple(flags.split()), "help": help, "shown": shown})
 
 
+def _named(option: str) -> Any:
+    """Returns the field of an option of `LLM` that has another name here, llama.cpp's."""
+    row = rows_of()[option]
+    assert row.setting is not None
+    return _setting(row.default, row.setting.flags, row.setting.help, row.setting.shown)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Settings(Texts):
+class Settings(Texts, EngineOptions):
     """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
 
-    The type of a field decides how text is read: a tuple is a list separated by commas.
+    The type of a field decides how text is read: a tuple is a list separated by commas. Most options of `LLM` are
+    inherited from their own table (woolly/llm/model_options.py).
     """
 
     # Models.
@@ -76,65 +84,22 @@ class Settings(Texts):
     load_wait: float = _setting(120.0, "--load-wait", "Seconds that a request waits for its model to be loaded.")
 
     # How a model runs.
-    ctx_size: int | None = _setting(
-        None,
-        "-c --ctx-size --ctx",
-        "Tokens of prompt and answer together, per request.",
-        "the model's, as memory allows",
-    )
+    ctx_size: int | None = _named("ctx")
     kv_unified: bool = _setting(
         True,
         "-kvu/-no-kvu --kv-unified/--no-kv-unified",
         "Whether each request may have the whole --ctx-size; else its share, divided by --parallel.",
     )
-    threads: int | None = _setting(None, "-t --threads", "Threads that compute.", "all physical cores")
-    parallel: int = _setting(16, "-np --parallel", "Most requests that run at once; others wait.")
-    batch_size: int | None = _setting(None, "-b --batch-size", "Most tokens of one step, up to 512.", "512")
+    parallel: int = _named("max_running")
+    batch_size: int | None = _named("chunk")
     ubatch_size: int | None = _setting(
         None, "-ub --ubatch-size", "As --batch-size; the smaller one counts.", "--batch-size"
     )
-    cache_type_k: str | None = _setting(None, "-ctk --cache-type-k", "Type of cached keys: f16, f32 or q8_0.", "f16")
+    cache_type_k: str | None = _named("kv_type")
     cache_type_v: str | None = _setting(
         None, "-ctv --cache-type-v", "Type of cached values: that of the keys.", "--cache-type-k"
     )
-    kv_tokens: int | None = _setting(
-        None, "--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts"
-    )
-    cache_disk: str | None = _setting(
-        None,
-        "--cache-disk",
-        "Most that pages of prompts may take on disk, such as 20GB; they outlive the server.",
-        "none",
-    )
-    cache_disk_folder: Path | None = _setting(  # noqa: RUF009
-        None,
-        "--cache-disk-folder",
-        "Folder of these pages, which several servers may share.",
-        "pages beside the models",
-    )
-    weight_memory: str | None = _setting(
-        None, "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"
-    )
-    gpu_layers: int | str | None = _setting(
-        None,
-        "-ngl --gpu-layers --n-gpu-layers",
-        "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
-        "auto",
-    )
-    stages: tuple[str, ...] = _setting(
-        (),
-        "--stages",
-        "HOST:PORT of `woolly stage` processes that hold the layers of --model in turn, separated by commas.",
-        "none",
-    )
-    stage_token_file: Path | None = _setting(  # noqa: RUF009
-        None, "--stage-token-file", "File with the token that the stages were started with.", "none"
-    )
-    model_draft: str = _setting(
-        "auto",
-        "-md --model-draft",
-        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, none, or auto: mtp if the file has it.",
-    )
+    model_draft: str = _named("speculation")
     lora: tuple[str, ...] = _setting((), "--lora", "LoRA adapters for --model in GGUF, separated by commas.")
     lora_scaled: tuple[str, ...] = _setting(
         (), "--lora-scaled", "The same with how much each counts, FILE:SCALE; their numbers follow those of --lora."
@@ -146,14 +111,7 @@ class Settings(Texts):
     control_vector_layer_range: str | None = _setting(
         None, "--control-vector-layer-range", "First and last layer that get a control vector, as START:END.", "all"
     )
-    draft_max: int = _setting(8, "--draft-max --draft", "Most tokens to guess ahead.")
-    backend: str = _setting("auto", "--backend", "What computes: cuda, cpu, reference, or auto, the fastest there is.")
-    device: str | None = _setting(
-        None,
-        "-dev --device",
-        "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
-        "auto; replicas take turns",
-    )
+    draft_max: int = _named("draft_tokens")
     optimized_inference: bool = _setting(
         True, "--use-optimized-inference/--no-optimized-inference", "Native kernels, or the reference backend."
     )
@@ -366,9 +324,9 @@ class Settings(Texts):
 
     def model_options(self) -> ModelOptions:
         """Returns how a model is opened."""
-        from woolly.serving.settings.options import ModelOptions
+        from woolly.serving.settings.options import options_from
 
-        return ModelOptions.of(self)
+        return options_from(self)
 
     def defaults(self) -> SamplingParams:
         """Returns the sampling parameters of a request that sets none."""
@@ -389,9 +347,20 @@ class Settings(Texts):
         )
 
 
-def groups() -> dict[str, str]:
-    """Returns the group of each setting, in the order of the settings."""
+def groups(settings: type[Settings] = Settings) -> dict[str, str]:
+    """Returns the group of each setting, in the order of the groups."""
     found, group = {}, ""
-    for setting in fields(Settings):
-        found[setting.name] = group = _GROUPS.get(setting.name, group)
-    return found
+    for setting in fields(settings):
+        if "group" in setting.metadata:
+            found[setting.name] = setting.metadata["group"]
+        else:
+            found[setting.name] = group = _GROUPS.get(setting.name, group)
+    titles = list(_GROUPS.values())
+    inherited = {setting.name for setting in fields(settings) if "group" in setting.metadata}
+    return dict(sorted(found.items(), key=lambda one: (titles.index(one[1]), one[0] in inherited)))
+
+
+def in_order(settings: type[Settings] = Settings) -> list[Field[Any]]:
+    """Returns the settings, group by group: those of a group stand together, as help and reference show them."""
+    by_name = {setting.name: setting for setting in fields(settings)}
+    return [by_name[name] for name in groups(settings)]

@@ -1,0 +1,281 @@
+"""ModelOptions: one row for each option that a model is opened with.
+
+The keywords of `LLM`, the flags of commands, the server's settings with their names in woolly.toml and in the
+environment, the checks and the reference are made from the rows. docs/make/add-an-option.md shows how one is added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+if TYPE_CHECKING:
+    from woolly.llm.llm import LLM
+
+__all__ = ["EngineOptions", "ModelOptions", "OpeningOptions", "Row", "Setting", "option", "rows_of", "takes_options"]
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+_RUNS = "How a model runs"  # the group of settings
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The option as a setting of the server."""
+
+    flags: str  # of `woolly serve`, separated by spaces
+    help: str
+    shown: str | None = None  # what people read in place of the default
+    name: str = ""  # in woolly.toml, and after WOOLLY_ in the environment; "": that of the option
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that is known about an option but the code that uses it."""
+
+    name: str  # the keyword of LLM
+    type: str  # the annotation: how text is read
+    default: Any
+    help: str = ""  # of the commands that open a model for one task
+    flags: str = ""  # of these commands, separated by spaces; "": none
+    shown: str = ""  # what people read in place of the default
+    metavar: str | None = None
+    low: int | None = None  # the lowest value; None: no number, or any
+    choices: tuple[str, ...] = ()
+    setting: Setting | None = None  # None: the server has none, or says the same in other words
+
+    @property
+    def setting_name(self) -> str:
+        """The name of the server's setting."""
+        return (self.setting.name if self.setting is not None else "") or self.name
+
+    @property
+    def kind(self) -> Any:
+        """The type of what is typed on the command line: int, Path, or str."""
+        plain = self.type.removesuffix(" | None")
+        return {"int": int, "Path": Path}.get(plain, str)
+
+
+def option(default: Any, help: str = "", *, setting: Setting | None = None, **row: Any) -> Any:
+    """A dataclass field with its row; `row` are fields of Row. The metadata are also those of a setting's field."""
+    metadata: dict[str, Any] = {"row": {"help": help, "setting": setting, **row}, "group": _RUNS}
+    if setting is not None:
+        metadata |= {"flags": tuple(setting.flags.split()), "help": setting.help, "shown": setting.shown}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Options that the library, the commands and the server know by one name; `Settings` inherits their fields."""
+
+    threads: int | None = option(
+        None,
+        "Threads.",
+        flags="--threads -t",
+        shown="all physical cores",
+        low=1,
+        setting=Setting("-t --threads", "Threads that compute.", "all physical cores"),
+    )
+    kv_tokens: int | None = option(
+        None,
+        low=1,
+        setting=Setting("--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts"),
+    )
+    cache_disk: str | None = option(
+        None,
+        setting=Setting(
+            "--cache-disk",
+            "Most that pages of prompts may take on disk, such as 20GB; they outlive the server.",
+            "none",
+        ),
+    )
+    cache_disk_folder: Path | None = option(  # noqa: RUF009
+        None,
+        setting=Setting(
+            "--cache-disk-folder", "Folder of these pages, which several servers may share.", "pages beside the models"
+        ),
+    )
+    weight_memory: str | None = option(
+        None,
+        "Most memory for prepared weights, such as 600MB.",
+        flags="--weight-memory",
+        shown="no limit",
+        setting=Setting("--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"),
+    )
+    backend: str = option(
+        "auto",
+        "auto, cuda, cpu or reference.",
+        flags="--backend",
+        shown="auto",
+        choices=("auto", "cuda", "cpu", "reference"),
+        setting=Setting("--backend", "What computes: cuda, cpu, reference, or auto, the fastest there is."),
+    )
+    device: str | None = option(
+        None,
+        "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
+        flags="--device -dev",
+        shown="auto",
+        setting=Setting(
+            "-dev --device",
+            "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
+            "auto; replicas take turns",
+        ),
+    )
+    gpu_layers: int | str | None = option(
+        None,
+        "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+        flags="--gpu-layers -ngl --n-gpu-layers",
+        shown="auto",
+        metavar="N",
+        setting=Setting(
+            "-ngl --gpu-layers --n-gpu-layers",
+            "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+            "auto",
+        ),
+    )
+    stages: tuple[str, ...] = option(
+        (),
+        setting=Setting(
+            "--stages",
+            "HOST:PORT of `woolly stage` processes that hold the layers of --model in turn, separated by commas.",
+            "none",
+        ),
+    )
+    stage_token_file: Path | None = option(  # noqa: RUF009
+        None, setting=Setting("--stage-token-file", "File with the token that the stages were started with.", "none")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(EngineOptions):
+    """The keyword arguments of `LLM`, with its names and defaults, and plain values as settings and JSON have them.
+
+    The options here have another name in the server, llama.cpp's, or are made of several settings.
+    """
+
+    ctx: int | None = option(
+        None,
+        "Context in tokens.",
+        flags="--ctx -c",
+        shown="the model's, as memory allows",
+        setting=Setting(
+            "-c --ctx-size --ctx",
+            "Tokens of prompt and answer together, per request.",
+            "the model's, as memory allows",
+            "ctx_size",
+        ),
+        low=1,
+    )
+    kv_type: str | None = option(
+        None,
+        "Number type of the cache: f16, f32 or q8_0.",
+        flags="--kv-type -ctk",
+        shown="f16",
+        setting=Setting("-ctk --cache-type-k", "Type of cached keys: f16, f32 or q8_0.", "f16", "cache_type_k"),
+    )
+    max_running: int = option(
+        16,
+        low=1,
+        setting=Setting("-np --parallel", "Most requests that run at once; others wait.", name="parallel"),
+    )
+    chunk: int | None = option(
+        None,
+        low=1,
+        setting=Setting("-b --batch-size", "Most tokens of one step, up to 512.", "512", "batch_size"),
+    )
+    speculation: str = option(
+        "auto",
+        "What guesses tokens ahead: a smaller model, prompt_lookup, mtp (the model's own block) or none.",
+        flags="--model-draft -md",
+        shown="mtp, if the file has it",
+        metavar="MODEL",
+        setting=Setting(
+            "-md --model-draft",
+            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, none, or auto: mtp if the file has it.",
+            name="model_draft",
+        ),
+    )
+    draft_tokens: int = option(
+        8,
+        "Most tokens to guess ahead.",
+        flags="--draft-max --draft",
+        shown="8",
+        low=1,
+        setting=Setting("--draft-max --draft", "Most tokens to guess ahead.", name="draft_max"),
+    )
+    adapters: tuple[str, ...] = option(())
+    control_vectors: tuple[tuple[str, float], ...] = option(())
+    control_vector_layers: tuple[int, int] | None = option(None)
+    chat_template: str | None = option(None)
+    preset: str | None = option(
+        None,
+        "Table of presets.toml; none: not even the model's own.",
+        flags="--preset",
+        shown="that of the model's name",
+    )
+    check_memory: bool = option(True)  # the server and its replicas count themselves what all models take
+
+
+class OpeningOptions(TypedDict, total=False):
+    """The keywords of `LLM` for type checkers: names are those of the rows, as a test holds them, types are wider."""
+
+    backend: str
+    device: str | None
+    threads: int | None
+    ctx: int | None
+    kv_tokens: int | None
+    weight_memory: int | str | None
+    kv_type: str | None
+    gpu_layers: int | str | None
+    max_running: int
+    chunk: int | None
+    speculation: str | os.PathLike[str] | LLM | None
+    draft_tokens: int
+    adapters: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]] | None
+    control_vectors: Mapping[str, float] | Sequence[str | os.PathLike[str]] | None
+    control_vector_layers: tuple[int, int] | None
+    chat_template: str | None
+    preset: str | None
+    cache_disk: int | str | None
+    cache_disk_folder: str | os.PathLike[str] | None
+    stages: Sequence[str] | None
+    stage_token_file: str | os.PathLike[str] | None
+    check_memory: bool
+
+
+def rows_of(options: type = ModelOptions) -> dict[str, Row]:
+    """The rows of a class of options, by the keyword of LLM."""
+    return _read(options)
+
+
+@functools.cache
+def _read(options: Any) -> dict[str, Row]:
+    return {
+        field.name: Row(field.name, str(field.type), field.default, **field.metadata["row"])
+        for field in dataclasses.fields(options)
+        if "row" in field.metadata
+    }
+
+
+def takes_options(init: Init) -> Init:
+    """Shows the rows as keyword-only arguments of a function that takes `**options`: for help() and for checks."""
+    own = inspect.signature(init)
+    kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    rows, hints = rows_of(), OpeningOptions.__annotations__
+    shown = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if rows[name].default == () else rows[name].default,  # both mean none
+            annotation=hint.__forward_arg__,
+        )
+        for name, hint in hints.items()
+    ]
+    init.__signature__ = own.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+    return init
