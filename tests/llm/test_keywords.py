@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError
-from woolly.llm.options import SamplingOptions
 from woolly.llm.peers import PEER_CALLS
+from woolly.sampling.params import SamplingOptions
 
 HI = [{"role": "user", "content": "hi"}]
 BYE = [{"role": "user", "content": "bye"}]

@@ -2,68 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from woolly.chat import Tool
 from woolly.engine import Hook
+from woolly.sampling.params import SamplingOptions
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-__all__ = ["ChatOptions", "GenerateOptions", "SamplingOptions", "SharedOptions"]
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of SamplingParams, for type checkers; a test keeps the two in step."""
-
-    max_tokens: int | None
-    temperature: float
-    seed: int | None
-    stop: tuple[str, ...]
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    min_keep: int
-    dynatemp_range: float
-    dynatemp_exponent: float
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    repeat_last_n: int
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: tuple[str, ...]
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    min_tokens: int
-    ignore_eos: bool
-    context_shift: bool
-    n_keep: int
-    samplers: tuple[str, ...]
-    logit_bias: Mapping[int | str, float]
-    stop_token_ids: tuple[int, ...]
-    n: int
-    logprobs: int | None
-    prompt_logprobs: int | None
-    post_sampling_probs: bool
-    json_schema: Mapping[str, Any] | str | type | None
-    json_object: bool
-    regex: str | None
-    choice: tuple[str, ...]
-    lark: str | None
-    grammar: str | None
-    logits_processors: tuple[Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32] | None], ...]
-    custom_sampler: Callable[[Sequence[int], npt.NDArray[np.float32]], int] | None
-    adapters: Mapping[str | int, float] | None
+__all__ = ["ChatOptions", "GenerateOptions", "SharedOptions"]
 
 
 class SharedOptions(SamplingOptions, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from woolly.sampling.checks import check
 from woolly.sampling.keywords import with_near_names
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["SAMPLERS", "SamplingParams"]
+__all__ = ["SAMPLERS", "SamplingOptions", "SamplingParams"]
 
 # The samplers by name, in the order in which they run unless `samplers` gives another.
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
@@ -215,3 +215,54 @@ class SamplingParams:
             if (source := getattr(self, kind)) is not None:
                 return kind, source
         return None
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of SamplingParams as keywords of a call, for type checkers; a test keeps the two in step."""
+
+    max_tokens: int | None
+    temperature: float
+    seed: int | None
+    stop: tuple[str, ...]
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
+    dynatemp_range: float
+    dynatemp_exponent: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: tuple[str, ...]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    min_tokens: int
+    ignore_eos: bool
+    context_shift: bool
+    n_keep: int
+    samplers: tuple[str, ...]
+    logit_bias: Mapping[int | str, float]
+    stop_token_ids: tuple[int, ...]
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    post_sampling_probs: bool
+    json_schema: Mapping[str, Any] | str | type | None
+    json_object: bool
+    regex: str | None
+    choice: tuple[str, ...]
+    lark: str | None
+    grammar: str | None
+    logits_processors: tuple[Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32] | None], ...]
+    custom_sampler: Callable[[Sequence[int], npt.NDArray[np.float32]], int] | None
+    adapters: Mapping[str | int, float] | None
