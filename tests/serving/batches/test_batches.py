@@ -1,8 +1,10 @@
 """/v1/files and /v1/batches: OpenAI's shapes, each client its own, and batches that a restart goes on with."""
 
 import asyncio
+import itertools
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,11 +128,11 @@ def test_a_batch_that_is_cancelled_keeps_its_answers(app):
 
 
 def test_what_cannot_be_done_is_refused_by_name(app):
-    with app(max_files="200") as client:
+    with app(max_files="4000") as client:
         assert "purpose" in upload(client, rows(1), purpose="fine-tune").json()["error"]["message"]
         assert "form" in client.post("/v1/files", json={"purpose": "batch"}).json()["error"]["message"]
         assert client.post("/v1/files", data={"purpose": "batch"}, files={"other": b"x"}).status_code == 400
-        assert upload(client, rows(9)).status_code == 413
+        assert upload(client, rows(60)).status_code == 413
         body = {"input_file_id": "file-" + "0" * 32, "endpoint": ENDPOINT}
         assert client.post("/v1/batches", json=body).status_code == 404
         assert client.post("/v1/batches", json={**body, "endpoint": "/v1/images"}).status_code == 400
@@ -139,3 +141,40 @@ def test_what_cannot_be_done_is_refused_by_name(app):
         small = upload(client, ["hi"]).json()["id"]  # a chat in a batch of completions
         batch = client.post("/v1/batches", json={"input_file_id": small, "endpoint": ENDPOINT}).json()
         assert ended(client, batch["id"])["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metadata": {"a": "x" * 513}},
+        {"metadata": {"a" * 65: "x"}},
+        {"metadata": {str(i): "x" for i in range(17)}},
+        {"completion_window": "x" * 1000},
+    ],
+)
+def test_what_is_kept_of_a_batch_is_bounded(app, more):
+    with app() as client:
+        body = {"input_file_id": upload(client, rows(1)).json()["id"], "endpoint": ENDPOINT}
+        assert client.post("/v1/batches", json={**body, **more}).status_code == 400
+        fits = {"metadata": {f"{i:064}": "v" * 512 for i in range(16)}}
+        assert client.post("/v1/batches", json={**body, **fits}).json()["metadata"] == fits["metadata"]
+
+
+def test_an_ended_batch_can_be_deleted_and_the_oldest_are_forgotten(app, monkeypatch):
+    monkeypatch.setattr("woolly.serving.batches.store._MOST_ENDED", 2)
+    seconds = SimpleNamespace(time=lambda: next(times))  # the age of a batch is in whole seconds
+    times = itertools.count(1000)
+    monkeypatch.setattr("woolly.serving.dialects.openai.batches.time", seconds)
+    mine, others = {"X-API-Key": "a" * 8}, {"X-API-Key": "b" * 8}
+    with app(api_key=("a" * 8, "b" * 8)) as client:
+        made = []
+        for headers in (others, mine, mine, mine, mine):
+            body = {"input_file_id": upload(client, rows(1), headers).json()["id"], "endpoint": ENDPOINT}
+            made.append(client.post("/v1/batches", json=body, headers=headers).json()["id"])
+            ended(client, made[-1], headers)
+        listed = [one["id"] for one in client.get("/v1/batches", headers=mine).json()["data"]]
+        assert listed == [made[4], made[3], made[2]]
+        assert client.get(f"/v1/batches/{made[0]}", headers=others).status_code == 200
+        assert client.delete(f"/v1/batches/{made[3]}", headers=others).status_code == 404
+        assert client.delete(f"/v1/batches/{made[3]}", headers=mine).json()["deleted"] is True
+        assert client.get(f"/v1/batches/{made[3]}", headers=mine).status_code == 404

@@ -238,7 +238,7 @@ def test_files_and_open_batches_are_bounded(app, monkeypatch):  # noqa: F811
 
     monkeypatch.setattr(worker_module, "count_rows", slow)
     monkeypatch.setattr("woolly.serving.batches.store._MOST_OPEN", 2)
-    with app(max_files="200") as client:
+    with app(max_files="3000") as client:
         id = upload(client, ["hi"]).json()["id"]
         body = {"input_file_id": id, "endpoint": ENDPOINT}
         made = [client.post("/v1/batches", json=body) for _ in range(3)]
@@ -246,8 +246,7 @@ def test_files_and_open_batches_are_bounded(app, monkeypatch):  # noqa: F811
         assert made[2].json()["error"]["code"] == "too_many_batches" and "retry-after" in made[2].headers
         go_on.set()
         both = [ended(client, one.json()["id"]) for one in made[:2]]
-        assert sum(file["bytes"] for file in client.get("/v1/files").json()["data"]) > 200  # reasons of failed rows
-        refused = client.post("/v1/batches", json=body)
+        refused = client.post("/v1/batches", json=body)  # the objects and the reasons of failed rows fill the room
         assert refused.status_code == 413 and "delete some" in refused.json()["error"]["message"]
         assert client.delete(f"/v1/files/{both[0]['error_file_id']}").status_code == 200
 
@@ -300,6 +299,42 @@ def test_another_server_of_the_folder_may_cancel(app, monkeypatch):  # noqa: F81
                 store.save({**batch, "status": "cancelling", "cancelling_at": 1})
             time.sleep(0.02)
         assert len(content(client, ended(client, id))) == 1
+
+
+def test_all_bytes_on_disk_count(tmp_path, monkeypatch):
+    store = BatchStore(tmp_path, 20_000)
+    with pytest.raises(ApiError, match="of 20000 are taken") as refused:
+        for _ in range(1000):
+            store.add_file("me", "rows.jsonl", "batch", b"")  # no content, but an object each
+    assert refused.value.status == 413
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 20_000
+    store.add_file("you", "rows.jsonl", "batch", b"")  # the room is each owner's own
+    store = BatchStore(tmp_path / "more", 10**6)
+    monkeypatch.setattr("woolly.serving.batches.store._MOST_FILES", 5)
+    with pytest.raises(ApiError, match="5 files are here, and a client may have 5"):
+        for _ in range(6):
+            store.add_file("me", "rows.jsonl", "batch", b"")
+    file = store.all_of("me", "file")[0]
+    batch = {"id": store.new_id("batch"), "status": "in_progress", "created_at": 0, "owner": "me"}
+    store.save(batch)
+    store.journal(batch["id"]).write_bytes(bytes(999_000))
+    with pytest.raises(ApiError, match="are taken"):
+        store.add_batch({**batch, "id": store.new_id("batch"), "input_file_id": file["id"]})
+
+
+def test_an_object_is_read_once(tmp_path, monkeypatch):
+    store, read, plain = BatchStore(tmp_path, 10**6), [], BatchStore._read
+    monkeypatch.setattr(BatchStore, "_read", lambda store, path: read.append(path) or plain(store, path))
+    for i in range(20):
+        store.add_file(f"owner {i % 4}", "rows.jsonl", "batch", b"")
+    assert len(read) <= 20
+    batch = {"id": store.new_id("batch"), "status": "in_progress", "created_at": 0, "owner": ""}
+    store.save(batch)
+    assert [one["status"] for one in store.unfinished()] == ["in_progress"]
+    store.unfinished()[0]["status"] = "changed"  # a copy
+    assert [one["status"] for one in store.unfinished()] == ["in_progress"]
+    BatchStore(tmp_path, 10**6).save({**batch, "status": "completed"})  # another server
+    assert store.unfinished() == []
 
 
 def test_a_damaged_object_is_not_there(tmp_path):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
+from woolly.store.plain import read_plain
 from woolly.store.whole import written_whole
 
 __all__ = ["ENDED", "BatchStore"]
@@ -22,11 +25,24 @@ Data = dict[str, Any]
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 _MOST_OPEN = 100  # batches of one owner that have not ended
+_MOST_ENDED = 1000  # batches of one owner that have; the oldest are forgotten first
+_MOST_FILES = 1000  # of one owner
+_OBJECT = 512  # bytes that the JSON of a file takes, about
+_MOST_OBJECT = 1 << 20  # bytes of the JSON of an object, which takes some thousands
 _STALE = 3600.0  # seconds after which no process writes a file any more
 
 _KEYS = {"id", "status", "created_at", "owner"}  # of every object; one without them is damaged, and not there
 
 _SOUND = re.compile(r"(file|batch)[-_][0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An object as a file has it."""
+
+    mark: tuple[int, int, int]  # of the file: another one has another mark
+    n_bytes: int
+    found: Data
 
 
 class BatchStore:
@@ -36,9 +52,10 @@ class BatchStore:
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        """`most_bytes` bounds what the files of one owner take together."""
+        """`most_bytes` bounds what the files, batches and journals of one owner take on disk together."""
         self.folder = folder
         self._most = most_bytes
+        self._known: dict[str, dict[str, _Known]] = {}  # objects as they were read last, by kind and name
 
     def prepare(self) -> None:
         """Makes the folder. RequestError if it cannot be made."""
@@ -74,8 +91,12 @@ class BatchStore:
         return self.folder / f"{id}.part"
 
     def add_file(self, owner: str, name: str, purpose: str, data: bytes) -> Data:
-        """Keeps a file. ApiError 413 if the owner has no room for it."""
-        self._check_room(owner, len(data))
+        """Keeps a file. ApiError 413 if the owner has no room for it, or too many files."""
+        n_files = len(self.all_of(owner, "file"))
+        if n_files >= _MOST_FILES:
+            message = f"{n_files} files are here, and a client may have {_MOST_FILES}; delete some files first"
+            raise ApiError(413, "too_many_files", message)
+        self._check_room(owner, len(data) + _OBJECT)
         self.prepare()
         id = self.new_id("file")
         path = self.content(id)
@@ -102,12 +123,16 @@ class BatchStore:
         """Keeps a batch. ApiError 404 without its input, 413 without room for its output, 429 if too many are open."""
         owner = batch["owner"]
         self.get(owner, batch["input_file_id"], "file")
-        self._check_room(owner, 1)
-        n_open = sum(one["owner"] == owner for one in self.unfinished())
+        self._check_room(owner, len(json.dumps(batch)))
+        own = self.all_of(owner, "batch")
+        ended = [one["id"] for one in own if one["status"] in ENDED]
+        n_open = len(own) - len(ended)
         if n_open >= _MOST_OPEN:
             message = f"{n_open} batches run or wait, and a client may have {_MOST_OPEN}; try again when one has ended"
             raise ApiError(429, "too_many_batches", message, retry_after=60.0)
         self.save(batch)
+        for id in ended[_MOST_ENDED:]:
+            (self.folder / f"{id}.json").unlink(missing_ok=True)
 
     def save(self, found: Data) -> None:
         """Writes an object."""
@@ -144,8 +169,25 @@ class BatchStore:
         (self.folder / f"{id}.json").unlink(missing_ok=True)
         self.content(id).unlink(missing_ok=True)
 
+    def delete_batch(self, owner: str, id: str) -> None:
+        """Removes a batch; its files stay. ApiError 404 if there is none, 409 if it has not ended."""
+        if (status := self.get(owner, id, "batch")["status"]) not in ENDED:
+            raise ApiError(409, "batch_open", f"the batch is {status}; cancel it first")
+        (self.folder / f"{id}.json").unlink(missing_ok=True)
+
+    def _taken(self, owner: str) -> int:
+        """Returns the bytes on disk of an owner: contents, journals, and the objects that describe them."""
+        n_bytes = 0
+        for kind, path_of in (("file", self.content), ("batch", self.journal)):
+            for one in self._read_all(kind):
+                if one.found.get("owner") == owner:
+                    n_bytes += one.n_bytes
+                    with suppress(OSError):
+                        n_bytes += path_of(one.found["id"]).stat().st_size
+        return n_bytes
+
     def _check_room(self, owner: str, n_bytes: int) -> None:
-        taken = sum(file["bytes"] for file in self.all_of(owner, "file"))
+        taken = self._taken(owner)
         if taken + n_bytes > self._most:
             raise ApiError(
                 413,
@@ -154,14 +196,32 @@ class BatchStore:
             )
 
     def _all(self, kind: str) -> Iterator[Data]:
-        for path in self.folder.glob(f"{kind}[-_]*.json") if self.folder.is_dir() else ():
-            if (found := self._read(path)) is not None:
-                yield found
+        for one in self._read_all(kind):
+            yield dict(one.found)  # the worker changes what it gets
+
+    def _read_all(self, kind: str) -> list[_Known]:
+        """Returns all objects of a kind. Each file is read once: an object is never changed, but replaced."""
+        before, after = self._known.get(kind, {}), {}
+        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not (entry.name.startswith(kind) and entry.name.endswith(".json")):
+                    continue
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+                    one = before.get(entry.name)
+                    if one is None or one.mark != mark:
+                        found = self._read(Path(entry.path))
+                        one = None if found is None else _Known(mark, status.st_size, found)
+                    if one is not None:
+                        after[entry.name] = one
+        self._known[kind] = after
+        return list(after.values())
 
     def _read(self, path: Path) -> Data | None:
         try:
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            found = json.loads(read_plain(path, _MOST_OBJECT))
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and found.keys() >= _KEYS else None
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.test_adapters import lora, write_lora
 from woolly.serving.dialects.llama.slot_files import read_slot, write_slot
+from woolly.serving.errors import ApiError
 
 PROMPT = "the quick brown fox jumps over the lazy dog and runs into the dark wood"
 
@@ -99,6 +100,18 @@ def test_saves_to_one_name_at_once_do_not_collide(tmp_path):
     tokens, n_bytes = read_slot(path, info, "me", 200)
     assert sizes == {n_bytes} and len(tokens) == 100 and len(set(tokens)) == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_slot_files_of_an_owner_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("woolly.serving.dialects.llama.slot_files._MOST_FILES", 3)
+    info = SimpleNamespace(architecture="llama", parameters=1, size_bytes=1)
+    for name in ("a", "b", "c"):
+        write_slot(tmp_path / name, info, "me", [1])
+    with pytest.raises(ApiError, match="3 slot files are here, and a client may have 3") as refused:
+        write_slot(tmp_path / "d", info, "me", [1])
+    assert refused.value.status == 413 and not (tmp_path / "d").exists() and len(list(tmp_path.iterdir())) == 3
+    write_slot(tmp_path / "c", info, "me", [2])  # a name that is there
+    write_slot(tmp_path / "d", info, "you", [1])
 
 
 def test_routes_that_are_off_answer_501(app_with):

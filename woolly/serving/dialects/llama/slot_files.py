@@ -6,6 +6,7 @@ bytes per token, and no file can put wrong numbers into the cache.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -27,7 +28,9 @@ _MAGIC = b"WOOLSLOT"
 _HEAD = struct.Struct("<8sI16sII")  # magic, version, digest of the owner, bytes of the model's mark, tokens
 _VERSION = 2
 _MOST_BYTES = 256 << 20
+_MOST_FILES = 256  # of one owner
 _REPLACING = threading.Lock()  # between the look at a file and its end
+_ASIDE = ".slot."  # how the names of files begin that are being written
 _NAME = re.compile(r"[^/\\:*?\"<>|\x00-\x1f]{1,255}")
 
 
@@ -41,17 +44,19 @@ def slot_path(folder: Path, name: str) -> Path:
 def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -> int:
     """Writes the file and returns its size; a reader never sees half of it.
 
-    It replaces a slot file of the same owner, and no other file: ApiError 400.
+    It replaces a slot file of the same owner, and no other file: ApiError 400. ApiError 413 if the owner has too many.
     """
     mark = _mark(info)
     head = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), len(mark), len(tokens))
     data = head + mark + array("i", tokens).tobytes()
-    beside = path.with_name(f".slot.{secrets.token_hex(16)}")
+    beside = path.with_name(f"{_ASIDE}{secrets.token_hex(16)}")
     try:
         with _REPLACING, written_whole(path, aside=beside) as file:
             file.write(data)
             if os.path.lexists(path):
                 _check_owner(path, _read_head(path), owner)
+            else:
+                _check_number(path.parent, owner)
     except OSError as error:
         raise ApiError(507, "storage_full", f"{path.name} could not be written: {error.strerror}") from None
     return len(data)
@@ -86,6 +91,18 @@ def _read_head(path: Path) -> bytes:
             return file.read(_HEAD.size)
     except ValueError:
         return b""
+
+
+def _check_number(folder: Path, owner: str) -> None:
+    """ApiError 413 if an owner has as many slot files as it may have."""
+    own, n_files = _HEAD.pack(_MAGIC, _VERSION, _digest(owner), 0, 0)[:-8], 0
+    for path in folder.iterdir():
+        if not path.name.startswith(_ASIDE):
+            with contextlib.suppress(OSError):
+                n_files += _read_head(path).startswith(own)
+    if n_files >= _MOST_FILES:
+        message = f"{n_files} slot files are here, and a client may have {_MOST_FILES}; save to a name that is there"
+        raise ApiError(413, "too_many_slot_files", message)
 
 
 def _check_owner(path: Path, head: bytes, owner: str) -> None:

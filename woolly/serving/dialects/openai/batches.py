@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialects.openai.files import shown, store_of
 from woolly.serving.gate.identity import owner_of
 from woolly.serving.router import APIRouter
 
-__all__ = ["BatchBody", "cancel_batch", "create_batch", "get_batch", "list_batches", "router", "worker_of"]
+__all__ = [
+    "BatchBody",
+    "cancel_batch",
+    "create_batch",
+    "delete_batch",
+    "get_batch",
+    "list_batches",
+    "router",
+    "worker_of",
+]
 
 router = APIRouter()
+
+Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 _TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
@@ -26,10 +38,10 @@ class BatchBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    input_file_id: str
+    input_file_id: str = Field(max_length=64)
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
-    completion_window: str = "24h"  # this server starts at once and has no time to keep
-    metadata: dict[str, str] | None = None
+    completion_window: str = Field("24h", max_length=16)  # this server starts at once and has no time to keep
+    metadata: Metadata | None = Field(None, max_length=16, description="16 pairs at most, of 64 and 512 characters.")
 
 
 @router.post("/v1/batches", response_model=None)
@@ -75,6 +87,14 @@ async def get_batch(id: str, request: Request) -> dict[str, Any]:
     """A batch, with its counts so far."""
     batch = await asyncio.to_thread(store_of(request).get, owner_of(request), id, "batch")
     return shown(worker_of(request).shown(batch))
+
+
+@router.delete("/v1/batches/{id}")
+async def delete_batch(id: str, request: Request) -> dict[str, Any]:
+    """Removes a batch that has ended; its files stay."""
+    async with worker_of(request).changing:
+        await run_held(store_of(request).delete_batch, owner_of(request), id)
+    return {"id": id, "object": "batch", "deleted": True}
 
 
 @router.post("/v1/batches/{id}/cancel", response_model=None)
