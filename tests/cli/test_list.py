@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cases.tiny import TINY, write_tiny
-from tests.cli.terminal import woolly
+from tests.cli.terminal import Terminal, woolly
 from tests.store.hub import Hub
 from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
@@ -82,6 +82,13 @@ def test_the_catalogue_says_what_is_too_large_for_this_machine(folder, monkeypat
     assert rows["qwen3.5:4b"] == "yes" and rows["qwen3.8:27b"] == "tight"
     assert rows["llama3.3:70b"] == rows["llama4:scout"] == "too large"
     assert rows["qwen3.8:flash-next"] == "not yet (qwen4exp)"
+
+
+def test_a_narrow_terminal_shows_the_catalogue_with_whole_names(tmp_path):
+    with Terminal("list", "--catalogue", home=tmp_path) as terminal:
+        screen = terminal.rest()
+        assert terminal.ended() == 0
+    assert "gte-reranker-modernbert:150m" in screen and "…" not in screen and "hf:" not in screen
 
 
 def test_the_list_and_the_server_use_the_same_names(folder, model):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import time
 
 import pytest
@@ -128,6 +129,26 @@ def test_a_download_that_fails_is_one_sentence_after_the_toys_answer(home, hub):
         assert "error: there is no repository hf:org/wool-GGUF" in " ".join(terminal.rest().split())
         assert terminal.ended() == 1
     assert default_model() == "smollm2"  # what was chosen is not here
+
+
+def test_ctrl_c_while_it_comes_says_how_to_go_on(monkeypatch, capsys):
+    begun = threading.Event()
+
+    def pull(name, progress):
+        progress(7_000_000, 9_000_000)
+        begun.set()
+        threading.Event().wait(60)
+
+    def interrupted(self, timeout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("woolly.store.pull", pull)
+    download = offer.Download("wool:1m")
+    assert begun.wait(60)
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        download.wait()
+    assert "7 MB are kept, and `woolly pull wool:1m` goes on from there" in capsys.readouterr().err
 
 
 def test_what_is_remembered_survives_damage_and_a_folder_that_cannot_be_written(home, monkeypatch):

@@ -54,6 +54,7 @@ NOT_RUN = {
         "builds, for a few minutes",
         "needs podman",
     ],
+    "docs/use/quickstart.md": ["downloads gigabytes"],
     "docs/use/recipes.md": [
         "needs langchain-openai",
         "needs langchain-openai",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from woolly.cli.start.room import room_here
+from woolly.cli.terminal.progress import tell
 from woolly.cli.terminal.screen import print_table, results
 from woolly.machine.fit import Room
 from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
@@ -16,8 +17,8 @@ from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
 __all__ = ["billions", "print_catalogue", "runs_here"]
 
 _COLUMNS = ("name", "size", "parameters", "runs here", "kind", "licence", "quantization", "architecture", "hub")
-_FURTHER = ("quantization", "architecture", "hub")
-_WIDE = 190  # characters
+# Characters from which on a terminal shows a column; the others always are there.
+_FROM = {"kind": 90, "licence": 112, "quantization": 190, "architecture": 190, "hub": 190}
 
 
 def print_catalogue(as_json: bool) -> None:
@@ -33,17 +34,29 @@ def print_catalogue(as_json: bool) -> None:
         return
     console = results()
     # A terminal of usual width shows what a choice needs; a wide one, a pipe and --json show all.
-    columns = [column for column in _COLUMNS if console.width >= _WIDE or column not in _FURTHER]
+    columns = [column for column in _COLUMNS if console.width >= _FROM.get(column, 0)]
     table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in ("size", "parameters") else "left", no_wrap=True)
-    for row in rows:
-        active = "" if row["active"] == row["parameters"] else f", {billions(row['active'])} active"
-        shown = {**row, "size": row["shown_size"], "parameters": billions(row["parameters"]) + active}
-        table.add_row(*(shown[column.replace(" ", "_")] for column in columns))
+    shown = [[_shown(row, column) for column in columns] for row in rows]
+    for i, column in enumerate(columns):
+        widest = max(len(cells[i]) for cells in shown)
+        right = column in ("size", "parameters")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True, min_width=widest)
+    for cells in shown:
+        table.add_row(*cells)
     print_table(console, table)
-    told = f"catalogue of {catalogue.updated}; ~ is an estimate; the bare name of a family is its first size"
-    click.echo(f"{told}; {DEFAULT_MODEL} alone is the default model", err=True)
+    tell(
+        f"catalogue of {catalogue.updated}; ~ is an estimate; parameters are all/active; the bare name of a family is"
+        f" its first size, and {DEFAULT_MODEL} alone the default model",
+        dim=True,
+    )
+
+
+def _shown(row: dict[str, Any], column: str) -> str:
+    """Returns a cell: of a mixture of experts the parameters that are active follow all of them, 34.7B/3.0B."""
+    if column == "parameters":
+        active = "" if row["active"] == row["parameters"] else f"/{billions(row['active'])}"
+        return billions(row["parameters"]) + active
+    return str(row["shown_size" if column == "size" else column.replace(" ", "_")])
 
 
 def runs_here(tag: Tag, architectures: tuple[str, ...], room: Room, *, is_here: bool = False) -> str:

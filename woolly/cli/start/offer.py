@@ -43,11 +43,15 @@ class Download:
 
     def wait(self) -> Path:
         """Returns the path of the file, with a progress bar until it is complete. StoreError if it cannot be had."""
-        with bytes_bar(f"fetching {self.name}") as bar:
-            while self._thread.is_alive():
-                if bar is not None and self._total:
-                    bar(self._done, self._total)
-                self._thread.join(0.1)
+        try:
+            with bytes_bar(f"fetching {self.name}") as bar:
+                while self._thread.is_alive():
+                    if bar is not None and self._total:
+                        bar(self._done, self._total)
+                    self._thread.join(0.1)
+        except KeyboardInterrupt:
+            tell(f"woolly: {self._done // 10**6} MB are kept, and `woolly pull {self.name}` goes on from there")
+            raise
         if self._error is not None:
             raise self._error
         assert self._path is not None
