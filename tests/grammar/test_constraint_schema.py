@@ -132,6 +132,18 @@ def test_keywords_are_found_behind_references_but_not_where_nothing_points():
     BYTES.compile("json_schema", json.dumps(schema))
 
 
+def test_definitions_beside_their_reference_are_found():
+    colour = {"$ref": "#/$defs/F", "$defs": {"F": {"enum": ["red"]}}}  # as schemars writes it
+    schema = {"type": "object", "properties": {"a": colour, "b": dict(colour)}, "required": ["a", "b"]}
+    schema["additionalProperties"] = False
+    grammar = BYTES.compile("json_schema", json.dumps(schema))
+    assert accepts(grammar.start(), b'{"a": "red", "b": "red"}')
+    assert not accepts(grammar.start(), b'{"a": "blue", "b": "red"}')
+    schema["properties"]["b"] = {"$ref": "#/$defs/F", "$defs": {"F": {"type": "null"}}}
+    refused = refusal(BYTES.compile, "json_schema", json.dumps(schema))
+    assert "refers to '#/$defs/F' at #/properties/a, which has several meanings" in refused
+
+
 def test_names_of_properties_and_values_are_not_taken_for_keywords():
     schema = {
         "type": "object",
@@ -148,7 +160,7 @@ def test_names_of_properties_and_values_are_not_taken_for_keywords():
         ({"type": "string", "format": "uri-template"}, "format 'uri-template' is not one that can be kept"),
         ({"$ref": "https://example.com/other.json"}, "it refers to 'https://example.com/other.json', which is another"),
         ({"$ref": "file:///etc/passwd"}, "which is another document"),
-        ({"$ref": "#/$defs/none"}, "cannot be used"),
+        ({"$ref": "#/$defs/none"}, "refers to '#/$defs/none' at #, which is not there; put definitions into '$defs'"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported only if its options plainly"),
         ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
         ({"type": "object", "minProperties": 2}, "wants minProperties 2 at #"),

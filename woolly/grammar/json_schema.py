@@ -103,6 +103,7 @@ class _Walk:
             if len(self._seen) > MAX_SCHEMAS:
                 raise RequestError(f"the JSON schema consists of more than {MAX_SCHEMAS} schemas, which is the limit")
             self._modernize(schema)
+            self._hoist(schema, pointer)
             self._check(schema, pointer)
             self._measure(schema, pointer)
             self._conjunctions.check(schema, pointer)
@@ -121,6 +122,26 @@ class _Walk:
         identity = schema.get("$id")
         if isinstance(identity, str) and identity.startswith("#"):
             schema["$anchor"] = schema.pop("$id")[1:]
+
+    def _hoist(self, schema: dict[str, Any], pointer: str) -> None:
+        """Brings a definition to the root, where its reference looks for it: generators leave some further inside."""
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/") or self._target(reference) is not None:
+            return
+        keyword, _, name = unquote(reference[2:]).partition("/")
+        inner = [value for value in _dicts(self._root) if value is not self._root]
+        if any(isinstance(value.get("$id"), str) for value in inner):
+            return  # of documents within the document: llguidance resolves it
+        places = [value[keyword] for value in inner if isinstance(value.get(keyword), dict)]
+        found = {json.dumps(place[name]): place[name] for place in places if name in place}
+        definitions = self._root.setdefault(keyword, {}) if keyword in _DEFINITIONS and len(found) == 1 else None
+        if not isinstance(definitions, dict):
+            what = "has several meanings" if len(found) > 1 else "is not there"
+            raise RequestError(
+                f"the JSON schema refers to {reference!r} at {pointer}, which {what}; put definitions into"
+                " '$defs' of the whole schema"
+            )
+        (definitions[name],) = found.values()
 
     def _check(self, schema: dict[str, Any], pointer: str) -> None:
         for keyword in schema:
@@ -200,6 +221,17 @@ class _Walk:
             else:
                 target = None
         return target
+
+
+def _dicts(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields all objects of a JSON value, itself included."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            yield item
+        if isinstance(item, (dict, list)):
+            waiting.extend(item.values() if isinstance(item, dict) else item)
 
 
 def _check_literal(length: int, what: str) -> None:

@@ -234,6 +234,14 @@ def test_tools_that_are_too_large_are_refused_by_name(tokenizer):
         call_grammar(ToolChoice((huge,), "required"), FORMATS["hermes"], tokenizer)
 
 
+def test_a_schema_that_cannot_be_kept_is_refused_with_its_tool_and_property(tokenizer):
+    wrong = {"type": "object", "properties": {"wool": {"$ref": "#/$defs/Missing"}}}
+    choice = ToolChoice((WEATHER, Tool("shear", None, wrong)), "required")
+    with pytest.raises(RequestError, match=r"the tool 'shear': .*'#/\$defs/Missing' at #/properties/wool") as told:
+        call_grammar(choice, FORMATS["hermes"], tokenizer)
+    assert (told.value.field, told.value.code) == ("tools", "grammar")
+
+
 def test_arguments_of_every_kind_are_written_one_by_one(tokenizer, accepts):
     properties = {
         "text": {"type": "string"},

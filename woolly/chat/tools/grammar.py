@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from woolly.chat.reasoning import ReasoningMarks
@@ -13,6 +14,7 @@ from woolly.chat.tools.format import Format
 from woolly.chat.tools.marks import mark_ids
 from woolly.chat.tools.tool import Tool, ToolChoice
 from woolly.errors import RequestError
+from woolly.grammar.json_schema import prepare_schema
 from woolly.tokens import Tokenizer
 
 __all__ = ["answer_grammar", "call_grammar"]
@@ -145,13 +147,26 @@ def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
         return tagged_call(format.tags, i, tool, grammar.rule, grammar.mark)
     if format.is_python:
         return python_call(i, tool, grammar.rule)
-    arguments = grammar.rule(f"arguments_{i}", f"%json {json.dumps(tool.schema)}")
+    schema = json.dumps(tool.schema)
+    if fault := _fault(schema):
+        raise RequestError(f"the arguments of the tool {tool.name!r}: {fault}", field="tools", code="grammar", names=())
+    arguments = grammar.rule(f"arguments_{i}", f"%json {schema}")
     if format.label is not None:
         label = format.label
         return f"{grammar.mark(label.before + tool.name + label.after)} {arguments} {grammar.mark(label.end)}"
     name = f"{json.dumps(format.names)}: {json.dumps(tool.name)}, {json.dumps(format.arguments)}: "
     number = """ "{\\"tool_call_id\\": \\"" /[0-9]{1,4}/ "\\", " """ if format.is_numbered else '"{"'
     return f'{number} {json.dumps(name)} {arguments} "}}"'
+
+
+@lru_cache(256)
+def _fault(schema: str) -> str | None:
+    """Returns why a schema cannot be kept, None if it can: of many schemas in one grammar, an error names no tool."""
+    try:
+        prepare_schema(schema)
+    except RequestError as error:
+        return str(error)
+    return None
 
 
 def _is_marked(format: Format) -> bool:
