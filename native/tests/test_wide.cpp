@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -125,6 +126,10 @@ struct Rows {
     }
 };
 
+// Memory at a multiple of 64 bytes. The C library of Windows has no aligned_alloc.
+uint8_t* take(int64_t bytes) { return static_cast<uint8_t*>(::operator new(size_t(bytes), std::align_val_t{64})); }
+void drop(void* memory) { ::operator delete(memory, std::align_val_t{64}); }
+
 bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
     const TypeInfo info = type_info(type);
     const Wide& wide = kernels.wide[type];
@@ -133,15 +138,14 @@ bool same(const KernelTable& kernels, int type, int64_t columns, int n) {
     std::vector<float> one(size_t(n) * kPanel), many(size_t(n) * kPanel, 0.0f);
     for (int i = 0; i < n; ++i)
         kernels.dot[type](panel.data(), columns, &rows.rows[size_t(i)], 1, &one[size_t(i) * 16]);
-    uint8_t* open = static_cast<uint8_t*>(
-        std::aligned_alloc(64, (size_t(kWideColumns / wide.block * wide.open_bytes) + 63) / 64 * 64));
+    uint8_t* open = take(kWideColumns / wide.block * wide.open_bytes);
     for (int64_t c = 0; c < columns; c += kWideColumns) {
         const int64_t first = c / wide.block, blocks = std::min(kWideColumns, columns - c) / wide.block;
         wide.open(panel.data() + first * wide.bytes, blocks, open);
         Ahead ahead{panel.data(), panel.data() + panel.size()};
         wide.dot(open, blocks, rows.rows.data(), first, n, many.data(), ahead);
     }
-    std::free(open);
+    drop(open);
     // Also by groups of rows in the kernel for few.
     std::vector<float> few(size_t(n) * kPanel);
     for (int i = 0; i < n; i += kDotRows)
@@ -162,9 +166,6 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
     const int64_t blocks = (columns + grid.columns - 1) / grid.columns, bytes = tile_bytes(info.activation),
                   step = tiles * bytes;
     const int64_t sums_step = tiles * 256;
-    const auto take = [](int64_t bytes) {
-        return static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
-    };
     uint8_t *a = take(blocks * step), *open = take(panels * each * grid.open_bytes);
     std::memset(a, 255, size_t(blocks * step));  // NaN in tile rows that no row fills
     for (int m = 0; m < n; ++m)
@@ -189,8 +190,8 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
         for (int p = 0; p < panels; ++p)
             std::memcpy(packed + p * panel_step, weights[size_t(p)].data(), size_t(panel_step));
         grid.few({packed, panel_step, panels, int(blocks), a, step, few.data(), sums_step, memory}, n);
-        std::free(packed);
-        std::free(memory);
+        drop(packed);
+        drop(memory);
     } else {
         few = sums;
     }
@@ -202,8 +203,8 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
             kernels.dot[type](weights[size_t(p)].data(), columns, &rows.rows[size_t(m)], 1, one);
             same = same && std::memcmp(one, &sums[at], sizeof one) == 0 && std::memcmp(one, &few[at], sizeof one) == 0;
         }
-    std::free(a);
-    std::free(open);
+    drop(a);
+    drop(open);
     return same;
 }
 
