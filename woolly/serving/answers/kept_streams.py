@@ -7,8 +7,9 @@ reader, and is kept for a while, for the same client only.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 
@@ -34,6 +35,7 @@ class KeptStream:
         self.owner = owner
         self.started = time.time()
         self.ended: float | None = None
+        self.kept_until = math.inf  # by time.monotonic(): a clock that is set drops nothing
         self.task: asyncio.Task[None] | None = None
         self.is_open = False  # whether its model is loaded and the answer has begun
         self.n_lost = 0  # bytes of its beginning that are kept no longer
@@ -72,6 +74,7 @@ class KeptStream:
             raise
         finally:
             self.ended = time.time()
+            self.kept_until = time.monotonic() + _SECONDS
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
@@ -112,6 +115,7 @@ class KeptStreams:
         """
         self.drop(name, owner)
         self._forget_old()
+        self._make_room(owner)
         if len(self._streams) >= _MOST:
             raise ApiError(503, "too_many_streams", f"{_MOST} kept streams run already", retry_after=5.0)
         kept = self._streams[owner, name] = KeptStream(name, owner)
@@ -158,9 +162,15 @@ class KeptStreams:
             del self._streams[kept.owner, kept.name]
 
     def _forget_old(self) -> None:
-        late = time.time() - _SECONDS
-        ended = [key for key, kept in self._streams.items() if kept.ended is not None]
-        for key in ended:
-            is_late = (self._streams[key].ended or 0.0) < late
-            if is_late or len(self._streams) >= _MOST:
-                del self._streams[key]
+        now = time.monotonic()
+        for key in [key for key, kept in self._streams.items() if kept.kept_until < now]:
+            del self._streams[key]
+
+    def _make_room(self, owner: str) -> None:
+        """Forgets the oldest that ended of the owner who has most: nobody can push out the stream of another."""
+        while len(self._streams) >= _MOST:
+            n_of = Counter(one for one, _ in self._streams)
+            ended = [key for key, kept in self._streams.items() if kept.ended is not None]
+            if not ended:
+                return
+            del self._streams[max(ended, key=lambda key: (n_of[key[0]], key[0] == owner))]

@@ -50,6 +50,28 @@ def test_a_stream_belongs_to_the_client_that_asked_for_it(app_with):
         assert client.get("/v1/stream", params=place, headers=one).status_code == 200
 
 
+def test_one_client_cannot_push_out_the_stream_of_another(app_with, monkeypatch):
+    monkeypatch.setattr(kept_streams, "_MOST", 4)
+    place = {"conv_id": "talk::org/model"}
+    with app_with(api_key=("one", "two")) as client:
+        one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+        asked = {**ASKED, "max_tokens": 1}
+        client.post("/v1/chat/completions", json=asked, headers={**NAMED, **one})
+        for i in range(8):
+            client.post("/v1/chat/completions", json=asked, headers={"X-Conversation-Id": f"talk {i}", **two})
+        assert client.get("/v1/stream", params=place, headers=one).status_code == 200
+        assert client.get("/v1/stream", params={"conv_id": "talk 7"}, headers=two).status_code == 200
+        assert client.get("/v1/stream", params={"conv_id": "talk 0"}, headers=two).status_code == 404
+
+
+def test_a_clock_that_is_set_drops_no_stream(app_with, monkeypatch):
+    with app_with() as client:
+        client.post("/v1/chat/completions", json=ASKED, headers=NAMED)
+        ahead = time.time() + 10**6
+        monkeypatch.setattr(kept_streams.time, "time", lambda: ahead)
+        assert client.get("/v1/stream", params={"conv_id": "talk::org/model"}).status_code == 200
+
+
 def test_a_stream_that_cannot_be_kept_leaves_nothing_behind(app_with, monkeypatch):
     monkeypatch.setattr(kept_streams, "_MOST", 0)
     pop_all, popped = AsyncExitStack.pop_all, []
