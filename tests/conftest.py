@@ -24,6 +24,7 @@ SLOW = (
     "tests/cli/test_why.py",
     "tests/cluster/test_pipeline.py",
     "tests/docs/test_blocks.py::test_the_blocks_of_a_page_run_in_order",
+    "tests/engine/test_hostile_files.py",
     "tests/engine/test_speculation.py",
     "tests/engine/test_together.py",
     "tests/gguf/test_fuzz.py",

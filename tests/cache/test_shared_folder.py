@@ -65,3 +65,34 @@ def test_a_pipe_in_place_of_a_page_is_a_miss(tmp_path):
     assert "no plain file" in next(stored_pages(tmp_path)).fault()
     assert pages.read("page", digest) is None and pages.n_damaged == 1
     assert pages.write("page", digest, page) and (pages.read("page", digest) == page).all()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from woolly.cache.disk import PageFolder
+
+pages = PageFolder(Path(sys.argv[1]), "identity", 10**9)
+print("ready", flush=True)
+for i in range(10**6):
+    pages.write("page", i.to_bytes(20, "big"), np.full(200_000, i % 251, np.uint8))
+"""
+
+
+def test_a_writer_that_is_killed_leaves_whole_pages_alone(tmp_path):
+    for n_before in (0, 1, 5):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout.readline() == "ready\n"
+        n_start = len(list(stored_pages(tmp_path)))
+        while len(list(stored_pages(tmp_path))) < n_start + n_before:
+            assert writer.poll() is None
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        assert not [page.fault() for page in stored_pages(tmp_path) if page.fault()]
+        pages = PageFolder(tmp_path, "identity", 10**9)
+        for page in stored_pages(tmp_path):
+            number = int(page.digest, 16)
+            np.testing.assert_array_equal(pages.read("page", bytes.fromhex(page.digest)), number % 251)
+        assert pages.n_damaged == 0
