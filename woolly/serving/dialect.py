@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
@@ -27,12 +28,14 @@ class Dialect(Protocol):
     name: str
     prefix: str  # of the paths whose errors have this dialect's shape
     aliases: tuple[str, ...] = ()  # further prefixes
+    pattern: re.Pattern[str] | None = None  # of further paths, below the prefix of another dialect
     router: fastapi.APIRouter
     health: Mapping[str, HealthReport] = {}  # by path; answered without a key
     metrics: tuple[str, ...] = ()  # paths
     polled: tuple[str, ...] = ()  # paths that programs ask for every second
     tokens: tuple[str, ...] = ()  # paths that take a key or a token in the body
     media_type: str = "text/event-stream"  # of a stream
+    query_key: str | None = None  # the query that may hold a key; None: only headers do
     takes_any_type: bool = False  # JSON under any Content-Type, as the documented `curl -d` of some APIs sends it
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
@@ -88,10 +91,14 @@ class Dialects(Sequence[Dialect]):
         """Paths that no prefix matches speak the dialect whose prefix is empty, or else the last one."""
         self._dialects = tuple(sorted(dialects, key=lambda dialect: -len(dialect.prefix)))
         prefixes = {prefix: one for one in self._dialects for prefix in (one.prefix, *one.aliases)}
+        self._patterned = [one for one in self._dialects if one.pattern is not None]
         self._prefixes = sorted(prefixes.items(), key=lambda item: -len(item[0]))
 
     def of(self, path: str) -> Dialect:
-        """Returns the dialect of a path: the one with the longest prefix that matches."""
+        """Returns the dialect of a path: the one whose pattern matches, or the longest prefix."""
+        for one in self._patterned:
+            if one.pattern is not None and one.pattern.fullmatch(path):
+                return one
         matching = (one for prefix, one in self._prefixes if path == prefix or path.startswith(f"{prefix}/"))
         return next(matching, self._dialects[-1])
 

@@ -19,10 +19,13 @@ from woolly.serving.gate.identity import Identity
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
 from woolly.serving.gate.refusals import Refusals
+from woolly.serving.router import ParsedRequest
 from woolly.serving.watch.health import Health
 from woolly.serving.watch.metrics import Stats
 
-PATHS = Paths(frozenset({"/health"}), frozenset(), frozenset(), frozenset(), lambda *_: False, lambda *_: False)
+PATHS = Paths(
+    frozenset({"/health"}), frozenset(), frozenset(), frozenset(), lambda _: None, lambda *_: False, lambda *_: False
+)
 KEY = {"x-api-key": "a-key"}
 
 
@@ -30,7 +33,8 @@ async def echo(scope, receive, send):
     """Replies with the client and the parsed body; fails at /fail."""
     if scope["path"] == "/fail":
         raise RuntimeError("a secret of the inside")
-    body = repr((scope["state"]["client"], scope["state"].get("json"), (await receive())["body"])).encode()
+    value = await ParsedRequest(scope, receive).json()  # as a route reads it: raises what the layer found
+    body = repr((scope["state"]["client"], value, (await receive())["body"])).encode()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": body})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from woolly.serving.errors import ApiError
@@ -69,7 +69,7 @@ class Access:
 
     def _identify(self, scope: Scope, headers: Headers) -> None:
         state = scope["state"]
-        client = self._authority.identify(_credential(headers))
+        client = self._authority.identify(_credential(headers) or self._query_key(scope))
         if client is None:
             self._rates.count(state["bucket"])
             self._guesses.wrong(state["bucket"])
@@ -82,6 +82,11 @@ class Access:
         self._guesses.right(state["bucket"], client.key)
         state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
         state["is_admin"] = client.is_admin
+
+    def _query_key(self, scope: Scope) -> str | None:
+        """Returns the key of a request that has it in its address, in dialects whose clients send it there."""
+        name = self._paths.query_key(scope["path"])
+        return None if name is None else QueryParams(scope.get("query_string", b"")).get(name)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """Refuses DNS rebinding: a page gives its own host name this machine's address, and Host shows the name."""
@@ -115,4 +120,4 @@ def _split(address: str) -> SplitResult:
 
 def _credential(headers: Headers) -> str | None:
     kind, _, value = headers.get("authorization", "").partition(" ")
-    return value.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
+    return value.strip() if kind.lower() == "bearer" else headers.get("x-api-key") or headers.get("x-goog-api-key")

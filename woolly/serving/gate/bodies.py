@@ -65,7 +65,12 @@ class Bodies:
     """
 
     def __init__(
-        self, app: ASGIApp, budget: BodyBudget, most: int, seconds: float, takes_any: Callable[[str], bool]
+        self,
+        app: ASGIApp,
+        budget: BodyBudget,
+        most: int,
+        seconds: float,
+        takes_any: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """A body has at most `most` bytes and arrives within `seconds`.
 

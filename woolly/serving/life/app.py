@@ -24,7 +24,7 @@ from woolly.serving.answers.kept_streams import KeptStreams
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
-from woolly.serving.dialects import anthropic, cohere, llama, mcp, ole, ollama, openai, responses
+from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
 from woolly.serving.dialects.missing_routes import why_absent
 from woolly.serving.errors import ApiError, of_exception, switched_off
 from woolly.serving.gate.access import Access
@@ -62,6 +62,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ole.DIALECT,
     mcp.DIALECT,
     cohere.DIALECT,
+    gemini.DIALECT,
     llama.DIALECT,
 )
 
@@ -157,6 +158,7 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
         tokens=frozenset(path for dialect in dialects for path in dialect.tokens),
         metrics=frozenset(path for dialect in dialects for path in dialect.metrics),
         polled=frozenset(path for dialect in dialects for path in dialect.polled),
+        query_key=lambda path: dialects.of(path).query_key,
         is_page=is_page,
         is_reference=is_reference,
     )

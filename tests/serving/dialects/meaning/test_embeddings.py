@@ -23,6 +23,18 @@ def wanted(readers):
         yield llm.embed(TEXTS), llm.embed(TEXTS, normalize=False), [llm.tokenize(text) for text in TEXTS]
 
 
+def test_gemini_makes_one_vector_or_several(client, wanted):
+    vectors, _, _ = wanted
+    bodies = [{"content": {"parts": [{"text": text}]}, "model": "models/embedder"} for text in TEXTS]
+    several = client.post("/v1beta/models/embedder:batchEmbedContents", json={"requests": bodies}).json()["embeddings"]
+    np.testing.assert_array_equal(np.array([one["values"] for one in several], np.float32), vectors)
+    reply = client.post("/v1beta/models/embedder:embedContent", json={**bodies[1], "taskType": "RETRIEVAL_QUERY"})
+    np.testing.assert_array_equal(np.array(reply.json()["embedding"]["values"], np.float32), vectors[1])
+    assert "taskType" in reply.headers["x-woolly-ignored"]
+    cut = client.post("/v1beta/models/embedder:embedContent", json={**bodies[0], "outputDimensionality": 4}).json()
+    assert len(cut["embedding"]["values"]) == 4
+
+
 def test_openai_takes_texts_and_ids_and_replies_in_two_encodings(client, wanted):
     vectors, _, ids = wanted
     for given in (TEXTS, ids):

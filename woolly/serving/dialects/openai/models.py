@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
 
+from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
+from woolly.serving.dialects.google_models import google_model, is_google
 from woolly.serving.loading.manager import ModelInfo
 from woolly.serving.router import APIRouter
 
@@ -17,16 +19,20 @@ router = APIRouter()
 
 
 @router.get("/v1/models", response_model=ReplyModels)
-async def list_models(request: Request) -> dict[str, Any]:
+async def list_models(request: Request) -> dict[str, Any] | Response:
     """Every model that can be asked for."""
+    if is_google(request):
+        return json_reply({"models": [google_model(info) for info in await request.app.state.models.list()]})
     models = [_model(info) for info in await request.app.state.models.list()]
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {"first_id": None, "last_id": None}
     return {"object": "list", "data": models, "has_more": False, **ends}
 
 
 @router.get("/v1/models/{id:path}", response_model=ReplyModel)
-async def one_model(id: str, request: Request) -> dict[str, Any]:
+async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
     """One model by its name."""
+    if is_google(request):
+        return json_reply(google_model(await request.app.state.models.get(id)))
     return _model(await request.app.state.models.get(id))
 
 

@@ -1,0 +1,208 @@
+"""Bodies as Gemini's clients send them: every field is honoured, harmless, or refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.sampling import SamplingParams
+from woolly.serving.dialects.gemini.contents import Camel, Content, read_contents
+from woolly.serving.dialects.gemini.schema import json_schema
+from woolly.serving.dialects.gemini.tools import ToolConfig, ToolSpec, read_choice
+from woolly.serving.dialects.parameters import Items, Sampling
+from woolly.serving.errors import refuse
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["CountBody", "EmbedBodies", "EmbedBody", "GenerateBody", "GenerationConfig", "ThinkingConfig"]
+
+MAX_CANDIDATES = 8  # as Google has it
+MAX_TOP = 20
+_JSON, _ENUM, _PLAIN = "application/json", "text/x.enum", "text/plain"
+_HARMLESS = "Accepted; nothing depends on it."
+_LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+
+
+class ThinkingConfig(Camel):
+    """Whether the model thinks, how much, and whether the reply shows it."""
+
+    include_thoughts: bool | None = None
+    thinking_budget: int | None = Field(None, description="0: no thoughts; how long they are is the model's choice.")
+    thinking_level: str | None = None
+
+
+class GenerationConfig(Camel):
+    """How an answer is written."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    seed: int | None = None
+    max_output_tokens: int | None = None
+    stop_sequences: Items[str] | None = None
+    candidate_count: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    response_mime_type: str | None = None
+    response_schema: dict[str, Any] | None = None
+    response_json_schema: dict[str, Any] | None = None
+    internal_json_schema: dict[str, Any] | None = Field(None, alias="_responseJsonSchema")
+    response_logprobs: bool | None = None
+    logprobs: int | None = None
+    response_modalities: list[str] | None = None
+    thinking_config: ThinkingConfig | None = None
+    media_resolution: str | None = Field(None, description=_HARMLESS)
+    speech_config: Any = None
+    image_config: Any = None
+
+    @property
+    def thinking(self) -> ThinkingConfig:
+        """Whether the model thinks; empty if nothing is said."""
+        return self.thinking_config or ThinkingConfig.model_validate({})
+
+    def check(self) -> None:
+        """Refuses what cannot be done, by its name."""
+        for name, given in (("speechConfig", self.speech_config), ("imageConfig", self.image_config)):
+            if given is not None:
+                raise refuse(f"generationConfig.{name}", "there are no images and no audio here; leave it out")
+        if self.response_modalities and [one.upper() for one in self.response_modalities] != ["TEXT"]:
+            raise refuse("generationConfig.responseModalities", "only ['TEXT'] is supported")
+        if self.candidate_count is not None and not 1 <= self.candidate_count <= MAX_CANDIDATES:
+            message = f"it is {self.candidate_count}; 1 to {MAX_CANDIDATES} were expected"
+            raise refuse("generationConfig.candidateCount", message)
+        if self.logprobs is not None:
+            if not self.response_logprobs:
+                raise refuse("generationConfig.logprobs", "it is given, but responseLogprobs is not true")
+            if not 0 <= self.logprobs <= MAX_TOP:
+                raise refuse("generationConfig.logprobs", f"it is {self.logprobs}; 0 to {MAX_TOP} were expected")
+        if self.response_mime_type not in (None, _PLAIN, _JSON, _ENUM):
+            raise refuse(
+                "generationConfig.responseMimeType",
+                f"it is {self.response_mime_type[:40]!r}; {_JSON}, {_ENUM} or {_PLAIN} was expected",
+            )
+
+    @property
+    def schema_wanted(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must follow; None: any text."""
+        json = self.response_json_schema or self.internal_json_schema
+        if json is not None and self.response_schema is not None:
+            raise refuse("generationConfig.responseJsonSchema", "it is given together with responseSchema")
+        wanted = json
+        if self.response_schema is not None:
+            wanted = json_schema(self.response_schema, "generationConfig.responseSchema")
+        if self.response_mime_type == _JSON:
+            return {"type": ["object", "array"]} if wanted is None else wanted
+        if self.response_mime_type == _ENUM:
+            return None
+        if wanted is not None:
+            raise refuse("generationConfig.responseMimeType", f"a schema needs {_JSON} or {_ENUM}")
+        return None
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        """The texts of which the answer is one; None: no such list."""
+        if self.response_mime_type != _ENUM:
+            return None
+        given = self.response_schema or self.response_json_schema or self.internal_json_schema or {}
+        texts = given.get("enum")
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise refuse("generationConfig.responseSchema", f"{_ENUM} needs a schema with an enum of texts")
+        return tuple(texts)
+
+    def params(self, defaults: SamplingParams) -> SamplingParams:
+        """Returns the engine's parameters."""
+        sent: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k is None else int(self.top_k),
+            "seed": None if self.seed is None else self.seed % 2**32,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "stop": self.stop_sequences or None,
+        }
+        return Sampling(**sent).params(
+            defaults,
+            max_tokens=self.max_output_tokens,
+            n=self.candidate_count,
+            choice=self.choices,
+            logprobs=(self.logprobs or 0) if self.response_logprobs else None,
+        )
+
+
+class CountBody(Camel):
+    """The fields that a prompt is made of."""
+
+    contents: Items[Content] = Field(default_factory=list)
+    system_instruction: Content | str | None = None
+    tools: Items[ToolSpec] | None = None
+    tool_config: ToolConfig | None = None
+    generation_config: GenerationConfig | None = None
+    safety_settings: list[Any] | None = Field(None, description="Accepted; nothing is filtered here.")
+    cached_content: str | None = None
+    labels: dict[str, str] | None = Field(None, description=_HARMLESS)
+    service_tier: Any = Field(None, description=_HARMLESS)
+    store: bool | None = Field(None, description=_HARMLESS)
+    model: str | None = Field(None, description="Accepted; the path names the model.")
+    generate_content_request: GenerateBody | None = Field(None, description="The whole request, for countTokens.")
+
+    @property
+    def config(self) -> GenerationConfig:
+        """The configuration, empty if none is sent."""
+        return self.generation_config or GenerationConfig.model_validate({})
+
+    def to_chat(self, defaults: SamplingParams) -> ChatRequest:
+        """Returns the neutral conversation."""
+        config = self.config
+        config.check()
+        if self.cached_content:
+            raise refuse("cachedContent", "contents are not kept here; send them, and prefixes are reused")
+        if not self.contents:
+            raise refuse("contents", "it is missing; at least one message was expected")
+        talk, schema = read_contents(self.system_instruction, self.contents), config.schema_wanted
+        choice = read_choice(self.tools or (), self.tool_config)
+        last = talk[-1]
+        is_bound = schema is not None or choice.is_enforced or config.choices is not None
+        thinking = config.thinking
+        is_off = thinking.thinking_budget == 0
+        return ChatRequest(
+            talk,
+            config.params(defaults),
+            choice,
+            schema,
+            ReasoningOptions(None if is_off else self._effort(thinking)),
+            variables={"enable_thinking": False} if is_off else {},
+            continue_final=last.role == "assistant" and not last.calls and bool(last.content) and not is_bound,
+        )
+
+    def _effort(self, thinking: ThinkingConfig) -> str | None:
+        level = (thinking.thinking_level or "").lower()
+        if level in ("", "thinking_level_unspecified"):
+            return None
+        if level not in _LEVELS:
+            ignore("generationConfig.thinkingConfig.thinkingLevel")
+        return _LEVELS.get(level)
+
+
+class GenerateBody(CountBody):
+    """The body of :generateContent and :streamGenerateContent."""
+
+
+class EmbedBody(Camel):
+    """The body of :embedContent."""
+
+    content: Content
+    model: str | None = Field(None, description="Accepted; the path names the model.")
+    task_type: str | None = None
+    title: str | None = None
+    output_dimensionality: int | None = None
+    auto_truncate: bool | None = None
+
+
+class EmbedBodies(Camel):
+    """The body of :batchEmbedContents."""
+
+    requests: Items[EmbedBody] = Field(min_length=1)
+
+
+CountBody.model_rebuild()

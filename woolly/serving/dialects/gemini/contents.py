@@ -1,0 +1,147 @@
+"""Contents as Gemini's clients send them: parts of text, thoughts, calls and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from woolly import chat
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.dialects.sealed import unseal
+from woolly.serving.errors import refuse
+
+__all__ = ["Camel", "Content", "FunctionCall", "FunctionResponse", "Part", "read_contents", "text_of"]
+
+
+class Camel(BaseModel):
+    """A body whose names are in camel case; Google takes snake case as well."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class FunctionCall(Camel):
+    """A call that the model made."""
+
+    name: str
+    args: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class FunctionResponse(Camel):
+    """What a call gave back."""
+
+    name: str
+    response: dict[str, Any] | None = None
+    id: str | None = None
+    will_continue: bool | None = Field(None, description="Accepted; nothing depends on it.")
+    scheduling: str | None = Field(None, description="Accepted; nothing depends on it.")
+    parts: list[Any] | None = None
+
+
+class Part(Camel):
+    """A part of a message: one of text, a call and a result; others are refused by their names."""
+
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+    function_response: FunctionResponse | None = None
+    inline_data: Any = None
+    file_data: Any = None
+    executable_code: Any = None
+    code_execution_result: Any = None
+    video_metadata: Any = None
+
+
+class Content(Camel):
+    """One message."""
+
+    role: str | None = None
+    parts: Items[Part] | None = None
+
+
+def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
+    """Returns the neutral messages; ApiError names what they cannot say."""
+    talk: list[chat.Message] = []
+    if system is not None:
+        text = system if isinstance(system, str) else text_of(system, "systemInstruction")
+        if text:
+            talk.append(chat.Message("system", text))
+    open_calls: list[chat.ToolCall] = []  # that no result has answered
+    for i, content in enumerate(contents):
+        where = f"contents.{i}"
+        if content.role == "model":
+            talk.append(_answer(content, where))
+            open_calls += talk[-1].calls
+        elif content.role in (None, "user", "function"):
+            talk += _turn(content, where, open_calls)
+        elif content.role == "system":
+            talk.append(chat.Message("system", text_of(content, where)))
+        else:
+            raise refuse(f"{where}.role", f"it is {content.role[:40]!r}; 'user' or 'model' was expected")
+    return tuple(talk)
+
+
+def text_of(content: Content, where: str) -> str:
+    """Returns the text of a message that has nothing else."""
+    return "\n".join(_text(part, f"{where}.parts.{i}") for i, part in enumerate(content.parts or ()))
+
+
+def _answer(content: Content, where: str) -> chat.Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[chat.ToolCall] = []
+    for i, part in enumerate(content.parts or ()):
+        place = f"{where}.parts.{i}"
+        if part.thought:
+            thoughts.append(part.text or "")
+        elif part.function_call is not None:
+            call = part.function_call
+            arguments = json.dumps(call.args or {}, ensure_ascii=False)
+            calls.append(chat.ToolCall(call.id or f"call_{where.rpartition('.')[2]}_{i}", call.name, arguments))
+        elif part.text is not None or not part.thought_signature:
+            texts.append(_text(part, place))
+    if not any(thoughts):
+        thoughts = [unseal(part.thought_signature) for part in content.parts or ()]
+    reasoning = "\n".join(thought for thought in thoughts if thought)
+    return chat.Message("assistant", "".join(texts), calls=tuple(calls), reasoning=reasoning or None)
+
+
+def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
+    """Returns the results of calls, each a message of its own, and then the text."""
+    results: list[chat.Message] = []
+    texts: list[str] = []
+    for i, part in enumerate(content.parts or ()):
+        given = part.function_response
+        if given is None:
+            texts.append(_text(part, f"{where}.parts.{i}"))
+            continue
+        if given.parts:
+            raise refuse(f"{where}.parts.{i}.functionResponse.parts", "files are not supported here; send text")
+        call = next((one for one in open_calls if given.id in (None, one.id) and one.name == given.name), None)
+        if call is not None:
+            open_calls.remove(call)
+        id = given.id or (call.id if call is not None else f"call_{where.rpartition('.')[2]}_{i}")
+        results.append(chat.Message("tool", _result(given.response), given.name, call_id=id))
+    return [*results, chat.Message("user", "\n".join(texts))] if texts or not results else results
+
+
+def _result(response: dict[str, Any] | None) -> str:
+    """Returns a result as text: that of its only field `output` or `result`, else its JSON."""
+    given = response or {}
+    if len(given) == 1 and isinstance(text := given.get("output", given.get("result")), str):
+        return text
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _text(part: Part, where: str) -> str:
+    if part.inline_data is not None or part.file_data is not None:
+        name = "inlineData" if part.inline_data is not None else "fileData"
+        raise refuse(f"{where}.{name}", "images, audio and files are not supported here; send text")
+    if part.text is None:
+        raise refuse(where, "a part of this kind is not supported here; send text")
+    return part.text

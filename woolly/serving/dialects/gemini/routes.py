@@ -1,0 +1,121 @@
+"""/v1beta/models and what follows a model's name: generateContent, streamGenerateContent, countTokens, embedContent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.errors import RequestError
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
+from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat
+from woolly.serving.dialects.gemini.bodies import CountBody, EmbedBodies, EmbedBody, GenerateBody
+from woolly.serving.dialects.gemini.contents import text_of
+from woolly.serving.dialects.gemini.replies import Form
+from woolly.serving.dialects.google_models import google_model
+from woolly.serving.dialects.vectors.embeddings import embed_texts
+from woolly.serving.errors import of_exception, refuse
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["count", "embed", "embed_all", "generate", "list_models", "one_model", "router", "stream"]
+
+router = APIRouter()
+
+_MODELS = "/v1beta/models"
+_STABLE = "/v1/models"  # where later clients ask; OpenAI's dialect lists the models there
+
+
+@router.post(f"{_MODELS}/{{model:path}}:generateContent", response_model=None, summary="Answer, as Gemini does")
+@router.post(f"{_STABLE}/{{model:path}}:generateContent", response_model=None, include_in_schema=False)
+async def generate(model: str, body: GenerateBody, request: Request) -> Response:
+    """Answers a conversation with one response."""
+    return await _answer(model, body, request, stream=False)
+
+
+@router.post(f"{_MODELS}/{{model:path}}:streamGenerateContent", response_model=None, summary="Stream, as Gemini does")
+@router.post(f"{_STABLE}/{{model:path}}:streamGenerateContent", response_model=None, include_in_schema=False)
+async def stream(model: str, body: GenerateBody, request: Request) -> Response:
+    """Answers a conversation by server-sent events; `alt=sse` asks for them."""
+    if request.query_params.get("alt") != "sse":
+        raise refuse("alt", "streams are server-sent events here; ask with ?alt=sse")
+    return await _answer(model, body, request, stream=True)
+
+
+@router.post(f"{_MODELS}/{{model:path}}:countTokens", summary="Count the tokens of a prompt, as Gemini does")
+@router.post(f"{_STABLE}/{{model:path}}:countTokens", include_in_schema=False)
+async def count(model: str, body: CountBody, request: Request) -> dict[str, Any]:
+    """Counts the tokens of the prompt that the model's template makes, functions included."""
+    generator: Generator = request.app.state.generator
+    models: ModelManager = request.app.state.models
+    asked = body.generate_content_request or body
+    chat = asked.to_chat(await generator.defaults_for(model))
+    async with models.use(model) as slot, generator.texts:
+        texts = asked.model_dump(include={"contents", "system_instruction", "tools"})
+        generator.check_characters(slot.model, [texts])
+        try:
+            layout = await lay_out_chat(generator, chat, slot, model)
+        except RequestError as error:
+            raise of_exception(error, {"prompt": "contents", **dialect_of(request).fields}) from error
+        n_tokens = await run_held(slot.model.count_tokens, layout)
+    return {"totalTokens": n_tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": n_tokens}]}
+
+
+@router.post(f"{_MODELS}/{{model:path}}:embedContent", response_model=None, summary="Make a vector, as Gemini does")
+@router.post(f"{_STABLE}/{{model:path}}:embedContent", response_model=None, include_in_schema=False)
+async def embed(model: str, body: EmbedBody, request: Request) -> Response:
+    """The vector of a text."""
+    (values,) = await _vectors(model, [body], request)
+    return json_reply({"embedding": {"values": values}})
+
+
+@router.post(
+    f"{_MODELS}/{{model:path}}:batchEmbedContents", response_model=None, summary="Make vectors, as Gemini does"
+)
+@router.post(f"{_STABLE}/{{model:path}}:batchEmbedContents", response_model=None, include_in_schema=False)
+async def embed_all(model: str, body: EmbedBodies, request: Request) -> Response:
+    """Vectors of texts."""
+    return json_reply({"embeddings": [{"values": values} for values in await _vectors(model, body.requests, request)]})
+
+
+@router.get(_MODELS, summary="List the models, as Gemini does")
+async def list_models(request: Request) -> dict[str, Any]:
+    """Every model that can be asked for."""
+    return {"models": [google_model(info) for info in await request.app.state.models.list()]}
+
+
+@router.get(f"{_MODELS}/{{model:path}}", summary="Describe a model, as Gemini does")
+async def one_model(model: str, request: Request) -> dict[str, Any]:
+    """One model by its name."""
+    return google_model(await request.app.state.models.get(model))
+
+
+async def _answer(model: str, body: GenerateBody, request: Request, *, stream: bool) -> Response:
+    chat = body.to_chat(await request.app.state.generator.defaults_for(model))
+    form = Form(bool(body.config.thinking.include_thoughts), bool(body.config.response_logprobs))
+    return await answer_chat(request, dialect_of(request), chat, model=model, stream=stream, form=form)
+
+
+async def _vectors(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
+    sizes = {body.output_dimensionality for body in bodies}
+    if len(sizes) > 1:
+        raise refuse("requests.outputDimensionality", "it differs between the requests; send them one by one")
+    for name in ("task_type", "title"):
+        if any(getattr(body, name) for body in bodies):
+            ignore({"task_type": "taskType"}.get(name, name))
+    texts = [text_of(body.content, f"requests.{i}.content") for i, body in enumerate(bodies)]
+    truncate = any(body.auto_truncate for body in bodies)
+    read = await embed_texts(request, model, texts, _lists, field="content", dimensions=sizes.pop(), truncate=truncate)
+    found: list[Any] = read.result
+    return found
+
+
+def _lists(rows: npt.NDArray[np.float32]) -> list[Any]:
+    out: list[Any] = rows.tolist()
+    return out

@@ -1,0 +1,48 @@
+"""Google's schemas as JSON schemas: types in capitals, `nullable`, numbers as text, an order of properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from woolly.serving.errors import refuse
+
+__all__ = ["json_schema"]
+
+_TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
+_COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+_SAME = ("title", "description", "default", "enum", "pattern", "minimum", "maximum", "required")
+_FORMATS = ("date-time", "date", "time", "duration", "uuid", "email")  # others are about the size of a number
+
+
+def json_schema(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the JSON schema of a schema as Google's API has it; ApiError names what is none."""
+    found: dict[str, Any] = {name: given[name] for name in _SAME if given.get(name) is not None}
+    kind = str(given.get("type", "")).lower()
+    if kind and kind != "type_unspecified":
+        if kind not in _TYPES:
+            raise refuse(f"{where}.type", f"it is {kind[:40]!r}; expected one of: {', '.join(_TYPES).upper()}")
+        found["type"] = kind
+    for name in _COUNTS:
+        if given.get(name) is not None:
+            found[name] = _whole(given[name], f"{where}.{name}")
+    if given.get("format") in _FORMATS:
+        found["format"] = given["format"]
+    if isinstance(given.get("items"), Mapping):
+        found["items"] = json_schema(given["items"], f"{where}.items")
+    if isinstance(members := given.get("properties"), Mapping):
+        order = [name for name in given.get("propertyOrdering") or () if name in members]
+        names = dict.fromkeys((*order, *members))
+        found["properties"] = {name: json_schema(members[name], f"{where}.properties.{name}") for name in names}
+    if isinstance(given.get("anyOf"), list):
+        found["anyOf"] = [json_schema(one, f"{where}.anyOf.{i}") for i, one in enumerate(given["anyOf"])]
+    if given.get("nullable"):
+        return {"anyOf": [found, {"type": "null"}]}
+    return found
+
+
+def _whole(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise refuse(where, f"it is {str(value)[:40]!r}; a whole number was expected") from None

@@ -1,0 +1,97 @@
+"""Tools and toolConfig as Gemini's clients send them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from woolly.chat import Tool, ToolChoice
+from woolly.serving.dialects.gemini.contents import Camel
+from woolly.serving.dialects.gemini.schema import json_schema
+from woolly.serving.dialects.parameters import Items
+from woolly.serving.errors import refuse
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["FunctionCallingConfig", "FunctionDeclaration", "ToolConfig", "ToolSpec", "read_choice"]
+
+_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
+_MODES = ("AUTO", "ANY", "NONE", "VALIDATED")
+
+
+class FunctionDeclaration(Camel):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="As Google's API has schemas.")
+    parameters_json_schema: dict[str, Any] | None = None
+    response: Any = Field(None, description="Accepted; the model does not read it.")
+    response_json_schema: Any = Field(None, description="Accepted; the model does not read it.")
+    behavior: str | None = Field(None, description="Accepted; nothing depends on it.")
+
+
+class ToolSpec(Camel):
+    """Functions; what Google's own servers run is left out."""
+
+    model_config = ConfigDict(extra="allow")
+
+    function_declarations: Items[FunctionDeclaration] | None = None
+
+
+class FunctionCallingConfig(Camel):
+    """Whether functions may or must be called."""
+
+    mode: str | None = None
+    allowed_function_names: list[str] | None = None
+    stream_function_call_arguments: bool | None = Field(None, description="Accepted; a call comes as a whole.")
+
+
+class ToolConfig(Camel):
+    """How tools are used."""
+
+    function_calling_config: FunctionCallingConfig | None = None
+    retrieval_config: Any = Field(None, description="Accepted; nothing depends on it.")
+
+
+def read_choice(specs: Sequence[ToolSpec], config: ToolConfig | None) -> ToolChoice:
+    """Returns what may be called and what must be; ApiError if the fields contradict each other."""
+    calling = (config and config.function_calling_config) or FunctionCallingConfig.model_validate({})
+    mode = (calling.mode or "AUTO").upper()
+    mode = "AUTO" if mode == "MODE_UNSPECIFIED" else mode
+    where = "toolConfig.functionCallingConfig"
+    if mode not in _MODES:
+        raise refuse(f"{where}.mode", f"it is {mode[:40]!r}; expected one of: {', '.join(_MODES)}")
+    tools = _tools(specs, is_strict=mode == "VALIDATED")
+    if mode == "ANY" and not tools:
+        raise refuse(f"{where}.mode", "it is 'ANY', but there are no functions")
+    if mode == "NONE" or not tools:
+        return ToolChoice(tools, "none")
+    names = calling.allowed_function_names or []
+    for name in names:
+        if all(tool.name != name for tool in tools):
+            raise refuse(f"{where}.allowedFunctionNames", f"it names {name[:80]!r}, which is not among the functions")
+    return ToolChoice(tools, "required" if mode == "ANY" else "auto", frozenset(names) or None)
+
+
+def _tools(specs: Sequence[ToolSpec], *, is_strict: bool) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
+    for i, spec in enumerate(specs):
+        for name, value in (spec.model_extra or {}).items():
+            if value is not None:
+                ignore(f"tools.{name[:40]} (it runs on Google's servers only)")
+        for j, given in enumerate(spec.function_declarations or ()):
+            where = f"tools.{i}.functionDeclarations.{j}"
+            if not _NAME.fullmatch(given.name):
+                raise refuse(f"{where}.name", f"{given.name[:40]!r} is no name; up to 128 letters, digits, _ . : - are")
+            if any(tool.name == given.name for tool in tools):
+                raise refuse(f"{where}.name", f"there are two functions named {given.name!r}")
+            schema = given.parameters_json_schema
+            if schema is None and given.parameters is not None:
+                schema = json_schema(given.parameters, f"{where}.parameters")
+            if schema is not None and (kind := schema.get("type", "object")) != "object":
+                raise refuse(f"{where}.parameters", f"arguments are an object, not {str(kind)[:40]!r}")
+            tools.append(Tool(given.name, given.description, schema, is_strict))
+    return tuple(tools)

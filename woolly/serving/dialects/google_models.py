@@ -1,0 +1,32 @@
+"""Models in Google's words, for the routes of Gemini's dialect and for Google's clients at OpenAI's /v1/models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from woolly.serving.loading.manager import ModelInfo
+
+__all__ = ["google_model", "is_google"]
+
+
+def is_google(request: Request) -> bool:
+    """Whether a client of Google's asks: the path /v1/models is OpenAI's too, and the replies differ."""
+    return "x-goog-api-client" in request.headers or "x-goog-api-key" in request.headers
+
+
+def google_model(info: ModelInfo) -> dict[str, Any]:
+    """Returns a model as Gemini's API describes it."""
+    writes = info.kind == "completion"
+    methods = ["generateContent", "streamGenerateContent", "countTokens"] if writes else ["embedContent"]
+    return {
+        "name": f"models/{info.name}",
+        "baseModelId": info.base or info.name,
+        "version": "1",
+        "displayName": info.description,
+        "description": f"{info.architecture}, {info.parameters} weights",
+        "inputTokenLimit": info.context_length,
+        "outputTokenLimit": info.context_length,
+        "supportedGenerationMethods": methods,
+    }
