@@ -121,6 +121,18 @@ def test_a_model_that_is_here_already_is_offered_without_a_download(home, hub):
     assert state(home)["model"] == "wool:1m"
 
 
+def test_what_was_chosen_is_the_default_of_run_chat_and_launch(home, hub):
+    place = home / "models" / "hf" / REPO
+    place.mkdir(parents=True)
+    (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
+    remember(model="wool:1m")
+    assert default_model() == "wool:1m"
+    assert json.loads(woolly("run", "Hi", "-n", "2", "--json"))["model"].endswith("wool-Q4_K_M.gguf")
+    assert "wool-Q4_K_M.gguf" in woolly("launch", "claude", "--dry-run", "--url", "127.0.0.1:9")
+    (place / "wool-Q4_K_M.gguf").unlink()
+    assert default_model() == "smollm2"
+
+
 def test_a_download_that_fails_is_one_sentence_after_the_toys_answer(home, hub):
     hub.repos.clear()
     with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:

@@ -25,6 +25,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import complete_fetched
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError, near
+from woolly.cli.start.memory import default_model
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError
 from woolly.store import DEFAULT_MODEL, models_folder
@@ -123,7 +124,7 @@ def _endpoint(
         if ctx is not None:
             raise RequestError(f"ctx is {ctx}, but a server with a context of its own runs at {url}", field="ctx")
     else:
-        path, own, n_parameters = _local(name or DEFAULT_MODEL, may_fetch=not dry_run)
+        path, own, n_parameters = _local(name or default_model(), may_fetch=not dry_run)
         if ctx is not None and ctx > own:
             tell(f"woolly: --ctx is {ctx}, but {path.stem} was trained for {own} tokens: answers beyond them get worse")
         ctx = ctx or min(own, _CTX)
