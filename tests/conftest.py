@@ -33,6 +33,7 @@ SLOW = (
     "tests/models/test_goldens.py::test_smollm2",
     "tests/native",
     "tests/packaging/test_benchmarks.py",
+    "tests/packaging/test_kernels.py",
     "tests/packaging/test_platforms.py::test_types_hold_on_systems_that_no_test_runs_on",
     "tests/packaging/test_scripts.py",
     "tests/packaging/test_sdist.py",
