@@ -238,6 +238,38 @@ def test_a_call_is_named_while_it_is_written(open_page, url):
     assert page.locator(".calling").count() == 0
 
 
+MARKUP = "<img src=x onerror=hacked=1><svg onload=hacked=1><script>hacked=1</script>"
+
+
+def test_texts_of_a_hostile_server_are_shown_and_do_nothing(open_page, url):
+    page = open_page(url)
+    schema = {"type": "object", "properties": {}}
+    tool = {"name": "evil_do", "description": MARKUP, "parameters": schema, "server": MARKUP, "read_only": False}
+    servers = [{"name": MARKUP, "state": "up", "reason": None}, {"name": "b", "state": "failed", "reason": MARKUP}]
+    page.route("**/mcp/tools", lambda route: route.fulfill(json={"tools": [tool], "servers": servers}))
+    result = f"{MARKUP}\x1b[2J\u202e[x](javascript:hacked=1) $\\href{{javascript:hacked=1}}{{x}}$ " + "*" * 20_000
+    page.route("**/mcp/call", lambda route: route.fulfill(json={"text": result, "is_error": False}))
+    arguments = {"a": MARKUP, "b": "*" * 20_000, "c": "[" * 5_000}
+    bodies = reply_with(page, calls(arguments, name="evil_do"), says(f"{MARKUP} {'*' * 40_000} $${'{' * 5_000}$$"))
+    reload(page)
+    page.locator(".server-problem").wait_for()
+    page.locator("#tools").click()
+    page.locator("#tool-list summary").click()
+    assert page.locator("#tool-list li").inner_text().count(MARKUP) == 1
+    page.keyboard.press("Escape")
+    ask(page, "Do it.")
+    page.get_by_role("button", name="Run once: evil_do").click()
+    page.locator(".message.tool").wait_for()
+    settled(page)
+    page.locator(".message.tool summary").click()
+    assert page.locator(".message.tool .result").inner_text().startswith(MARKUP)
+    assert results(bodies[1]) == [result]
+    assert page.evaluate("window.hacked") is None
+    made = "#thread :is(script, img, iframe), #tool-list :is(script, img), #server-problems :is(script, img)"
+    assert page.locator(made).count() == 0
+    assert page.locator("#thread a").count() == 0
+
+
 def test_settings_are_saved_as_presets_and_chosen_again(open_page, url):
     page = open_page(url)
     page.keyboard.press("Control+,")

@@ -138,64 +138,6 @@ def test_a_conversation_is_forked_from_a_message(page):
     assert_shows(questions(page), ["One?", "Two?"])
 
 
-FULL = {"message": "the prompt has 171 tokens, but the context holds 160", "code": "context_length_exceeded"}
-
-
-def test_a_full_context_offers_to_drop_the_oldest_turns(page):
-    timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": 2000, "cache_n": 20}
-    good = [chunk(content=text) + ending("stop", timings=timings) + DONE for text in ("A.", "B.", "C.", "D.")]
-    bodies = reply_with(page, good[0], good[1], FULL, good[2], FULL, good[3])
-    page.keyboard.press("Control+,")
-    page.get_by_label("System prompt").fill("Be brief.")
-    ask(page, "One? " * 40)
-    assert page.locator("#context").get_attribute("aria-valuenow") == "2030"
-    assert "nearly" in page.locator("#context").get_attribute("class")
-    ask(page, "Two?")
-    ask(page, "Three?")
-    assert page.locator(".problem p").inner_text() == "Too long: 171 tokens, the model takes 160."
-    assert page.get_by_role("button", name="Try again").count() == 0
-    page.get_by_role("button", name="Drop the oldest turns").click()
-    settled(page)
-    assert_shows(answers(page), ["A.", "B.", "C."])
-    assert [one["content"] for one in bodies[3]["messages"]] == ["Be brief.", "Two?", "B.", "Three?"]
-    assert page.locator(".dropped").count() == 1
-    # From then on it needs no click, also after a reload.
-    reload(page)
-    answers(page).first.wait_for()
-    ask(page, "Four?")
-    assert [one["content"] for one in bodies[-1]["messages"]][:2] == ["Be brief.", "Three?"]
-    assert page.locator(".problem").count() == 0 and questions(page).count() == 4
-
-
-def test_a_single_message_that_is_too_long_can_be_edited(page):
-    long = "the prompt has 9032 tokens (a chat template's included), but the context holds 8192 and at least one"
-    bodies = reply_with(page, {**FULL, "message": f"maximum context length is 8192 tokens: {long}"}, says("Good."))
-    ask(page, "word " * 50)
-    assert page.locator(".problem p").inner_text() == "Too long: 9,032 tokens, the model takes 8,192."
-    assert_shows(page.locator(".problem button"), ["Edit message"])
-    page.get_by_role("button", name="Edit message").last.click()
-    page.locator(".edit textarea").fill("Short.")
-    page.keyboard.press("Enter")
-    settled(page)
-    assert [one["content"] for one in bodies[1]["messages"]] == ["Short."]
-
-
-def test_an_answer_that_fills_the_context_says_so_and_goes_on_without_the_oldest_turns(page, server):
-    size = page.evaluate("fetch('api/v1/models').then(r => r.json())")[0]["context_length"]
-    timings = {"predicted_n": 10, "predicted_per_second": 5, "prompt_ms": 1, "prompt_n": size - 10, "cache_n": 0}
-    full = {"model": server.name, "choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "timings": timings}
-    cut = chunk(content="Cut").replace('"fake"', json.dumps(server.name)) + event(full) + DONE
-    bodies = reply_with(page, cut, cut, says(" short."))
-    ask(page, "One? " * 40)
-    assert page.locator(".figures .cut").inner_text() == "cut: the context is full"
-    assert page.locator(".figures button").count() == 0
-    ask(page, "Two?")
-    page.get_by_role("button", name="Drop the oldest turns and continue").click()
-    settled(page)
-    assert answers(page).last.inner_text() == "Cut short."
-    assert [one["content"] for one in bodies[2]["messages"]] == ["Two?", "Cut"]
-
-
 def test_text_files_go_with_a_message(page):
     bodies = answer_with(page, "Read.")
     files = [
@@ -257,7 +199,7 @@ def test_calls_of_tools_are_shown_and_their_results_sent(page):
     page.get_by_label("Tools (JSON)").fill(json.dumps(tools))
     ask(page, "How is the weather in Rome?")
     assert bodies[0]["tools"] == tools
-    assert "weather" in page.locator(".call h4").inner_text()
+    assert "weather" in page.locator(".call summary").inner_text()
     assert json.loads(page.locator(".call pre").inner_text()) == {"city": "Rome"}
     page.get_by_label("Result of weather").fill('{"sky": "clear"}')
     page.get_by_role("button", name="Send result").click()

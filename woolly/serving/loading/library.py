@@ -19,6 +19,7 @@ from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import trace
 from woolly.plan import Plan
 from woolly.serving.errors import ApiError
+from woolly.serving.loading.file_type import main_type
 from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_made, find_preset, list_made, own_names, quant_of, resolve
 
@@ -42,6 +43,7 @@ class ModelInfo:
     description: str
     size_bytes: int
     parameters: int  # weights
+    quantization: str | None  # by the file's name, or the type that most of its bytes have
     architecture: str
     context_length: int  # of one request, as the model is loaded or would be
     n_ctx_train: int  # of the model
@@ -339,6 +341,7 @@ def _read_header(path: Path, created: int) -> ModelInfo:
             description=_readable(str(metadata.get("general.name", path.stem))[:_MAX_METADATA_TEXT]),
             size_bytes=file.n_bytes,
             parameters=sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+            quantization=quant_of(path.name) or main_type(file),
             architecture=architecture,
             context_length=n_ctx if isinstance(n_ctx, int) else 0,
             n_ctx_train=n_ctx if isinstance(n_ctx, int) else 0,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import cache
 from typing import Any
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from woolly.machine.fit import Room
+from woolly.machine.memory import available_memory, total_memory
+from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelInfo, ModelManager
@@ -30,7 +35,8 @@ class LoadBody(BaseModel):
 async def list_models(request: Request) -> Any:
     """Read from the files' headers; nothing is loaded. Ole gets `{"success": true, "data": [...]}`."""
     models: ModelManager = request.app.state.models
-    return wrapped(request, [_shape(info) for info in await models.list()])
+    room = await asyncio.to_thread(_room, models)
+    return wrapped(request, [_shape(info, room) for info in await models.list()])
 
 
 @router.get("/{name:path}", summary="Tell of one model")
@@ -59,7 +65,20 @@ async def unload_model(name: str, request: Request) -> dict[str, Any]:
     return {"success": True, "message": f"{info.name} is unloaded", "model_info": _shape(info)}
 
 
-def _shape(info: ModelInfo) -> dict[str, Any]:
+@cache
+def _has_gpu() -> bool:
+    return choose("auto").name not in ("cpu", "reference")
+
+
+def _room(models: ModelManager) -> Room | None:
+    """Returns the memory for a model, with what loaded ones hold; None if a GPU may take a part of it."""
+    if _has_gpu():
+        return None
+    held = sum(slot.n_bytes for slot in models.all_loaded)
+    return Room(available_memory() + held, total_memory(), 0)
+
+
+def _shape(info: ModelInfo, room: Room | None = None) -> dict[str, Any]:
     return {
         "name": info.name,
         "aliases": list(info.aliases),
@@ -72,6 +91,8 @@ def _shape(info: ModelInfo) -> dict[str, Any]:
         "progress": info.progress,
         "size_bytes": info.size_bytes,
         "parameters": info.parameters,
+        "quantization": info.quantization,
+        "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
         "capabilities": list(info.capabilities),

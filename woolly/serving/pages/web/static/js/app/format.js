@@ -15,8 +15,8 @@ export function bytes(value) {
   return `${number(value / step[0])} ${step[1]}`;
 }
 
-/** A count of weights: 135 M, 7.24 B. */
-export function weights(value) {
+/** A count of parameters: 135 M, 7.24 B. */
+export function parameters(value) {
   return value >= 1e9 ? `${number(value / 1e9)} B` : `${number(value / 1e6)} M`;
 }
 

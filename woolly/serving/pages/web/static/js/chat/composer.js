@@ -118,7 +118,7 @@ function waiting(run) {
   const model = chosenModel();
   if (run.reading) return `Reading the prompt: ${number(run.reading.processed)} / ${number(run.reading.total)} tokens`;
   if (model && modelState(model) === "loading") return `Loading ${model.name} … ${loadWords(model)}`.trim();
-  return "Waiting for the first token…";
+  return run.isAsking ? "Waiting for the server …" : "Reading the prompt …"; // the first chunk comes before it is read
 }
 
 function showRate() {

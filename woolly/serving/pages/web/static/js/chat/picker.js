@@ -2,7 +2,7 @@
 
 import * as api from "../app/api.js";
 import { announce, byId, el, icon, toast } from "../app/dom.js";
-import { bytes, number, weights } from "../app/format.js";
+import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
 import { chosenModel, emit, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
@@ -111,10 +111,19 @@ function row(model, isChosen) {
       { type: "button", class: "choose", "aria-pressed": String(isChosen), "data-action": `choose ${model.name}`, on: { click: choose } },
       el("span", { class: "dot", "aria-hidden": "true" }),
       el("span", { class: "name" }, shortName(model.name), isChosen ? icon("check") : null),
-      el("span", { class: "facts" }, `${stateWords(model)} · ${weights(model.parameters)} weights · ${bytes(model.size_bytes)} · context ${number(model.context_length)}`),
+      el("span", { class: "facts" }, facts(model).join(" · "), fitWords(model)),
     ),
     el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
   );
+}
+
+const facts = (model) => [stateWords(model), `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
+
+/** Whether the machine's memory holds a model that is not loaded. */
+function fitWords(model) {
+  if (model.loaded || !model.fits) return null;
+  const words = { yes: "fits", tight: "tight: little memory would be left", "too large": "too large for this machine's memory" }[model.fits];
+  return el("span", { class: "fit", "data-fit": model.fits }, ` · ${words}`);
 }
 
 /** Loads or unloads; the server answers when it is done. */

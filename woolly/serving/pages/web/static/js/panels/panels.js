@@ -1,6 +1,7 @@
 // Panels: settings and performance at the side, the list of keys, the switch of the theme.
 
 import { byId, el, icon } from "../app/dom.js";
+import { closeDrawer } from "../chat/sidebar.js";
 import { closePerformance, openPerformance } from "./performance.js";
 import { small } from "../app/store.js";
 
@@ -10,7 +11,13 @@ let shown = null;
 
 /** Begins to listen. */
 export function setUpPanels() {
-  for (const name of PAGES) byId(name).addEventListener("click", () => togglePanel(name));
+  for (const name of PAGES) {
+    byId(name).addEventListener("click", () => togglePanel(name));
+    byId(`menu-${name}`).addEventListener("click", () => {
+      closeDrawer();
+      togglePanel(name);
+    });
+  }
   byId("close-panel").addEventListener("click", () => closePanel());
   byId("theme").addEventListener("click", nextTheme);
   byId("shortcuts").addEventListener("click", showShortcuts);
@@ -67,7 +74,7 @@ function nextTheme() {
 
 function showTheme() {
   const [name, label] = THEMES[Math.max(0, NAMES.indexOf(small.get("theme")))];
-  byId("theme").replaceChildren(icon(name));
+  byId("theme").replaceChildren(icon(name), el("span", { class: "word" }, "Theme"));
   byId("theme").setAttribute("aria-label", label);
   byId("theme").title = label;
 }

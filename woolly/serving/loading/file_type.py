@@ -1,0 +1,17 @@
+"""The quantization of a file whose name does not tell it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from woolly.gguf import GGUFFile
+
+__all__ = ["main_type"]
+
+
+def main_type(file: GGUFFile) -> str | None:
+    """Returns the weight type that most bytes of a file have; None if it has no tensors."""
+    n_bytes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        n_bytes[tensor.type.name] += tensor.n_bytes
+    return n_bytes.most_common(1)[0][0] if n_bytes else None
