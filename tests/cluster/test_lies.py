@@ -1,5 +1,6 @@
 """A replica whose replies cannot be right is given up, and its answers are computed elsewhere."""
 
+import random
 import socket
 import threading
 from dataclasses import replace
@@ -178,3 +179,61 @@ def test_a_stage_says_one_line_of_what_is_no_message(tiny_model):
             front.receive(lambda silence: None)
         front.close()
     assert [line for line in said if "nested too deeply" in line]
+
+
+def changed(message, chance):
+    """A message with one or two things in it that nobody would say."""
+    fields, arrays = dict(message.fields), {name: np.array(array) for name, array in message.arrays.items()}
+    numbers = (-1, 0, 1, 7, 1000, 2**31 - 1, -(2**31))
+    for _ in range(chance.randrange(1, 3)):
+        name = chance.choice([*fields, *arrays])
+        if name in fields:
+            fields[name] = fields[name] if name == "state" else chance.choice((*numbers, "x", None, [], True, 2**63))
+            continue
+        array = arrays[name].reshape(-1).copy()
+        if array.size and chance.random() < 0.5:
+            array[chance.randrange(array.size)] = chance.choice(numbers) if array.dtype == np.int32 else 255
+            arrays[name] = array.reshape(arrays[name].shape)
+        else:
+            arrays[name] = chance.choice((array[: array.size // 2], np.concatenate([array, array]), array[:0]))
+    return Message(message.kind, fields, arrays)
+
+
+def test_a_stage_outlives_batches_that_nobody_would_ask_for(tiny_model, tmp_path, monkeypatch):
+    said, plain, token = {}, Connection.send, token_file(tmp_path)
+
+    def send(self, message, *more):
+        said.setdefault(message.kind, message)
+        plain(self, message, *more)
+
+    monkeypatch.setattr(Connection, "send", send)
+    one = Process(tiny_model, token)
+    with LLM(tiny_model, ctx=128, threads=1, stages=[one.name], stage_token_file=token) as llm:
+        llm.generate("hello", SamplingParams(max_tokens=3, temperature=0))
+    monkeypatch.undo()
+    host, _, port = one.name.rpartition(":")
+    front = Connection(socket.create_connection((host, int(port))), TOKEN, is_client=True)
+
+    def replied():
+        while (reply := front.receive(lambda silence: None)).kind == "alive":
+            pass
+        return reply.kind
+
+    assert replied() == "welcome"
+    for kind in ("open", "state"):
+        front.send(said[kind])
+        assert replied() == "done"
+    run = replace(said["run"], fields={**said["run"].fields, "state": said["state"].fields["state"]})
+    page = Message(
+        "write", {"state": run.fields["state"], "number": 0, "what": "page"}, {"bytes": np.zeros(9, np.uint8)}
+    )
+    chance, kinds = random.Random(1), []
+    for _ in range(300):
+        message = changed(chance.choice((run, run, run, replace(page, kind="read"), page)), chance)
+        front.send(message)
+        kinds.append(replied())
+    assert set(kinds) == {"done", "error"} and one.process.poll() is None
+    front.send(run)
+    assert replied() == "done"
+    front.close()
+    one.kill()
