@@ -22,9 +22,7 @@ COMMAND = re.compile(r"^(\$ |\./scripts/|scripts/|woolly [a-z]|curl |pip |python
 # What a test cannot run, by page. An entry here is a promise that somebody has tried it by hand.
 NOT_RUN = {
     "README.md": [
-        "builds, for a few minutes",
         "makes .venv and builds; tests/packaging/test_scripts.py and CI run it",
-        "this is what runs these blocks",
         "needs the Hugging Face hub",
     ],
     "CONTRIBUTING.md": [
