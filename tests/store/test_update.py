@@ -11,8 +11,8 @@ from tests.store.test_hub import hub
 from woolly.cli.app import app
 from woolly.errors import StoreError
 from woolly.store import all_families
-from woolly.store.families import own_catalogue
-from woolly.store.update import find_catalogue, take_catalogue
+from woolly.store.known.families import own_catalogue
+from woolly.store.known.update import find_catalogue, take_catalogue
 
 __all__ = ["hub"]
 

@@ -4,11 +4,11 @@ from woolly.store.addresses import is_address
 from woolly.store.catalogue import CATALOGUE, DEFAULT_MODEL, Model
 from woolly.store.download import Remote, open_url
 from woolly.store.entry import Stored
-from woolly.store.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
 from woolly.store.fetch import pull
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, hub_remotes, quant_of
 from woolly.store.inventory import find_stored, list_models, own_names, remove_model
+from woolly.store.known.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
 from woolly.store.made import find_made, list_made, remove_made, write_made
 from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
 from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files

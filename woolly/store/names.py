@@ -13,8 +13,8 @@ from woolly.errors import StoreError
 from woolly.store import catalogue
 from woolly.store.addresses import is_address
 from woolly.store.catalogue import lookup
-from woolly.store.families import Tag, all_families
 from woolly.store.hub import HubName, quant_of
+from woolly.store.known.families import Tag, all_families
 
 __all__ = [
     "Named",

@@ -17,7 +17,7 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import bytes_bar, chatter, tell
 from woolly.errors import StoreError, UnsupportedError
-from woolly.store.families import own_catalogue
+from woolly.store.known.families import own_catalogue
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def pull(model: str | None, named: str | None, sha256: str | None, catalogue: bo
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     """Shows a later catalogue, and takes it if the person has given the SHA-256 of it."""
-    from woolly.store.update import find_catalogue, take_catalogue
+    from woolly.store.known.update import find_catalogue, take_catalogue
 
     if address is not None and not store.is_address(address):
         raise UsageError(f"--catalogue is given with {address!r}; an https:// address was expected, or nothing")

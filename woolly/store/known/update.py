@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from woolly.errors import StoreError
 from woolly.store.download import Remote, open_url, unreachable
-from woolly.store.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
+from woolly.store.known.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
 from woolly.store.whole import written_whole
 
 __all__ = ["FoundCatalogue", "find_catalogue", "take_catalogue"]
