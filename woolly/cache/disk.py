@@ -18,8 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from woolly.store.plain import read_plain
-from woolly.store.whole import written_whole
+from woolly.store.whole import read_plain, written_whole
 
 __all__ = ["Kind", "PageFile", "PageFolder", "stored_pages"]
 

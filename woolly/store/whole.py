@@ -1,17 +1,22 @@
-"""Files that appear whole or not at all, also if the process is killed or the power fails meanwhile."""
+"""Files that appear whole or not at all, also if the process is killed or the power fails meanwhile; and plain files.
+
+A plain file is read without waiting for what is none, such as a pipe that nobody writes to.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["put_in_place", "written_whole"]
+__all__ = ["opened_plain", "put_in_place", "read_plain", "written_whole"]
 
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would else change the ends of lines
+_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # to open a pipe waits for its writer
 
 
 @contextlib.contextmanager
@@ -40,3 +45,23 @@ def put_in_place(written: Path, path: Path) -> None:
     with written.open("r+b") as file:
         os.fsync(file.fileno())  # else a power cut could leave the name without the bytes
     written.replace(path)
+
+
+def opened_plain(path: Path) -> BinaryIO:
+    """Returns a file opened for reading. ValueError if it is a pipe, a device, a socket or a folder.
+
+    What was opened is looked at, not the name: another process may change what the name means in between.
+    """
+    opened = os.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise ValueError(f"{path.name} is no plain file")
+    return open(opened, "rb")  # noqa: PTH123
+
+
+def read_plain(path: Path, most_bytes: int | None = None) -> bytes:
+    """Returns the bytes of a file. ValueError if it is none, or has more than `most_bytes`."""
+    with opened_plain(path) as file:
+        if most_bytes is not None and os.fstat(file.fileno()).st_size > most_bytes:
+            raise ValueError(f"{path.name} has more than {most_bytes} bytes")
+        return file.read()

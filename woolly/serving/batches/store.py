@@ -15,8 +15,7 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.serving.errors import ApiError
-from woolly.store.plain import read_plain
-from woolly.store.whole import written_whole
+from woolly.store.whole import read_plain, written_whole
 
 __all__ = ["ENDED", "BatchStore"]
 

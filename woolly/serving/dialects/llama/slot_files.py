@@ -19,8 +19,7 @@ from pathlib import Path
 
 from woolly.serving.errors import ApiError, refuse
 from woolly.serving.loading.library import ModelInfo
-from woolly.store.plain import opened_plain, read_plain
-from woolly.store.whole import written_whole
+from woolly.store.whole import opened_plain, read_plain, written_whole
 
 __all__ = ["read_slot", "slot_path", "write_slot"]
 
