@@ -17,7 +17,7 @@ from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
 from woolly.engine.step.ahead import AheadRunner
 from woolly.engine.step.runner import Runner
-from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.driver import EngineDriver
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import CancelledRun, Options
@@ -281,7 +281,7 @@ def test_no_step_is_wasted_beside_texts_that_are_read(file, cpu, new_engine):
 
 
 def test_readers_of_many_answers_get_all_of_each(file, cpu):
-    driver = Driver(Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX))
+    driver = EngineDriver(Engine(GoesAhead(cpu), Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX))
     texts, ended = {}, threading.Semaphore(0)
 
     def listen(request, chunk):

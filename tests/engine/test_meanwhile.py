@@ -8,7 +8,7 @@ from tests.cases.heads import Ranking256
 from tests.cases.tiny import TINY, write_tiny
 from woolly import SamplingParams
 from woolly.engine import Engine
-from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.driver import EngineDriver
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.runtime import Options
@@ -47,7 +47,9 @@ def device(file):
 
 @pytest.fixture
 def driver(file, device):
-    driver = Driver(Engine(device, Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX, max_running=8))
+    driver = EngineDriver(
+        Engine(device, Tokenizer.from_metadata(file.metadata), ctx=CTX, kv_tokens=8 * CTX, max_running=8)
+    )
     yield driver
     driver.close()
 
@@ -85,7 +87,7 @@ def test_no_chunk_waits_for_a_draft_model(file, device):
         def forget(self, request):
             pass
 
-    driver = Driver(Engine(device, Tokenizer.from_metadata(file.metadata), ctx=CTX, draft=Draft()))
+    driver = EngineDriver(Engine(device, Tokenizer.from_metadata(file.metadata), ctx=CTX, draft=Draft()))
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logprobs=0)
     streamed(driver, [driver.engine.new_request([5, 6, 7], params)], device.log)
     driver.close()

@@ -16,7 +16,7 @@ from typing import Any
 from woolly.cluster.fleet import Fleet
 from woolly.cluster.flights import AnswerFlight, Flight, Given, ReadingFlight
 from woolly.cluster.seats import Seat
-from woolly.engine import Driver, Engine, Request, RequestOptions
+from woolly.engine import Engine, EngineDriver, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
 from woolly.errors import RequestError
@@ -88,7 +88,7 @@ class FleetLLM(LLM):
         return requests
 
 
-class _FleetDriver(Driver):
+class _FleetDriver(EngineDriver):
     """Hands requests and readings to a fleet. `call` reaches the front's own engine, which computes nothing."""
 
     def __init__(self, engine: Engine, fleet: Fleet, given: weakref.WeakKeyDictionary[Request, Given]) -> None:

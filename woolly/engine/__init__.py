@@ -11,7 +11,7 @@ from woolly.engine.opening.load import LoadedModel, default_kv_tokens, default_s
 from woolly.engine.request import FinishReason, Request
 from woolly.engine.request_options import RequestOptions
 from woolly.engine.threads.completion import Chunk, Completion, Score
-from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.driver import EngineDriver
 from woolly.engine.threads.stream import Stream
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "Completion",
     "Draft",
     "DraftModel",
-    "Driver",
     "Engine",
+    "EngineDriver",
     "FinishReason",
     "Hook",
     "LoadedModel",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from woolly.chat import CallStart, Event, Finished, Layout, Reasoning, Text, ToolCall, Usage, gather
-from woolly.engine import Chunk, Completion, Driver, Request, Stream
+from woolly.engine import Chunk, Completion, EngineDriver, Request, Stream
 
 __all__ = ["ChatChunk", "ChatCompletion", "ChatReader", "ChatStream"]
 
@@ -82,7 +82,7 @@ class ChatReader:
 class ChatStream(Stream):
     """A Stream of ChatChunks."""
 
-    def __init__(self, driver: Driver, layout: Layout, requests: Sequence[Request]) -> None:
+    def __init__(self, driver: EngineDriver, layout: Layout, requests: Sequence[Request]) -> None:
         super().__init__(driver, requests)
         self._reader = ChatReader(layout, requests)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from woolly.chat import Layout
-from woolly.engine import Chunk, Completion, Driver, Request, Score
+from woolly.engine import Chunk, Completion, EngineDriver, Request, Score
 from woolly.engine.reading import Reading
 from woolly.engine.reading.waiting import wait_for_reading
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
@@ -206,7 +206,11 @@ class AsyncStream(AsyncIterator[Chunk]):
     """Chunks of one answer, or of several in turn. The request starts at the first one; closing or dropping ends it."""
 
     def __init__(
-        self, driver: Driver, requests: Sequence[Request] | Callable[[], Sequence[Request]], *, raises: bool = True
+        self,
+        driver: EngineDriver,
+        requests: Sequence[Request] | Callable[[], Sequence[Request]],
+        *,
+        raises: bool = True,
     ) -> None:
         """A callable prepares its requests off the event loop, which a long prompt would block."""
         self._driver = driver
@@ -265,7 +269,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 class AsyncChatStream(AsyncStream):
     """An AsyncStream of ChatChunks."""
 
-    def __init__(self, driver: Driver, prepare: Callable[[], tuple[Layout, Sequence[Request]]]) -> None:
+    def __init__(self, driver: EngineDriver, prepare: Callable[[], tuple[Layout, Sequence[Request]]]) -> None:
         self._reader: ChatReader | None = None
 
         def requests() -> Sequence[Request]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Driver, Engine, LoadedModel
+from woolly.engine import Engine, EngineDriver, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
 from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, SplitState, pages_for
@@ -65,7 +65,7 @@ class Identity:
 class Identified:
     """The part of LLM that knows its identity; any thread may ask for it."""
 
-    driver: Driver
+    driver: EngineDriver
     _loaded: list[LoadedModel]
     _identity: Identity | None = None
     _identifying: threading.Lock

@@ -16,8 +16,8 @@ from woolly.cache import PrefixStats
 from woolly.engine import (
     Chunk,
     Completion,
-    Driver,
     Engine,
+    EngineDriver,
     LoadedModel,
     Request,
     Score,
@@ -146,7 +146,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
                 salt=loaded.salt,
             )
             self._use_disk(disk, engine)
-            self.driver = Driver(engine)
+            self.driver = EngineDriver(engine)
         except BaseException:
             self._unload()
             raise

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from woolly.chat import Layout, lay_out
-from woolly.engine import Driver, Request, RequestOptions
+from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.presets import with_system
@@ -40,7 +40,7 @@ class RequestMaker:
 
     tokenizer: Tokenizer
     template: ChatTemplate
-    driver: Driver
+    driver: EngineDriver
     preset: Preset | None  # system prompt and sampling where a call gives none
     defaults: SamplingParams
 

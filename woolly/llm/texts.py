@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine import Driver, LoadedModel
+from woolly.engine import EngineDriver, LoadedModel
 from woolly.engine.reading import Reading, TextRows
 from woolly.engine.reading.source import find_rows
 from woolly.errors import RequestError
@@ -46,7 +46,7 @@ class TextReader:
     """Prepares texts (any thread may), reads them beside the answers, and finishes what the model makes of them."""
 
     tokenizer: Tokenizer
-    driver: Driver
+    driver: EngineDriver
     ctx: int
     _loaded: list[LoadedModel]
 

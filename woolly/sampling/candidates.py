@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly._native import draw, largest, logs, weigh
-from woolly.sampling.head import Head
+from woolly.sampling.head import RowHead
 
 __all__ = ["Candidates", "NoCandidateError", "ShortHeadError", "log32"]
 
@@ -41,11 +41,13 @@ class Candidates:
         self.sorted = False  # the largest logit first
         self._owned = owned
         # The head that these are of, until a sampler leaves tokens of the head alone. Logits may only be lowered.
-        self.head: Head | None = None
-        self.is_sum_known = True  # whether `Head.total` is that of the whole row, also after edits outside of the head
+        self.head: RowHead | None = None
+        self.is_sum_known = (
+            True  # whether `RowHead.total` is that of the whole row, also after edits outside of the head
+        )
 
     @classmethod
-    def of_head(cls, head: Head) -> Candidates:
+    def of_head(cls, head: RowHead) -> Candidates:
         """The whole vocabulary, of which the head alone is known."""
         self = cls(head.logits)
         self.ids, self.n_vocab, self.head = head.ids, head.n_vocab, head

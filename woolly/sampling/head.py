@@ -1,4 +1,4 @@
-"""The Head: the likeliest tokens of a row, from which most samplers choose as they would from the whole row."""
+"""The RowHead: the likeliest tokens of a row, from which most samplers choose as they would from the whole row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_HEAD", "Head", "Row", "kept"]
+__all__ = ["MOST_HEAD", "Row", "RowHead", "kept"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -17,7 +17,7 @@ MOST_HEAD = 256
 
 
 @dataclass(slots=True)
-class Head:
+class RowHead:
     """Tokens and logits, the largest first, equal ones by id; and what is known of all others."""
 
     ids: npt.NDArray[np.int32]
@@ -29,15 +29,15 @@ class Head:
 
 
 # What a sampler chooses from. A token if it has chosen already, with those of other rows (`usual.choose_together`).
-Row = Float32 | Head | int
+Row = Float32 | RowHead | int
 
 
 def kept(row: Row) -> Row:
     """A copy, for later: the memory of a row is that of the next step's rows, too."""
     if isinstance(row, int):
         return row
-    if not isinstance(row, Head):
+    if not isinstance(row, RowHead):
         copy: Float32 = row.copy()
         return copy
     whole = row.whole().copy()
-    return Head(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)
+    return RowHead(row.ids.copy(), row.logits.copy(), row.n_vocab, row.total, row.is_sound, lambda: whole)

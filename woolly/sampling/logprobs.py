@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from woolly._native import largest, log_sum_exp
 from woolly.errors import ModelError
-from woolly.sampling.head import Head
+from woolly.sampling.head import RowHead
 
 __all__ = ["TokenLogprob", "head_log_probabilities", "log_probabilities"]
 
@@ -41,7 +41,7 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
     return TokenLogprob(token, float(logits[token]) - total, tuple(top))
 
 
-def head_log_probabilities(head: Head, token: int, n_top: int) -> TokenLogprob:
+def head_log_probabilities(head: RowHead, token: int, n_top: int) -> TokenLogprob:
     """The same from a head of at least n_top tokens; the row itself is read for a token outside of it."""
     total = float(head.logits[0]) + math.log(head.total)
     found = head.logits[head.ids == token]

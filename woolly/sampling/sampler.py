@@ -15,7 +15,7 @@ from woolly.sampling.callbacks import call_processor, call_sampler
 from woolly.sampling.candidates import Candidates, NoCandidateError, ShortHeadError
 from woolly.sampling.chain import Chain
 from woolly.sampling.choosers import Greedy
-from woolly.sampling.head import MOST_HEAD, Head, Row
+from woolly.sampling.head import MOST_HEAD, Row, RowHead
 from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
 from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
@@ -75,9 +75,9 @@ class Sampler:
             self._history.append(row)
             return Choice(row)
         params = self._params
-        head = row if isinstance(row, Head) and row.is_sound and self.n_head else None
+        head = row if isinstance(row, RowHead) and row.is_sound and self.n_head else None
         chosen = None if head is None else self._from_head(head)
-        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, Head) else row)
+        token, candidates = chosen or self._from_row(row.whole() if isinstance(row, RowHead) else row)
         logprob = None
         if params.logprobs is not None:
             if params.post_sampling_probs:
@@ -85,7 +85,7 @@ class Sampler:
             elif head is not None:
                 logprob = head_log_probabilities(head, token, params.logprobs)
             else:
-                logprob = log_probabilities(row.whole() if isinstance(row, Head) else row, token, params.logprobs)
+                logprob = log_probabilities(row.whole() if isinstance(row, RowHead) else row, token, params.logprobs)
         self._history.append(token)
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -125,7 +125,7 @@ class Sampler:
         n = MOST_HEAD if self.constraint is not None else min(n + n_lowered, MOST_HEAD)
         return max(n, params.logprobs or 0)
 
-    def _from_head(self, head: Head) -> tuple[int, Candidates] | None:
+    def _from_head(self, head: RowHead) -> tuple[int, Candidates] | None:
         """The token and what was left to choose from; None if the head does not decide it."""
         candidates = Candidates.of_head(head)
         n_output = len(self._history) - self._n_prompt

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from woolly.engine.reading.reading import Reading
-from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.driver import EngineDriver
 
 __all__ = ["wait_for_reading"]
 
 
-async def wait_for_reading(driver: Driver, reading: Reading) -> None:
+async def wait_for_reading(driver: EngineDriver, reading: Reading) -> None:
     """Runs a reading to its end; cancelling the task ends the reading, and stops its batch."""
     import asyncio  # not with the engine: most who import it have no event loop
 

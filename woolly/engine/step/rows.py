@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.runtime import Ranking
-from woolly.sampling.head import Head, Row
+from woolly.sampling.head import Row, RowHead
 from woolly.sampling.sampler import Sampler
 from woolly.sampling.usual import choose_together
 
@@ -72,7 +72,7 @@ class RankedRows:
         if (token := self._tokens[i]) is not None:
             return token
         ids, logits = self._ranking.ids[i], self._ranking.logits[i]
-        return Head(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
+        return RowHead(ids, logits, self._n_vocab, self._sums[i], self._is_sound[i], partial(self._whole, i))
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
         """Chooses for several rows in the time of a few."""

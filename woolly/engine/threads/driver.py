@@ -1,4 +1,4 @@
-"""The Driver: many threads share one engine, which runs on a thread of its own."""
+"""The EngineDriver: many threads share one engine, which runs on a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from woolly.engine.threads.worker import Worker
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime import CancelledRun
 
-__all__ = ["Driver", "Listener"]
+__all__ = ["EngineDriver", "Listener"]
 
 # Receives each chunk of a request after the step that made it. Called by the engine thread, so it must be quick.
 Listener = Callable[[Request, Chunk], None]
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 _AGAIN = 0.02  # seconds; `close` repeats cancel() at this interval: a run that has not started yet clears the flag
 
 
-class Driver:
+class EngineDriver:
     """Owns the engine until it is closed.
 
     Every call is a job that the engine thread does between two steps. Callers only wait, so a signal or an exception

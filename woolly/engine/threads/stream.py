@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from woolly.engine.request import Request
 from woolly.engine.threads.completion import Chunk, Completion
-from woolly.engine.threads.driver import Driver
+from woolly.engine.threads.driver import EngineDriver
 from woolly.engine.threads.mailbox import ThreadMailbox
 from woolly.errors import RequestError
 
@@ -20,7 +20,7 @@ class Stream(Iterator[Chunk]):
     raises the request's error, if there is one. Chunks wait here until they are read.
     """
 
-    def __init__(self, driver: Driver, requests: Sequence[Request]) -> None:
+    def __init__(self, driver: EngineDriver, requests: Sequence[Request]) -> None:
         self.requests = tuple(requests)  # one for each answer
         self._driver = driver
         self._mail = ThreadMailbox(len(self.requests))

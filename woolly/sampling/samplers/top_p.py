@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from woolly._native import weigh
 from woolly.sampling.candidates import Candidates, ShortHeadError
-from woolly.sampling.head import MOST_HEAD, Head
+from woolly.sampling.head import MOST_HEAD, RowHead
 from woolly.sampling.registry import Context, sampler
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TopP:
         candidates.take(places[: self._head(reached)])
         candidates.sorted = True
 
-    def _of_head(self, head: Head) -> int:
+    def _of_head(self, head: RowHead) -> int:
         """How many to keep, if the row's sum in float32, from first to last, leaves no doubt.
 
         That sum is not known. Each addition is off by no more than what is added, and by no more than half a unit of

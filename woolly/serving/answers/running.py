@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from woolly.engine import Chunk, Completion, Driver, Request
+from woolly.engine import Chunk, Completion, EngineDriver, Request
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
@@ -26,7 +26,7 @@ class Running(AsyncIterator[Chunk]):
 
     def __init__(
         self,
-        driver: Driver,
+        driver: EngineDriver,
         tokenizer: Tokenizer,
         model: ModelInfo,
         requests: Sequence[Request],
