@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
-from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.chat import ChatRequest, ReasoningOptions, ToolChoice
 from woolly.sampling import SamplingParams
 from woolly.serving.answers.wants import Wants
 from woolly.serving.dialects.completions.messages import Message, read_messages
-from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
-from woolly.serving.errors import refuse
+from woolly.serving.errors import ApiError, refuse
 from woolly.serving.watch.logs import ignore
 
 __all__ = [
@@ -211,8 +211,8 @@ class ChatBody(OpenAIBody):
     prediction: Any = None
     web_search_options: Any = None
     moderation: Any = None
-    functions: Any = None
-    function_call: Any = None
+    functions: Items[FunctionSpec] | None = Field(None, description="As tools, in OpenAI's older words.")
+    function_call: str | FunctionName | None = Field(None, description="As tool_choice, in OpenAI's older words.")
 
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
@@ -220,9 +220,11 @@ class ChatBody(OpenAIBody):
         for name in ("audio", "prediction", "web_search_options", "moderation"):
             if getattr(self, name) is not None:
                 raise refuse(name, "it is not supported; leave it out")
-        for name in ("functions", "function_call"):
-            if getattr(self, name) is not None:
-                raise refuse(name, "it is not supported; use tools and tool_choice")
+        for old, new in (("functions", self.tools), ("function_call", self.tool_choice)):
+            if getattr(self, old) is not None and new is not None:
+                raise refuse(
+                    old, "it is given together with tools or tool_choice, which mean the same; send one of them"
+                )
         if self.store:
             ignore("store")
         if self.service_tier not in (None, "auto", "default"):
@@ -253,7 +255,7 @@ class ChatBody(OpenAIBody):
                 raise refuse(f"chat_template_kwargs.{name}", "it is not a switch of a template; leave it out")
         logprobs = (self.top_logprobs or 0) if self.wants_logprobs else 0 if self.return_token_ids else None
         talk = read_messages(self.messages if messages is None else messages)
-        choice = read_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        choice = self._choice()
         return ChatRequest(
             talk,
             self.make(defaults, max_tokens=self.max_completion_tokens, logprobs=logprobs, **overrides),
@@ -265,6 +267,27 @@ class ChatBody(OpenAIBody):
             variables=self._variables(),
             continue_final=self._continues(talk[-1], is_bound=schema is not None or choice.is_enforced),
         )
+
+    def _choice(self) -> ToolChoice:
+        """Returns what may be called and what must be; one call at a time in OpenAI's older words."""
+        if self.functions is None:
+            if self.function_call not in (None, "none", "auto"):
+                raise refuse("function_call", "it names a function, but there are no functions")
+            return read_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        tools = [ToolSpec(type="function", function=function) for function in self.functions]
+        wanted: str | ChoiceSpec | None = None
+        if isinstance(self.function_call, FunctionName):
+            wanted = ChoiceSpec(type="function", function=self.function_call)
+        elif self.function_call not in (None, "none", "auto"):
+            raise refuse("function_call", f"it is {self.function_call!r}; 'none', 'auto' or a name was expected")
+        else:
+            wanted = self.function_call
+        try:
+            return read_choice(tools, wanted, parallel=False)
+        except ApiError as error:
+            new = error.param or "tools"
+            old = new.replace("tool_choice", "function_call").replace("tools", "functions").replace(".function.", ".")
+            raise refuse(old, error.message.removeprefix(f"{new}: ")) from None
 
     def _effort(self) -> str | None:
         """Returns how much the model thinks, under whichever name the client asks for it."""

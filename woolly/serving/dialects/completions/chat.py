@@ -49,6 +49,7 @@ class Form:
     names_ids: bool = False  # log-probabilities name tokens by their ids
     has_stop_text: bool = False  # the stop string that ended the answer is part of it
     echo: str = ""  # comes before the answer
+    is_old: bool = False  # calls have OpenAI's older words: function_call in place of tool_calls
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
@@ -65,6 +66,7 @@ class Form:
             has_prompt_logprobs=body.prompt_logprobs is not None,
             names_ids=bool(body.return_tokens_as_token_ids),
             has_stop_text=bool(body.include_stop_str_in_output),
+            is_old=body.functions is not None,
         )
 
 
@@ -89,6 +91,7 @@ class Choice:
         self._track: LogprobTrack | None = None
         if head.form.has_logprobs:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
+        self._is_old = head.form.is_old
         self._names_ids = head.form.names_ids
         self._token_ids: list[int] | None = [] if head.form.has_token_ids else None  # no chunk has carried them
         self._placed: list[PlacedLogprob] = []  # no chunk has carried them
@@ -106,7 +109,7 @@ class Choice:
     def finish_reason(self) -> str | None:
         """Why it ended; None before."""
         last = self._events[-1] if self._events else None
-        return last.reason if isinstance(last, Finished) else None
+        return _reason(last, is_old=self._is_old) if isinstance(last, Finished) else None
 
     @property
     def thought(self) -> str:
@@ -127,7 +130,10 @@ class Choice:
 
     def message(self) -> dict[str, Any]:
         """Returns the answer so far."""
-        return message_of(self._events)
+        message = message_of(self._events)
+        if self._is_old and (calls := message.pop("tool_calls", None)):
+            message["function_call"] = calls[0]["function"]
+        return message
 
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
@@ -221,16 +227,28 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
             logprobs = _some(choice.take_logprobs())
             ids = choice.take_ids()
             if not isinstance(one, Finished):
-                yield chunk_of(index, delta(one), logprobs=logprobs, **ids)
+                told = _old(delta(one)) if form.is_old else delta(one)
+                yield chunk_of(index, told, logprobs=logprobs, **ids)
                 continue
             n_open -= 1
-            last = chunk_of(index, {}, logprobs=logprobs, finish_reason=one.reason, **ids)
+            reason = _reason(one, is_old=form.is_old)
+            last = chunk_of(index, {}, logprobs=logprobs, finish_reason=reason, **ids)
             if n_open == 0:
                 last |= _verbose(head)
                 last |= _figures(head, choices) if form.usage == "last" else {"timings": timings_of([head.running])}
             yield last
     if form.usage == "own":
         yield envelope.around([], **form.more, **_figures(head, choices))
+
+
+def _reason(end: Finished, *, is_old: bool) -> str:
+    return "function_call" if is_old and end.reason == "tool_calls" else end.reason
+
+
+def _old(told: Delta) -> Delta:
+    """Returns a delta in OpenAI's older words, which know one call without an id."""
+    calls = told.get("tool_calls")
+    return told if calls is None else {"function_call": calls[0]["function"]}
 
 
 def delta(event: Event) -> Delta:

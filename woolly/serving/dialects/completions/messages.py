@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,7 +52,10 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: str = Field(
+        description="system, developer, user, assistant, tool, function (OpenAI's old tool), or one that the model's"
+        " chat template names.",
+    )
     content: str | Items[Part] | None = None
     name: str | None = None
     tool_calls: Items[MessageCall] | None = None
@@ -60,20 +64,36 @@ class Message(BaseModel):
     reasoning: str | None = Field(None, description="As reasoning_content, under the name of vLLM and others.")
     refusal: str | None = None
     audio: dict[str, Any] | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: FunctionCall | None = Field(None, description="As tool_calls, in OpenAI's older words.")
     annotations: list[Any] | None = Field(None, description="As replies of others give them; not read.")
 
 
 def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
     """Returns the neutral messages; ApiError names what they cannot say."""
-    return tuple(_one(message, f"messages.{i}") for i, message in enumerate(messages))
+    called = ""  # the id of the last call in OpenAI's older words, which have none
+    talk: list[chat.Message] = []
+    for i, message in enumerate(messages):
+        where = f"messages.{i}"
+        if message.role == "function":
+            if not message.name:
+                raise refuse(f"{where}.name", "a message of role 'function' names the function that it answers")
+            talk.append(chat.Message("tool", _content(message, where), message.name, call_id=called or f"call_{i}"))
+            continue
+        one = _one(message, where)
+        if message.function_call is not None:
+            called = f"call_{i}"
+            call = chat.ToolCall(called, message.function_call.name, message.function_call.arguments)
+            one = replace(one, calls=(*one.calls, call))
+        talk.append(one)
+    return tuple(talk)
 
 
 def _one(message: Message, where: str) -> chat.Message:
-    for name in ("audio", "function_call"):
-        if getattr(message, name) is not None:
-            raise refuse(f"{where}.{name}", f"{name} in a message is not supported; leave it out")
+    if message.audio is not None:
+        raise refuse(f"{where}.audio", "audio in a message is not supported; leave it out")
     if message.role != "assistant":
+        if message.function_call is not None:
+            raise refuse(f"{where}.function_call", f"a message of role {message.role[:40]!r} makes no calls")
         if message.tool_calls is not None:
             raise refuse(f"{where}.tool_calls", f"a message of role {message.role!r} makes no calls; leave them out")
         for name in ("reasoning_content", "reasoning"):

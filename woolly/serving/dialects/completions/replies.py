@@ -105,6 +105,7 @@ class ReplyMessage(Reply):
     refusal: None
     reasoning_content: str | None = None
     tool_calls: list[ReplyCall] | None = None
+    function_call: ReplyFunction | None = None
 
 
 class TokenAlternative(Reply):
@@ -142,7 +143,7 @@ class ChatChoice(Reply):
     index: int
     message: ReplyMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     token_ids: list[int] | None = None
 
 
