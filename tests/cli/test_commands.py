@@ -245,7 +245,7 @@ def test_an_answer_has_the_form_that_was_asked_for(model, tmp_path):
         assert woolly("run", model, "x", "--json-schema", schema).strip() in ('"red"', '"blue"')
     for arguments, expected in {
         ("--json-schema", tmp_path / "none.json"): "--json-schema: .*none.json cannot be read",
-        ("--json-schema", "{"): "--json-schema is no JSON",
+        ("--json-schema", "{"): "--json-schema is neither a file nor JSON: line 1",
         ("--grammar", tmp_path / "none.gbnf"): "--grammar: .* cannot be read",
         ("--grammar", tmp_path / "schema.json"): "grammar",
     }.items():

@@ -259,7 +259,7 @@ def test_what_is_typed_and_should_not_be_read_by_others_is_warned_of(capfd):
 
 def test_what_a_sentence_advises_can_be_typed(model, monkeypatch):
     monkeypatch.setattr(libcuda, "_found", None)
-    monkeypatch.setattr(libcuda, "_LIBRARY", "no-such-library")
+    monkeypatch.setattr(libcuda, "_library", lambda: "no-such-library")
     with pytest.raises(DeviceError, match=r"install one, or use --backend cpu$"):
         woolly("run", model, "hello", "--backend", "cuda")
     expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"

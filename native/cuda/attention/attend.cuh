@@ -1,8 +1,8 @@
 // What the attention kernels share: which positions a row sees, scores, and how partial softmaxes are merged.
 //
 // One row, one result: every kernel takes positions in units of 256 that begin at multiples of 256 (split-K with fixed
-// splits). A unit keeps the online softmax: the maximum of its scores, the sum of their powers, and the sum of V weighted
-// by these. Units are merged in order. Scores are kept times log2(e), so that powers are of 2.
+// splits). A unit keeps the online softmax: the maximum of its scores, the sum of their powers, and the sum of V
+// weighted by these. Units are merged in order. Scores are kept times log2(e), so that powers are of 2.
 #pragma once
 
 #include "primitives/half.cuh"

@@ -1,5 +1,5 @@
-// Heads before attention: q and k get their norm and rope, k and v go to the cache. A warp does one head, which it keeps
-// in shared memory.
+// Heads before attention: q and k get their norm and rope, k and v go to the cache. A warp does one head, which it
+// keeps in shared memory.
 #pragma once
 
 #include "attention/attend.cuh"
