@@ -120,7 +120,8 @@ class PageFolder:
             self._forget(kind, digest)
             return None
         except ValueError:
-            self.n_damaged += 1
+            # A folder of that name is no damaged file: it stays, and would count again at every miss.
+            self.n_damaged += not path.is_dir()
             with contextlib.suppress(OSError):
                 path.unlink()
             self._forget(kind, digest)
