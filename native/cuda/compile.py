@@ -1,14 +1,10 @@
 """Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
 
-    python native/cuda/compile.py                        for the GPU of this machine
+    python native/cuda/compile.py                        for the GPUs of this machine
     python native/cuda/compile.py --targets all          for all, as a release has it
-    python native/cuda/compile.py --targets quick        as for this machine, but PTX in a tenth of the time: to be
-                                                         checked, too slow to be used
+    python native/cuda/compile.py --wanted               only prints what a build compiles for; nothing without a GPU
     python native/cuda/compile.py --targets sm_90a --only pack
                                                          a check of one file; nothing is written
-
-A machine without a GPU makes PTX alone, which any GPU runs if its driver is 575 or later: the driver compiles it when a
-model is first loaded. That takes a part of the time, and CI and most who build from source have no GPU.
 
 NVRTC is the package nvidia-cuda-nvrtc-cu12, or the library that CUDA_NVRTC names. Nothing else of CUDA is needed.
 """
@@ -47,21 +43,29 @@ TEXT = {"id": lzma.FILTER_LZMA2, "preset": 9}
 
 
 def own_targets() -> tuple[str, ...]:
-    """Targets of the GPUs of this machine, and PTX if there are others or none."""
+    """Targets of the GPUs of this machine, with PTX if one of them is of another generation; none without a GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return (PORTABLE,)
+        return ()
     count, numbers = ctypes.c_int(), set()
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return (PORTABLE,)
+        return ()
     for device in range(count.value):
         major, minor = ctypes.c_int(), ctypes.c_int()
         driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
         driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
         numbers.add(f"sm_{10 * major.value + minor.value}")
     known = [target for target in KNOWN if target.rstrip("a") in numbers]
-    return tuple(known) if known and len(known) == len(numbers) else (*known, PORTABLE)
+    return tuple(known) if len(known) == len(numbers) else (*known, PORTABLE)
+
+
+def wanted_targets(named: str = "") -> tuple[str, ...]:
+    """Targets of a name, or of WOOLLY_CUDA_TARGETS: own (if nothing is named), all, none, or a list with commas."""
+    named = named or os.environ.get("WOOLLY_CUDA_TARGETS") or "own"
+    if named == "own":
+        return own_targets()
+    return {"all": ALL, "none": ()}.get(named) or tuple(target for target in named.split(",") if target != "none")
 
 
 class CompileError(Exception):
@@ -189,22 +193,23 @@ def packs(made: list[tuple[bytes, list[str]]]) -> list[list[tuple[bytes, list[st
 def main() -> int:
     """Compiles what the command line says; 1 if a source is refused, 2 if there is no NVRTC."""
     parser = argparse.ArgumentParser(description="Compiles CUDA kernels by NVRTC.")
-    wanted = os.environ.get("WOOLLY_CUDA_TARGETS") or "own"
-    parser.add_argument("--targets", default=wanted, help="all, own, quick, or names such as sm_90a,compute_80")
+    parser.add_argument("--targets", default="", help="all, own, none, or names such as sm_90a,compute_80")
     parser.add_argument("--only", help="one source file; nothing is written")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--find", action="store_true", help="only say where NVRTC is")
+    parser.add_argument("--wanted", action="store_true", help="only print the targets, with commas")
     options = parser.parse_args()
+    targets = wanted_targets(options.targets)
+    if options.wanted:
+        print(",".join(targets))
+        return 0
+    if not targets:
+        print("there is no GPU to compile for: name targets (docs/use/cuda.md)", file=sys.stderr)
+        return 1
     path = find_nvrtc()
     if path is None:
         print("NVRTC was not found: pip install nvidia-cuda-nvrtc-cu12, or set CUDA_NVRTC", file=sys.stderr)
         return 2
-    if options.find:
-        print(path)
-        return 0
-    quick, own = options.targets == "quick", own_targets()
-    targets = {"all": ALL, "own": own, "quick": own}.get(options.targets) or options.targets.split(",")
     files = sources(options.only)
     if not files:
         print(f"there is no source {options.only}", file=sys.stderr)
@@ -215,7 +220,7 @@ def main() -> int:
         target, source, kind = job
         began = time.monotonic()
         try:
-            image, kernels, log = compiler.compile(source, target, kind, quick=quick)
+            image, kernels, log = compiler.compile(source, target, kind)
         except CompileError as error:
             return error
         took, name = time.monotonic() - began, f"{source.name} {kind}".rstrip()

@@ -1,5 +1,6 @@
 """The release says one thing in all its places: version, Pythons, settings, workflows."""
 
+import importlib
 import os
 import re
 import shlex
@@ -53,11 +54,34 @@ def test_the_same_pythons_are_promised_built_and_tested():
     assert tested == [f"3.{promised[0]}", f"3.{promised[-1]}"]
 
 
-def test_a_release_has_optimized_kernels_for_every_generation_of_gpus():
-    # `scripts/test` builds with "quick", for a generation or none; no wheel may.
-    assert WHEELS["linux"]["environment"] == {"WOOLLY_CUDA_TARGETS": "all"}
-    assert "quick" not in (ROOT / "scripts" / "wheel").read_text()
-    assert "--targets ${targets}" in (ROOT / "native" / "CMakeLists.txt").read_text()
+def test_a_release_has_every_kernel_level_and_kernels_for_every_generation_of_gpus():
+    # A build from source has those of its machine; no wheel may.
+    assert WHEELS["linux"]["environment"] == {"WOOLLY_LEVELS": "all", "WOOLLY_CUDA_TARGETS": "all"}
+    for system in ("macos", "windows"):
+        assert WHEELS[system]["environment"]["WOOLLY_LEVELS"] == "all"
+    assert "\nexport WOOLLY_LEVELS=all\n" in (ROOT / "scripts" / "wheel").read_text()
+    build = (ROOT / "native" / "CMakeLists.txt").read_text()
+    assert "$ENV{WOOLLY_LEVELS}" in build and "--targets ${targets}" in build
+
+
+def test_the_compiler_of_gpu_kernels_is_fetched_for_those_who_have_a_use_for_it(monkeypatch):
+    folder = ROOT / PROJECT["build-system"]["backend-path"][0]
+    monkeypatch.syspath_prepend(str(folder))
+    backend = importlib.import_module(PROJECT["build-system"]["build-backend"])
+    assert not any("nvrtc" in need for need in PROJECT["build-system"]["requires"])
+    monkeypatch.setattr(backend.compiling, "find_nvrtc", lambda: None)
+    for targets, fetched in (("none", False), ("sm_90a", True), ("all", True)):
+        monkeypatch.setenv("WOOLLY_CUDA_TARGETS", targets)
+        for needs in (backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable):
+            assert any("nvrtc" in need for need in needs({})) is fetched
+    monkeypatch.setenv("WOOLLY_KERNELS", "kernels.bin")
+    assert not any("nvrtc" in need for need in backend.get_requires_for_build_wheel({}))
+    monkeypatch.delenv("WOOLLY_KERNELS")
+    monkeypatch.delenv("WOOLLY_CUDA_TARGETS")
+    monkeypatch.setattr(backend.compiling, "own_targets", lambda: ())
+    assert not any("nvrtc" in need for need in backend.get_requires_for_build_wheel({}))
+    # Whoever runs the tests has it, by the same name and version.
+    assert backend.NVRTC in PROJECT["project"]["optional-dependencies"]["test"]
 
 
 def test_a_wheel_made_by_hand_has_the_settings_of_the_workflow():
