@@ -78,7 +78,7 @@ void quantize_q45k(const float* x, float top, float first, int n_steps, uint8_t*
 }
 
 // Low nibbles of 32 columns and high nibbles of the next 32, four times.
-void pack_nibbles(const uint8_t* levels, uint8_t* out) {
+void pack_nibble_groups(const uint8_t* levels, uint8_t* out) {
     for (int pair = 0; pair < 4; ++pair) {
         for (int i = 0; i < 32; ++i) {
             out[32 * pair + i] = uint8_t((levels[64 * pair + i] & 15) | (levels[64 * pair + 32 + i] << 4));
@@ -148,7 +148,7 @@ void quantize_block_q3k(const float* x, uint8_t* out) {
 void quantize_block_q4k(const float* x, uint8_t* out) {
     uint8_t levels[256];
     quantize_q45k(x, 15, -1, 21, out, levels);
-    pack_nibbles(levels, out + 16);
+    pack_nibble_groups(levels, out + 16);
 }
 
 void quantize_block_q5k(const float* x, uint8_t* out) {
@@ -159,7 +159,7 @@ void quantize_block_q5k(const float* x, uint8_t* out) {
         for (int g = 0; g < 8; ++g) high |= (levels[32 * g + i] >> 4) << g;
         out[16 + i] = uint8_t(high);
     }
-    pack_nibbles(levels, out + 48);
+    pack_nibble_groups(levels, out + 48);
 }
 
 void quantize_block_q6k(const float* x, uint8_t* out) {

@@ -1,5 +1,5 @@
 // Queries together against the same ones alone, bit for bit, and against sums of doubles: every type of cache, random
-// heads, ranges and blocks. Built with -DTEST_TABLE=k_LEVEL_table and linked with that level's target.
+// heads, ranges and blocks. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that level's target.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,18 +9,16 @@
 #include <random>
 #include <vector>
 
-#include "cpu/kernels/table.h"
+#include "cpu/kernels/levels.h"
 #ifdef TEST_TILES
 #include "machine/system.h"
 #endif
 
-namespace woolly {
-extern const KernelTable TEST_TABLE;
-}
-
 namespace {
 
 using namespace woolly;
+
+const KernelTable kernels = joined(TEST_LEVEL);
 
 std::mt19937 engine(1);
 int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
@@ -79,8 +77,8 @@ struct Case {
             const bool seen =
                 std::any_of(queries.begin(), queries.end(), [&](const Query& q) { return p >= q.first && p < q.last; });
             if (!seen) continue;
-            TEST_TABLE.store_k[index](&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
-            TEST_TABLE.store_v[index](&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
+            kernels.store_k[index](&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
+            kernels.store_v[index](&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
         }
     }
 
@@ -114,7 +112,7 @@ struct Case {
         t.k_blocks = k_blocks.data(), t.v_blocks = inside ? nullptr : v_blocks.data();
         t.first_block = first_block, t.n_blocks = blocks, t.scratch = static_cast<float*>(aligned);
         t.sums = {out.data(), out.data() + n * v_dim, out.data() + n * v_dim + n};
-        TEST_TABLE.attend[kv_index(type)](t);
+        kernels.attend[kv_index(type)](t);
         return out;
     }
 
@@ -184,6 +182,6 @@ int main() {
                     wrong += one.error(i, out, max[n]) <= 1 ? 0 : 1;
                 }
             }
-    std::printf("%s: %d cases, %d different, %d wrong\n", TEST_TABLE.name, cases, different, wrong);
+    std::printf("%s: %d cases, %d different, %d wrong\n", kernels.name, cases, different, wrong);
     return different + wrong == 0 ? 0 : 1;
 }

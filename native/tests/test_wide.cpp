@@ -1,5 +1,5 @@
 // Opened panels against the dots of one row, bit for bit: every type of a level, random weights, columns and row
-// counts. Built with -DTEST_TABLE=k_LEVEL_table and linked with that level's target (CONTRIBUTING.md has the commands).
+// counts. Built with -DTEST_LEVEL=k_LEVEL_level and linked with that level's target (CONTRIBUTING.md has the commands).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cpu/kernels/table.h"
+#include "cpu/kernels/levels.h"
 #include "cpu/kernels/tile_row.h"
 #include "cpu/weights/pack.h"
 #ifdef TEST_TILES
@@ -16,8 +16,9 @@
 #endif
 
 namespace woolly {
-extern const KernelTable TEST_TABLE;
-}
+extern const KernelTable k_tiles_table;  // tests/tiles.cpp
+inline constexpr Level k_tiles_level{"tiles", {&k_tiles_table}};
+}  // namespace woolly
 
 namespace {
 
@@ -211,7 +212,7 @@ bool same_by_tiles(const KernelTable& kernels, int type, int64_t columns, int n)
 }  // namespace
 
 int main() {
-    const KernelTable& kernels = TEST_TABLE;
+    const KernelTable kernels = joined(TEST_LEVEL);
 #ifdef TEST_TILES
     // The system kills a process that touches a tile register without having asked for it.
     if (!tiles_allowed()) {

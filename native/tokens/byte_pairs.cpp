@@ -11,7 +11,7 @@ namespace woolly {
 
 namespace {
 
-constexpr auto kLater = [](const auto& a, const auto& b) {
+constexpr auto kHigherRank = [](const auto& a, const auto& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
 };
 
@@ -104,7 +104,7 @@ void BytePairs::encode_word(std::string_view word, Work& work, std::vector<std::
     work.symbols.back().next = -1;
     for (std::int32_t left = 0; left + 1 < static_cast<std::int32_t>(work.symbols.size()); ++left) consider(left, work);
     while (!work.queue.empty()) {
-        std::pop_heap(work.queue.begin(), work.queue.end(), kLater);
+        std::pop_heap(work.queue.begin(), work.queue.end(), kHigherRank);
         const Candidate best = work.queue.back();
         work.queue.pop_back();
         Symbol& left = work.symbols[static_cast<std::size_t>(best.left)];
@@ -154,7 +154,7 @@ void BytePairs::consider(std::int32_t left, Work& work) const {
     const Rule* found = rule(first.id, work.symbols[static_cast<std::size_t>(first.next)].id);
     if (found == nullptr) return;
     work.queue.push_back({found->rank, left, found->id});
-    std::push_heap(work.queue.begin(), work.queue.end(), kLater);
+    std::push_heap(work.queue.begin(), work.queue.end(), kHigherRank);
 }
 
 void BytePairs::emit(std::int32_t id, std::vector<std::int32_t>& out) const {

@@ -11,7 +11,7 @@ namespace woolly {
 
 namespace {
 
-constexpr auto kLater = [](const auto& a, const auto& b) {
+constexpr auto kLowerScore = [](const auto& a, const auto& b) {
     return a.score < b.score || (a.score == b.score && a.left > b.left);
 };
 
@@ -62,7 +62,7 @@ void SentencePieceBPE::encode_segment(std::string_view text, Work& work, std::ve
         consider(text, right - 1, right, work);
 
     while (!work.queue.empty()) {
-        std::pop_heap(work.queue.begin(), work.queue.end(), kLater);
+        std::pop_heap(work.queue.begin(), work.queue.end(), kLowerScore);
         const Pair pair = work.queue.back();
         work.queue.pop_back();
         Symbol& left = work.symbols[static_cast<std::size_t>(pair.left)];
@@ -87,7 +87,7 @@ void SentencePieceBPE::consider(std::string_view text, std::int32_t left, std::i
     const std::int32_t id = map_.find(text.substr(first.start, size));
     if (id == PieceMap::kNone) return;
     work.queue.push_back({scores_[static_cast<std::size_t>(id)], left, right, size});
-    std::push_heap(work.queue.begin(), work.queue.end(), kLater);
+    std::push_heap(work.queue.begin(), work.queue.end(), kLowerScore);
 }
 
 void SentencePieceBPE::emit(std::string_view piece, std::vector<std::int32_t>& out) const {

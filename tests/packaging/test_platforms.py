@@ -70,7 +70,8 @@ def test_the_cross_compile_has_the_flags_of_the_build():
     wide = re.search(r"set\(avx512 (.*)\)", build)[1]
     assert f'avx512="{wide}"' in script
     levels = {
-        name: flags.replace("${avx512}", "$avx512") for name, flags in re.findall(r"woolly_level\((\w+) (.*)\)", build)
+        name: flags.replace("${avx512}", "$avx512")
+        for name, flags in re.findall(r'woolly_level\((\w+) "\$\{\w+\}" (.*)\)', build)
     }
     assert {"avx2", "avxvnni", "avx512", "amx", "neon", "neon_i8mm"} == set(levels)
     for name, flags in levels.items():

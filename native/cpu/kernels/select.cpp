@@ -1,45 +1,52 @@
 #include "cpu/kernels/select.h"
 
-#include <algorithm>
+#include <array>
 
+#include "cpu/kernels/levels.h"
+#include "cpu/kernels/needs.h"
 #include "machine/features.h"
 #include "machine/system.h"
 
 namespace woolly {
 
-extern const KernelTable k_scalar_table;
-#if defined(__x86_64__)
-extern const KernelTable k_avx2_table, k_avxvnni_table, k_avx512_table, k_amx_table;
-#elif defined(__aarch64__)
-extern const KernelTable k_neon_table, k_neon_i8mm_table;
-#endif
-
 namespace {
 
-struct Level {
-    const KernelTable* table;
-    std::vector<std::string> needs;
+// The levels of this build: all of the platform, but those that CMake left out.
+constexpr const Level* kLevels[] = {
+#if defined(__x86_64__)
+#if !defined(WOOLLY_WITHOUT_amx)
+    &k_amx_level,
+#endif
+#if !defined(WOOLLY_WITHOUT_avx512)
+    &k_avx512_level,
+#endif
+#if !defined(WOOLLY_WITHOUT_avxvnni)
+    &k_avxvnni_level,
+#endif
+#if !defined(WOOLLY_WITHOUT_avx2)
+    &k_avx2_level,
+#endif
+#elif defined(__aarch64__)
+#if !defined(WOOLLY_WITHOUT_neon_i8mm)
+    &k_neon_i8mm_level,
+#endif
+#if !defined(WOOLLY_WITHOUT_neon)
+    &k_neon_level,
+#endif
+#endif
+    &k_scalar_level,
 };
 
-// Best first.
-std::vector<Level> all_levels() {
-    return {
-#if defined(__x86_64__)
-        {&k_amx_table,
-         {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c", "amx_tile", "amx_int8"}},
-        {&k_avx512_table, {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "fma", "f16c"}},
-        {&k_avxvnni_table, {"avx_vnni", "avx2", "fma", "f16c"}},
-        {&k_avx2_table, {"avx2", "fma", "f16c"}},
-#elif defined(__aarch64__)
-        {&k_neon_i8mm_table, {"asimd", "asimddp", "i8mm"}},
-        {&k_neon_table, {"asimd", "asimddp"}},
-#endif
-        {&k_scalar_table, {}},
-    };
-}
-
-bool uses_tiles(const Level& level) {
-    return std::find(level.needs.begin(), level.needs.end(), "amx_tile") != level.needs.end();
+// Made when first asked for, by code that every CPU runs.
+const KernelTable* table_of(const std::string& name) {
+    static const auto tables = [] {
+        std::array<KernelTable, std::size(kLevels)> made;
+        for (size_t i = 0; i < made.size(); ++i) made[i] = joined(*kLevels[i]);
+        return made;
+    }();
+    for (const KernelTable& table : tables)
+        if (name == table.name) return &table;
+    return nullptr;
 }
 
 }  // namespace
@@ -47,12 +54,11 @@ bool uses_tiles(const Level& level) {
 std::vector<const KernelTable*> available_levels() {
     const std::vector<std::string> features = cpu_features();
     std::vector<const KernelTable*> out;
-    for (const Level& level : all_levels()) {
-        const bool can = std::all_of(level.needs.begin(), level.needs.end(), [&](const std::string& name) {
-            return std::find(features.begin(), features.end(), name) != features.end();
-        });
-        if (can && (!uses_tiles(level) || tiles_allowed())) out.push_back(level.table);
+    for (const LevelNeeds& level : level_needs()) {
+        const KernelTable* table = table_of(level.name);
+        if (table != nullptr && meets(features, level) && (!level.tiles || tiles_allowed())) out.push_back(table);
     }
+    out.push_back(table_of("scalar"));
     return out;
 }
 

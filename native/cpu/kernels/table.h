@@ -75,6 +75,7 @@ struct FewBlocks {
     uint8_t* open;  // [kFewBytes]: memory to open blocks into
 };
 constexpr int kFewRows = 32, kFewBytes = 3 * 1024 + 2 * 8192;
+using FewDot = void (*)(const FewBlocks& blocks, int n_rows);
 struct Grid {
     void (*open)(const uint8_t* block, int n_columns, uint8_t* to);
     // acc[panel][m][row] += dot(opened blocks of the panel's row, activation m), for m < n_rows, and for other rows of
@@ -84,7 +85,7 @@ struct Grid {
     int columns, bytes, open_bytes;  // of a block, packed and opened
     int together;                    // panels that it takes at a time, if there are as many
     // Both in one for up to kFewRows rows, with the same sums. Null for none.
-    void (*few)(const FewBlocks& blocks, int n_rows);
+    FewDot few;
 };
 // A tile of q8_256: quants [4][16][64], scales [16], sums of 32 columns in 16 bits [16][8], of 16 columns [16][16].
 constexpr int kTileRows = 16, kTileColumns = 256;
@@ -133,15 +134,9 @@ struct AttentionTile {
     AttentionSums sums;
 };
 
-struct KernelTable {
-    const char* name;
-
-    PanelDot dot[kWeightTypes];  // null if a type has no kernel
-    Wide wide[kWeightTypes];
-    Grid grid[kWeightTypes];
-    int row_block;            // rows of a batch for which a panel is opened once, for all types
-    bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
-    bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary
+// Norms, activations, quantization and attention.
+struct RowKernels {
+    int row_block;  // rows of a batch for which a panel is opened once, for all types
 
     // Quantizes one row of `columns` (a multiple of 32 or 256) values.
     void (*quantize_32)(const float* x, int64_t columns, int8_t* q, float* scale, int32_t* sums);
@@ -162,6 +157,16 @@ struct KernelTable {
     void (*attend[3])(const AttentionTile& tile);
     // Adds the result of the next split to that of those before it: always in order of splits.
     void (*merge)(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim);
+};
+
+struct KernelTable : RowKernels {
+    const char* name;
+
+    PanelDot dot[kWeightTypes];  // null if a type has no kernel
+    Wide wide[kWeightTypes];
+    Grid grid[kWeightTypes];
+    bool q4_k_in_row_pairs;   // Q4_K is packed in row pairs (cpu/weights/pack.h)
+    bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary
 };
 
 // Index into store_k, store_v and attend.

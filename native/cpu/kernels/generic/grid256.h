@@ -250,7 +250,7 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
         tiles_end();
     }
     // Codebooks and ternary quants have none: their code would take minutes to compile.
-    static constexpr auto for_few() -> decltype(Grid::few) {
+    static constexpr FewDot for_few() {
         if constexpr (Type::one_by_one) {
             return nullptr;
         } else {

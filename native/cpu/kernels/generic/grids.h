@@ -13,8 +13,7 @@ struct GridPairs {
             const uint8_t* tile = of.tiles + t * int64_t{tile_bytes};
             float* acc = of.acc + first * of.acc_step + t * 256;
             Kernel::template rows<6, P>(of, open, tile, 0, acc);
-            Kernel::template rows<5, P>(of, open, tile, 6, acc);
-            Kernel::template rows<5, P>(of, open, tile, 11, acc);
+            for (int row = 6; row < kTileRows; row += 5) Kernel::template rows<5, P>(of, open, tile, row, acc);
         }
     }
 
@@ -38,12 +37,6 @@ struct Grids {
     }
     template <class Other>
     static constexpr void set(KernelTable&, WeightType, Other) {}
-
-    static constexpr void set_all(KernelTable& t) {
-#define WOOLLY_ROW(name, id, n, bytes, activation, kernel) set(t, WeightType::name, kernel{});
-        WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-    }
 };
 
 using GridsFloats = Grids<Floats, GridFloats, kFloatColumns>;

@@ -1,4 +1,4 @@
-// The whole kernel table of one level, built over the primitives that were included before.
+// The kernels of one level, built over the primitives that were included before; targets/parts.h makes tables of them.
 
 // clang-format off: each needs the ones before it
 #include "cpu/kernels/generic/loops.h"
@@ -98,26 +98,11 @@ constexpr void set_wide(KernelTable& t, WeightType type, decltype(Wide::dot) dot
     t.wide[int(type)] = {Open::open, dot, info.block, info.bytes * kPanel, Open::bytes};
 }
 
-constexpr KernelTable make_table(const char* name) {
-    KernelTable t{};
-    t.name = name;
-    t.row_block = 128;
-#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) \
-    t.dot[id] = dot_any<kernel>;                                 \
-    set_wide<kernel::Open>(t, WeightType::name, kernel::many);
-    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-    t.quantize_32 = quantize<32, 32>;
-    t.quantize_256 = quantize<256, 16>;
-    t.planes = planes;
-    t.rms_norm = rms_norm;
-    t.swiglu = swiglu;
-    t.gelu_erf = gelu_erf;
-    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;
-    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>;
-    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>;
-    t.merge = merge;
-    return t;
+// Kernels for few rows and for many.
+template <class Kernel>
+constexpr void set_kernel(KernelTable& t, WeightType type) {
+    t.dot[int(type)] = dot_any<Kernel>;
+    set_wide<typename Kernel::Open>(t, type, Kernel::many);
 }
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -64,12 +64,25 @@ void dot_pair_sums(const uint8_t* open, int64_t n_blocks, const ActivationRow* r
     for (; m < n_rows; ++m) Sums::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
 }
 
-constexpr void set_pair_sums(KernelTable& t) {
-    set_wide<Open256<Q2_K>>(t, WeightType::Q2_K, dot_pair_sums<Q2_K, 3>);
-    set_wide<Open256<Q3_K>>(t, WeightType::Q3_K, dot_pair_sums<Q3_K, 7>);
-    set_wide<Open256<Q4_K>>(t, WeightType::Q4_K, dot_pair_sums<Q4_K, 15>);
-    set_wide<Open256<Q5_K>>(t, WeightType::Q5_K, dot_pair_sums<Q5_K, 31>);
-    set_wide<Open256<Q6_K>>(t, WeightType::Q6_K, dot_pair_sums<Q6_K, 63>);
+// The largest quant of a type that is served so.
+template <class Type>
+constexpr int kPairMost = 0;
+template <>
+constexpr int kPairMost<Q2_K> = 3;
+template <>
+constexpr int kPairMost<Q3_K> = 7;
+template <>
+constexpr int kPairMost<Q4_K> = 15;
+template <>
+constexpr int kPairMost<Q5_K> = 31;
+template <>
+constexpr int kPairMost<Q6_K> = 63;
+
+template <class Type>
+constexpr void set_pair_sums(KernelTable& t, WeightType type, Blocks256<Type>) {
+    if constexpr (kPairMost<Type> != 0) set_wide<Open256<Type>>(t, type, dot_pair_sums<Type, kPairMost<Type>>);
 }
+template <class Other>
+constexpr void set_pair_sums(KernelTable&, WeightType, Other) {}
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -72,9 +72,11 @@ struct Halves {
     }
 };
 
-constexpr void set_halves(KernelTable& t) {
-    t.dot[int(WeightType::F16)] = dot_any<Halves>;
+constexpr void set_halves(KernelTable& t, WeightType type, Floats<LoadF16>) {
+    t.dot[int(type)] = dot_any<Halves>;
     t.f16_must_be_finite = true;
 }
+template <class Other>
+constexpr void set_halves(KernelTable&, WeightType, Other) {}
 
 }  // namespace woolly::WOOLLY_TARGET

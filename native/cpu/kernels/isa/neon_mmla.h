@@ -224,10 +224,4 @@ constexpr void set_product(KernelTable& t, WeightType type, Blocks256<Q4_K>) {
     set_product(t, type, Blocks256<PairedQ4_K>{});
 }
 
-constexpr void set_mmla(KernelTable& t) {
-#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set_product(t, WeightType::name, kernel{});
-    WOOLLY_WEIGHT_TYPES(WOOLLY_ROW)
-#undef WOOLLY_ROW
-}
-
 }  // namespace woolly::WOOLLY_TARGET

@@ -114,11 +114,13 @@ struct PairedQ4_K : Q4_K {
     }
 };
 
-constexpr void set_pairs(KernelTable& t) {
+constexpr void set_pairs(KernelTable& t, WeightType type, Blocks256<Q4_K>) {
     using Open = Open256<PairedQ4_K>;
-    t.dot[int(WeightType::Q4_K)] = dot_any<PairedQ4_K>;
-    set_wide<Open>(t, WeightType::Q4_K, dot_wide<Open>);
+    t.dot[int(type)] = dot_any<PairedQ4_K>;
+    set_wide<Open>(t, type, dot_wide<Open>);
     t.q4_k_in_row_pairs = true;
 }
+template <class Other>
+constexpr void set_pairs(KernelTable&, WeightType, Other) {}
 
 }  // namespace woolly::WOOLLY_TARGET

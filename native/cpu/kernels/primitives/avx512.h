@@ -151,8 +151,8 @@ inline U8 plus(U8 a, U8 b) { return {_mm512_add_epi8(a.v, b.v)}; }
 template <int from, int n, int to>
 inline I32 field(U8 a) {
     constexpr uint32_t mask = ((uint32_t{1} << n) - 1) << to;
-    const __m512i moved = from >= to ? _mm512_srli_epi32(a.v, from >= to ? from - to : 0)
-                                     : _mm512_slli_epi32(a.v, from < to ? to - from : 0);
+    const __m512i moved = from >= to ? _mm512_srli_epi32(a.v, unsigned(from >= to ? from - to : 0))
+                                     : _mm512_slli_epi32(a.v, unsigned(from < to ? to - from : 0));
     return {_mm512_and_si512(moved, _mm512_set1_epi32(int32_t(mask)))};
 }
 inline U8 as_bytes(I32 a) { return {a.v}; }

@@ -6,18 +6,20 @@
 #include "cpu/kernels/primitives/avx2.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/isa/avx2_pairs.h"
+
+namespace woolly::avx2 {
+
+template <class Kernel>
+constexpr void set(KernelTable& t, WeightType type) {
+    set_kernel<Kernel>(t, type);
+    set_pair_sums(t, type, Kernel{});
+    GridsFloats::set(t, type, Kernel{});
+}
+
+}  // namespace woolly::avx2
+
+#include "cpu/kernels/targets/parts.h"
 // clang-format on
-
-namespace woolly {
-
-extern const KernelTable k_avx2_table;
-constinit const KernelTable k_avx2_table = [] {
-    KernelTable table = avx2::make_table("avx2");
-    avx2::set_pair_sums(table);
-    avx2::GridsFloats::set_all(table);
-    return table;
-}();
-
-}  // namespace woolly

@@ -6,20 +6,22 @@
 #include "cpu/kernels/primitives/avx512.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/generic/grids.h"
 #include "cpu/kernels/generic/grid256_dots.h"
 #include "cpu/kernels/generic/grid32.h"
+
+namespace woolly::avx512 {
+
+template <class Kernel>
+constexpr void set(KernelTable& t, WeightType type) {
+    set_kernel<Kernel>(t, type);
+    Grids256::set(t, type, Kernel{});
+    Grids32::set(t, type, Kernel{});
+    GridsFloats::set(t, type, Kernel{});
+}
+
+}  // namespace woolly::avx512
+
+#include "cpu/kernels/targets/parts.h"
 // clang-format on
-
-namespace woolly {
-
-extern const KernelTable k_avx512_table;
-constinit const KernelTable k_avx512_table = [] {
-    KernelTable table = avx512::make_table("avx512");
-    avx512::Grids256::set_all(table);
-    avx512::Grids32::set_all(table);
-    avx512::GridsFloats::set_all(table);
-    return table;
-}();
-
-}  // namespace woolly

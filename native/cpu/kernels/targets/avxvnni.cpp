@@ -7,16 +7,18 @@
 #include "cpu/kernels/primitives/avx2.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/generic/grids.h"
+
+namespace woolly::avxvnni {
+
+template <class Kernel>
+constexpr void set(KernelTable& t, WeightType type) {
+    set_kernel<Kernel>(t, type);
+    GridsFloats::set(t, type, Kernel{});
+}
+
+}  // namespace woolly::avxvnni
+
+#include "cpu/kernels/targets/parts.h"
 // clang-format on
-
-namespace woolly {
-
-extern const KernelTable k_avxvnni_table;
-constinit const KernelTable k_avxvnni_table = [] {
-    KernelTable table = avxvnni::make_table("avxvnni");
-    avxvnni::GridsFloats::set_all(table);
-    return table;
-}();
-
-}  // namespace woolly

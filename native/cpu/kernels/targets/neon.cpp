@@ -6,18 +6,20 @@
 #include "cpu/kernels/primitives/neon.h"
 #include "cpu/kernels/primitives/neon_strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/isa/neon_pairs.h"
 #include "cpu/kernels/isa/neon_halves.h"
+
+namespace woolly::neon {
+
+template <class Kernel>
+constexpr void set(KernelTable& t, WeightType type) {
+    set_kernel<Kernel>(t, type);
+    set_pairs(t, type, Kernel{});
+    set_halves(t, type, Kernel{});
+}
+
+}  // namespace woolly::neon
+
+#include "cpu/kernels/targets/parts.h"
 // clang-format on
-
-namespace woolly {
-
-extern const KernelTable k_neon_table;
-constinit const KernelTable k_neon_table = [] {
-    KernelTable table = neon::make_table("neon");
-    neon::set_pairs(table);
-    neon::set_halves(table);
-    return table;
-}();
-
-}  // namespace woolly

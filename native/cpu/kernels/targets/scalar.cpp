@@ -6,11 +6,16 @@
 #include "cpu/kernels/primitives/scalar.h"
 #include "cpu/kernels/primitives/strips.h"
 #include "cpu/kernels/generic/kernels.h"
+#include "cpu/kernels/targets/rows.h"
+
+namespace woolly::scalar {
+
+template <class Kernel>
+constexpr void set(KernelTable& t, WeightType type) {
+    set_kernel<Kernel>(t, type);
+}
+
+}  // namespace woolly::scalar
+
+#include "cpu/kernels/targets/parts.h"
 // clang-format on
-
-namespace woolly {
-
-extern const KernelTable k_scalar_table;
-constinit const KernelTable k_scalar_table = scalar::make_table("scalar");
-
-}  // namespace woolly

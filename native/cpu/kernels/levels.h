@@ -1,0 +1,56 @@
+// Which parts make the table of a level (targets/parts.h makes the parts). A later part replaces kernels of earlier
+// ones: amx is avx512 with other kernels for many rows, neon_i8mm is neon with others.
+#pragma once
+
+#include "cpu/kernels/table.h"
+
+namespace woolly {
+
+struct Level {
+    const char* name;
+    const KernelTable* parts[8];
+};
+
+#define WOOLLY_DIFFERENCE_PARTS(level) &k_##level##_blocks32, &k_##level##_blocks256, &k_##level##_codebooks
+#define WOOLLY_PARTS(level) WOOLLY_DIFFERENCE_PARTS(level), &k_##level##_floats, &k_##level##_rows
+#define WOOLLY_DIFFERENCE(level) \
+    extern const KernelTable k_##level##_blocks32, k_##level##_blocks256, k_##level##_codebooks;
+#define WOOLLY_LEVEL(level)                                        \
+    WOOLLY_DIFFERENCE(level)                                       \
+    extern const KernelTable k_##level##_floats, k_##level##_rows; \
+    inline constexpr Level k_##level##_level{#level, {WOOLLY_PARTS(level)}};
+
+WOOLLY_LEVEL(scalar)
+WOOLLY_LEVEL(avx2)
+WOOLLY_LEVEL(avxvnni)
+WOOLLY_LEVEL(avx512)
+WOOLLY_LEVEL(neon)
+WOOLLY_DIFFERENCE(amx)
+WOOLLY_DIFFERENCE(neon_i8mm)
+inline constexpr Level k_amx_level{"amx", {WOOLLY_PARTS(avx512), WOOLLY_DIFFERENCE_PARTS(amx)}};
+inline constexpr Level k_neon_i8mm_level{"neon_i8mm", {WOOLLY_PARTS(neon), WOOLLY_DIFFERENCE_PARTS(neon_i8mm)}};
+
+#undef WOOLLY_LEVEL
+#undef WOOLLY_DIFFERENCE
+#undef WOOLLY_PARTS
+#undef WOOLLY_DIFFERENCE_PARTS
+
+// The whole table of a level.
+inline KernelTable joined(const Level& level) {
+    KernelTable table{};
+    for (const KernelTable* part : level.parts) {
+        if (part == nullptr) continue;
+        if (part->quantize_32 != nullptr) static_cast<RowKernels&>(table) = *part;
+        for (int type = 0; type < kWeightTypes; ++type) {
+            if (part->dot[type] != nullptr) table.dot[type] = part->dot[type];
+            if (part->wide[type].dot != nullptr) table.wide[type] = part->wide[type];
+            if (part->grid[type].dot != nullptr) table.grid[type] = part->grid[type];
+        }
+        table.q4_k_in_row_pairs = table.q4_k_in_row_pairs || part->q4_k_in_row_pairs;
+        table.f16_must_be_finite = table.f16_must_be_finite || part->f16_must_be_finite;
+    }
+    table.name = level.name;
+    return table;
+}
+
+}  // namespace woolly

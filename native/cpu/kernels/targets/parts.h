@@ -1,0 +1,46 @@
+// The kernel table of a level, in parts: each is compiled by itself, so that no file takes long and several are
+// compiled at a time. WOOLLY_ONLY_name is defined for the part that a compilation makes; if WOOLLY_ONLY is not defined,
+// it makes all. cpu/kernels/levels.h says which parts are a level.
+//
+// The target has defined set<Kernel>(table, type), which sets the kernels of a weight type.
+
+#define WOOLLY_NAME_OF(level, part) k_##level##_##part
+#define WOOLLY_NAME(level, part) WOOLLY_NAME_OF(level, part)
+// A table without code that runs when the library is loaded: the CPU may lack the level's instructions.
+#define WOOLLY_MAKE(part, ...)                                                                   \
+    namespace woolly::WOOLLY_TARGET {                                                            \
+    constexpr KernelTable make_##part() {                                                        \
+        KernelTable t{};                                                                         \
+        __VA_ARGS__                                                                              \
+        return t;                                                                                \
+    }                                                                                            \
+    }                                                                                            \
+    namespace woolly {                                                                           \
+    extern const KernelTable WOOLLY_NAME(WOOLLY_TARGET, part);                                   \
+    constinit const KernelTable WOOLLY_NAME(WOOLLY_TARGET, part) = WOOLLY_TARGET::make_##part(); \
+    }
+#define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) set<kernel>(t, WeightType::name);
+
+#if defined(WOOLLY_ONLY_blocks32) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(blocks32, WOOLLY_BLOCKS_32(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_blocks256) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(blocks256, WOOLLY_BLOCKS_256(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_codebooks) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(codebooks, WOOLLY_CODEBOOKS(WOOLLY_ROW))
+#endif
+// A level that is another one and a difference has the other's floats and rows.
+#if !defined(WOOLLY_DIFFERENCE)
+#if defined(WOOLLY_ONLY_floats) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(floats, WOOLLY_FLOATS(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_rows) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(rows, set_rows(t);)
+#endif
+#endif
+
+#undef WOOLLY_ROW
+#undef WOOLLY_MAKE
+#undef WOOLLY_NAME
+#undef WOOLLY_NAME_OF
