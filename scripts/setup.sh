@@ -1,9 +1,10 @@
 # Sourced by scripts/run and scripts/test: set_up makes .venv in the project root and installs Woolly into it.
 # Plain POSIX sh. What it says goes to stderr; the answers of Woolly have stdout for themselves.
 #
-# .venv/woolly-stamp says what was installed, one fact per line: run or test, the project root, the Python under
-# .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU: kernels are compiled for the one that
-# is there, and without one barely at all. A start that finds its own facts there installs nothing.
+# .venv/woolly-stamp says what was installed, one fact per line: run or test, then what the build depends on: the project
+# root, the Python under .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU, a checksum of
+# what the CPU can, and WOOLLY_LEVELS: kernels are compiled for the machine that is there. A start that finds its own
+# facts there installs nothing. run and test share one build; test installs packages beside it.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0" 2>/dev/null || echo "$0")")/.." && pwd -P)
 venv=$root/.venv
@@ -58,18 +59,24 @@ sources() {
     (cd -- "$root" && find pyproject.toml native -name __pycache__ -prune -o -type f -exec cksum {} + | LC_ALL=C sort | cksum)
 }
 
-gpu() {
+machine() {
     if command -v nvidia-smi >/dev/null; then echo "a GPU"; else echo "no GPU"; fi
+    sed -n '/^flags\|^Features/{p;q;}' /proc/cpuinfo 2>/dev/null | cksum
+    printf '%s %s\n' "${WOOLLY_LEVELS:-own}" "${WOOLLY_CUDA_TARGETS:-own}"
+}
+
+facts() {
+    place && sources && machine
+}
+
+is_built() {
+    [ -x "$venv/bin/python" ] && [ -x "$venv/bin/woolly" ] && [ -f "$stamp" ] && [ ! -e "$unfinished" ] || return 1
+    [ "$(sed 1d "$stamp")" = "$(facts)" ]
 }
 
 is_current() {
-    [ -x "$venv/bin/python" ] && [ -x "$venv/bin/woolly" ] && [ -f "$stamp" ] && [ ! -e "$unfinished" ] || return 1
-    facts=$(place && sources && gpu)
-    case $(cat "$stamp") in
-        "$kind
-$facts" | "test
-$facts") return 0 ;;
-    esac
+    is_built || return 1
+    case $(stamp_line 1) in "$kind" | test) return 0 ;; esac
     return 1
 }
 
@@ -79,7 +86,7 @@ find_python() {
     # .venv may be the activated environment, and about to be removed.
     PATH=$(printf '%s\n' "$PATH" | tr ':' '\n' | grep -Fxv -- "$venv/bin" | paste -sd: -)
     python=
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
         # If another environment is activated, take the Python under it: .venv must not depend on that environment.
         python=$("$candidate" -c 'import sys
 sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sys.executable)' 2>/dev/null) || true
@@ -179,25 +186,42 @@ sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/nu
 }
 
 install() {
-    target=. strict=OFF targets=${WOOLLY_CUDA_TARGETS:-}
-    # Tests compile PTX to see that it compiles: a machine without a GPU has no other use for it.
-    if [ "$kind" = test ]; then target='.[test]' strict=ON targets=${targets:-quick}; fi
-    say "installing Woolly and building its native module (three to eight minutes)"
+    if ! is_built; then
+        say "installing Woolly and compiling its native module for this machine"
+        : >"$unfinished"
+        rm -f -- "$stamp"
+        built=$(facts) # before, so that a file edited while the compiler runs is built at the next start
+        in_venv_pip --verbose install --editable . # verbose: what ninja says of each file
+        [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
+        write_stamp run
+    fi
+    [ "$kind" = test ] || return 0
+    say "installing what the tests need"
+    built=$(sed 1d "$stamp")
     : >"$unfinished"
-    case $(stamp_line 5) in
-        "" | "$(gpu)") ;;
-        *) rm -rf -- "$root"/build/*/cuda/own "$root"/build/*/cuda/quick ;; # kernels for what was there
-    esac
-    rm -f -- "$stamp"
-    built=$(sources) # before, so that a file edited while the compiler runs is built at the next start
-    # A variable instead of pip's --config-settings, which the pip of Ubuntu 22.04 does not know.
-    quietly in_root env "SKBUILD_CMAKE_DEFINE=WOOLLY_STRICT=$strict" "WOOLLY_CUDA_TARGETS=$targets" \
-        "$venv/bin/python" -m pip --disable-pip-version-check install --editable "$target" || {
+    # Not '.[test]', which would build once more.
+    name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$root/pyproject.toml")
+    "$venv/bin/python" -c 'import sys
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+for line in requires(sys.argv[1]):
+    need = Requirement(line)
+    if need.marker and need.marker.evaluate({"extra": "test"}) and not need.marker.evaluate({"extra": ""}):
+        need.marker = None
+        print(need)' "$name" >"$venv/woolly-test-packages"
+    in_venv_pip install --requirement "$venv/woolly-test-packages"
+    write_stamp test
+}
+
+in_venv_pip() { # in_venv_pip ARGUMENTS...
+    quietly in_root "$venv/bin/python" -m pip --disable-pip-version-check "$@" || {
         rm -f -- "$unfinished" # pip ended by itself and left things in order
         die "the installation failed: see above"
     }
-    [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
-    { printf '%s\n' "$kind" && place && printf '%s\n' "$built" && gpu; } >"$stamp"
+}
+
+write_stamp() { # write_stamp run|test
+    printf '%s\n%s\n' "$1" "$built" >"$stamp"
     rm -f -- "$unfinished"
 }
 
@@ -205,25 +229,41 @@ in_root() {
     (cd -- "$root" && exec "$@")
 }
 
-# Runs a command with its output hidden, and shows the end of the output only if the command fails. On a terminal, a dot
-# every few seconds shows that it is running.
+# Runs a command with its output hidden, and shows the end of the output only if the command fails.
 quietly() {
     log=$(mktemp)
-    dots=
-    if [ -t 2 ]; then
-        (while sleep 3; do printf . >&2; done) &
-        dots=$!
-    fi
-    trap '[ -z "$dots" ] || kill "$dots"; rm -f -- "$log"; exit 130' INT TERM
+    watch_log &
+    watcher=$!
+    trap 'kill "$watcher"; rm -f -- "$log"; exit 130' INT TERM
     status=0
     "$@" >"$log" 2>&1 </dev/null || status=$?
-    if [ -n "$dots" ]; then
-        kill "$dots" 2>/dev/null || true
-        wait "$dots" 2>/dev/null || true
-        printf '\n' >&2
-    fi
+    kill "$watcher" 2>/dev/null || true
+    wait "$watcher" 2>/dev/null || true
+    [ ! -t 2 ] || printf '\r\033[K' >&2
     [ "$status" = 0 ] || tail -n 40 "$log" >&2
     rm -f -- "$log"
     trap - INT TERM
     return "$status"
+}
+
+# Says how far the command is: on a terminal in one line that is written anew, else in a line every ten seconds. Ninja
+# writes [files that are compiled/all files].
+watch_log() {
+    every=10 began=$(date +%s) first=
+    [ ! -t 2 ] || every=2
+    # The pause must not hold the output or the lock when this is ended.
+    while sleep "$every" >/dev/null 2>&1 9<&-; do
+        now=$(date +%s)
+        counts=$(sed -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] Building .*/\1 \2/p' "$log" | tail -n 1)
+        at=${counts% *} all=${counts#* }
+        if [ -z "$counts" ]; then
+            text="working for $((now - began)) s"
+        else
+            text="compiling: $at of $all files"
+            [ -n "$first" ] || first=$((now - every))
+            # The long files come first: what is left takes less time than as many files took before.
+            [ "$at" -lt 4 ] || text="$text, at most $(((now - first) * (all - at) / at + 1)) s to go"
+        fi
+        if [ -t 2 ]; then printf '\r\033[Kwoolly: %s' "$text" >&2; else say "$text"; fi
+    done
 }
