@@ -83,12 +83,13 @@ def test_agents_of_responses(scripted, name, shell):
 
 def test_cline_speaks_ollamas_dialect(scripted):
     makes_call(scripted, "run_commands", {"commands": ["echo hi"]}, "<think>I think.</think>")
-    lines = [json.loads(line) for line in ask(scripted, "/api/chat", agents.CLINE).text.splitlines()]
+    asked = agents.CLINE | {"model": "tiny:latest"}  # Ollama knows the names of its models alone
+    lines = [json.loads(line) for line in ask(scripted, "/api/chat", asked).text.splitlines()]
     (calls,) = (line["message"]["tool_calls"] for line in lines if line["message"].get("tool_calls"))
     call = {"type": "function", **calls[0]}
     message = {"role": "assistant", "content": "", "thinking": "I think.", "tool_calls": [call]}
     scripted.says("Done.")
-    body = agents.next_chat(agents.CLINE, message, tool_call_id=call["id"], tool_name="run_commands")
+    body = agents.next_chat(asked, message, tool_call_id=call["id"], tool_name="run_commands")
     *lines, last = (json.loads(line) for line in ask(scripted, "/api/chat", body).text.splitlines())
     assert "".join(line["message"]["content"] for line in lines) == "Done." and last["done_reason"] == "stop"
     assert is_cached(last["prompt_eval_count"], last["prompt_eval_cached_count"])

@@ -17,6 +17,7 @@ def test_a_replica_ignores_the_signals_of_a_terminal_that_its_system_has(names, 
     monkeypatch.setattr(replica.sys, "argv", ["replica", "7"])
     monkeypatch.setattr(replica.warnings, "simplefilter", lambda kind: None)
     monkeypatch.setattr(replica.socket, "socket", lambda fileno: fileno)
+    monkeypatch.setattr(replica, "Connection", lambda socket, *_, **__: socket)
     monkeypatch.setattr(replica, "Link", lambda link: link)
     monkeypatch.setattr(replica, "Replica", lambda link: SimpleNamespace(serve=lambda: ignored.append(link)))
     replica.main()

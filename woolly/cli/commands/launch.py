@@ -235,7 +235,7 @@ def _run(line: list[str], setup: Setup) -> int:
 
     def send(number: int) -> None:
         with suppress(ProcessLookupError):
-            if is_alone:
+            if sys.platform != "win32" and is_alone:
                 os.killpg(process.pid, number)
             else:
                 process.send_signal(number)

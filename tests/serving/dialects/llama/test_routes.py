@@ -120,10 +120,25 @@ def test_infill_lays_files_out_by_the_models_own_tokens():
     assert ids.count(first + 1) == 1, "a control token that was written out in a file was taken as one"
 
 
-@pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions", "/api/v1/inference/chat"])
-@pytest.mark.parametrize("role", ["usr", "User", "function", "", None, 5])
-def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(client, path, role):
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/v1/inference/chat"])
+@pytest.mark.parametrize(
+    ("role", "sentence"),
+    [
+        ("usr", "message 1 has the role 'usr', which this model does not know; did you mean 'user'?"),
+        ("User", "message 1 has the role 'User', which this model does not know; did you mean 'user'?"),
+        ("", "does not know; the roles are system, developer, user, assistant, tool"),
+        ("function", "messages.0.name: a message of role 'function' names the function that it answers"),
+        (None, "messages.0.role: input should be a valid string"),
+        (5, "messages.0.role: input should be a valid string"),
+    ],
+)
+def test_a_role_that_there_is_not_is_refused_with_those_that_there_are(client, path, role, sentence):
     reply = client.post(path, json={"messages": [{"role": role, "content": "hi"}]})
     assert reply.status_code == 400
-    message = reply.json()["error"]["message"]
-    assert "messages.0.role" in message and "'system', 'developer', 'user', 'assistant' or 'tool'" in message
+    assert sentence in reply.json()["error"]["message"]
+
+
+def test_a_template_is_applied_to_roles_of_any_name(client):
+    reply = client.post("/apply-template", json={"messages": [{"role": "critic", "content": "hi"}]})
+    assert reply.status_code == 200 and "<|im_start|>critic\nhi" in reply.json()["prompt"]
+    assert client.post("/apply-template", json={"messages": [{"role": 5, "content": "hi"}]}).status_code == 400
