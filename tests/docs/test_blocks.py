@@ -28,6 +28,7 @@ NOT_RUN = {
     "CONTRIBUTING.md": [
         "this is what runs these blocks",
         "builds with sanitizers, for many minutes",
+        "builds all levels",
         "cross-compiles, for many minutes",
         "needs torch",
     ],
