@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +74,7 @@ def _facts(model: Stored, header: dict[str, Any]) -> dict[str, Any]:
 def _header(model: Stored) -> dict[str, Any]:
     """Returns what the header of a file says, and in `cannot_run` why Woolly cannot run it."""
     from woolly.gguf import open_gguf
+    from woolly.gguf.main_type import main_type
     from woolly.models import trace
 
     facts: dict[str, Any] = {"quantization": quant_of(model.path.name), "architecture": None, "parameters": None}
@@ -84,11 +84,8 @@ def _header(model: Stored) -> dict[str, Any]:
             architecture = file.metadata.get("general.architecture")
             facts["architecture"] = _readable(architecture) if isinstance(architecture, str) else None
             facts["parameters"] = sum(tensor.n_elements for tensor in file.tensors.values())
-            n_bytes: Counter[str] = Counter()
-            for tensor in file.tensors.values():
-                n_bytes[tensor.type.name] += tensor.n_bytes
-            if facts["quantization"] is None and n_bytes:
-                facts["quantization"] = n_bytes.most_common(1)[0][0]
+            if facts["quantization"] is None:
+                facts["quantization"] = main_type(file)
             trace(file)
     except (WoollyError, OSError) as error:
         facts["cannot_run"] = _readable(str(error)).removeprefix(f"{model.path}: ").partition("; supported:")[0]

@@ -16,10 +16,10 @@ from woolly import _native
 from woolly.engine import affordable_ctx
 from woolly.errors import StoreError, WoollyError
 from woolly.gguf import GGUFFile, open_gguf
+from woolly.gguf.main_type import main_type
 from woolly.models import trace
 from woolly.plan import Plan
 from woolly.serving.errors import ApiError
-from woolly.serving.loading.file_type import main_type
 from woolly.serving.watch.logs import log
 from woolly.store import Preset, find_made, find_preset, list_made, own_names, quant_of, resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from woolly.gguf import GGUFFile
+from woolly.gguf.reader import GGUFFile
 
 __all__ = ["main_type"]
 
