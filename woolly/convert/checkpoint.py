@@ -1,0 +1,86 @@
+"""Checkpoint: the folder of a model as its makers publish it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.json_files import read_json
+from woolly.convert.safetensors import StoredTensor, read_safetensors
+from woolly.errors import ModelError, UnsupportedError
+
+__all__ = ["Checkpoint", "is_checkpoint", "open_checkpoint"]
+
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder holds: the configuration, and tensors that are mapped and not read yet."""
+
+    folder: Path
+    config: Hyperparameters
+    raw: dict[str, Any]  # config.json as it is
+    tensors: dict[str, StoredTensor]
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder looks like a model of the hub in safetensors."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open a folder; ModelError if its files are unsound or do not fit together."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is no folder; expected one with config.json and safetensors files")
+    raw = read_json(folder / "config.json")
+    tensors: dict[str, StoredTensor] = {}
+    for path in _files(folder):
+        for name, stored in read_safetensors(path).items():
+            if name in tensors:
+                raise ModelError(f"{path}: tensor {name!r:.90} is in {tensors[name].file.path.name} as well")
+            tensors[name] = stored
+    _check_index(folder, tensors)
+    return Checkpoint(folder, Hyperparameters(raw, str(folder / "config.json")), raw, tensors)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Safetensors files that the index names, or all there are."""
+    index = read_json(folder / _INDEX, optional=True)
+    if index:
+        return [folder / name for name in sorted(set(_weight_map(folder, index).values()))]
+    files = sorted(folder.glob("*.safetensors"))
+    # Mistral's own layout beside the hub's: the same weights twice.
+    if len(files) > 1 and any(path.name.startswith("model") for path in files):
+        files = [path for path in files if not path.name.startswith("consolidated")]
+    if not files:
+        if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
+            raise UnsupportedError(
+                f"{folder} has weights as pickled Python objects (.bin, .pth), which can run code when they are read;"
+                " expected .safetensors files"
+            )
+        raise ModelError(f"{folder} has no .safetensors files, so it holds no weights")
+    return files
+
+
+def _weight_map(folder: Path, index: dict[str, Any]) -> dict[str, str]:
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise ModelError(f"{folder / _INDEX}: expected a weight_map from tensors to files")
+    for file in set(places.values()):
+        if "/" in file or "\\" in file or file.startswith(".") or not file.endswith(".safetensors"):
+            raise ModelError(f"{folder / _INDEX}: {file!r:.90} is no name of a .safetensors file in this folder")
+        if not (folder / file).is_file():
+            raise ModelError(f"{folder}: the index names {file!r:.90}, which is not in the folder")
+    return places
+
+
+def _check_index(folder: Path, tensors: dict[str, StoredTensor]) -> None:
+    index = read_json(folder / _INDEX, optional=True)
+    for name, file in (_weight_map(folder, index) if index else {}).items():
+        if name not in tensors or tensors[name].file.path.name != file:
+            raise ModelError(f"{folder}: the index places tensor {name!r:.90} in {file}, but it is not there")
+    if not tensors:
+        raise ModelError(f"{folder}: the safetensors files hold no tensors")

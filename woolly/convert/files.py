@@ -1,0 +1,126 @@
+"""Writing the file that a draft describes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly import _native
+from woolly.convert.draft import FileDraft
+from woolly.convert.tensors import Target
+from woolly.errors import ModelError, RequestError
+from woolly.gguf import GGUFWriter
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
+from woolly.quantize import MIXES, Change, Recipe, find_mix, make_recipe
+
+__all__ = ["Written", "choose_types", "write_draft"]
+
+Progress = Callable[[int, int], None]
+
+# Bytes that are converted at a time: what is kept beside the tensor, and how often progress is reported.
+_SLAB = 1 << 23
+_QUANTIZATION_VERSION = 2
+_FAULTS = {1: "a number that is infinite or not a number", 2: "a number that is too large for this type"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written."""
+
+    path: Path
+    n_bytes: int
+    types: dict[str, int]  # how many tensors of each type
+    seconds: float
+
+
+def choose_types(draft: FileDraft, type_name: str | None) -> Recipe:
+    """The type of each tensor: as the checkpoint has it, or as a mix of `woolly quantize` says."""
+    if type_name is not None:
+        return make_recipe(draft, find_mix(type_name))
+    sizes: Counter[GGMLType] = Counter()
+    for tensor in draft.tensors.values():
+        sizes[tensor.type] += tensor.n_elements
+    largest = sizes.most_common(1)[0][0]
+    mix = next((mix for mix in MIXES.values() if mix.type is largest), MIXES["F16"])
+    return Recipe(mix, tuple(Change(tensor, tensor.type) for tensor in draft.tensors.values()))
+
+
+def write_draft(
+    draft: FileDraft,
+    recipe: Recipe,
+    path: str | os.PathLike[str],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+) -> Written:
+    """Write a draft with the types of the recipe, through a temporary file beside `path`: all of it or nothing.
+
+    Each tensor is read when it is written, so that memory holds one at a time. `progress(done, total)` counts bytes.
+    """
+    start, target = time.perf_counter(), Path(path)
+    if not 1 <= threads <= 1024:
+        raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
+    writer = GGUFWriter(target)
+    for key, value in draft.metadata.items():
+        writer.add(key, value)
+    writer.add("general.file_type", recipe.mix.file_type, ValueType.UINT32)
+    writer.add("general.quantization_version", _QUANTIZATION_VERSION, ValueType.UINT32)
+    total, done = recipe.n_bytes_before, 0
+
+    def report(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        if progress is not None:
+            progress(done, total)
+
+    for change in recipe.changes:
+        tensor = change.tensor
+        parts = _parts(draft.targets[tensor.name], tensor.type, change.type, threads, report)
+        writer.add_streamed_tensor(tensor.name, change.type, tensor.shape, parts)
+    try:
+        writer.write()
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{draft.path}: the tensors cannot be put together ({str(error)[:120]})") from error
+    types = Counter(change.type.name for change in recipe.changes)
+    return Written(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
+
+
+def _parts(
+    target: Target,
+    stored: GGMLType,
+    type: GGMLType,
+    threads: int,
+    report: Callable[[int], None],
+) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    as_floats = stored is GGMLType.F32
+
+    def make() -> Iterator[NDArray[np.uint8]]:
+        for piece in target.pieces:
+            columns = piece.shape[-1] if piece.shape else 1  # of a vector, all that this piece has
+            rows = piece.array(as_floats).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
+            step = max(1, _SLAB // rows.shape[1])
+            for first in range(0, len(rows), step):
+                slab = rows[first : first + step].reshape(-1)
+                yield slab if type is stored else _quantized(piece.source.name, slab, stored, type, columns, threads)
+                report(slab.size)
+
+    return make
+
+
+def _quantized(
+    name: str, slab: NDArray[np.uint8], stored: GGMLType, type: GGMLType, columns: int, threads: int
+) -> NDArray[np.uint8]:
+    n_rows = slab.size // stored.row_bytes(columns)
+    out = np.empty(n_rows * type.row_bytes(columns), np.uint8)
+    fault, _ = _native.quantize_rows(stored, slab, columns, type, out, threads)
+    if fault:
+        raise ModelError(f"tensor {name!r:.90} holds {_FAULTS[fault]}: it cannot be written as {type.name}")
+    return out

@@ -1,0 +1,123 @@
+"""Hyperparameters: values of config.json by name and type. A missing or wrong one is one clear error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from woolly.errors import ModelError
+
+__all__ = ["Hyperparameters"]
+
+
+class Hyperparameters:
+    """Typed access to config.json; the part for text if the model also sees or hears."""
+
+    def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
+        inner: dict[str, Any] = next(
+            (values[x] for x in ("text_config", "llm_config") if isinstance(values.get(x), dict)), {}
+        )
+        self._values = {**(defaults or {}), **values, **inner}
+        self.where = where
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Hyperparameters:
+        """The same with values for what the file leaves to its class."""
+        return Hyperparameters({**defaults, **{k: v for k, v in self._values.items() if v is not None}}, self.where)
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of these that is given and not null."""
+        for name in names:
+            if (value := self._values.get(name)) is not None:
+                return value
+        return default
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these is given, and is not null, false or 0."""
+        return any(self._values.get(name) for name in names)
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """A whole number from 0; required unless there is a default."""
+        value = self._wanted(names, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise self._wrong(names, "a whole number", value)
+        return value
+
+    def positive(self, *names: str, default: int | None = None) -> int:
+        """A whole number above zero."""
+        value = self.integer(*names, default=default)
+        if value <= 0:
+            raise self._wrong(names, "a positive whole number", value)
+        return value
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        """A finite number; required unless there is a default."""
+        value = self._wanted(names, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self._wrong(names, "a number", value)
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(name, default=default)
+        if not isinstance(value, bool):
+            raise self._wrong((name,), "true or false", value)
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        """A string."""
+        value = self.get(name, default=default)
+        if not isinstance(value, str):
+            raise self._wrong((name,), "a string", value)
+        return value
+
+    def items(self, name: str, kind: type | tuple[type, ...], n: int | None = None) -> list[Any]:
+        """A list of `n` items of one kind."""
+        value = self._wanted((name,), None)
+        sound = isinstance(value, list) and all(isinstance(one, kind) for one in value)
+        if not sound or (n is not None and len(value) != n):
+            raise self._wrong((name,), "a list" if n is None else f"a list of {n} items", value)
+        return list(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object; empty if it is not given."""
+        value = self.get(name, default={})
+        if not isinstance(value, dict):
+            raise self._wrong((name,), "an object", value)
+        return value
+
+    def inner(self, values: Mapping[str, Any]) -> Hyperparameters:
+        """The same access to an object within."""
+        return Hyperparameters(values, self.where)
+
+    def refuse(self, name: str, *, unless: tuple[Any, ...] = (None, False, 0)) -> None:
+        """ModelError if the file gives a value that would change the answer and that no key of GGUF can say."""
+        if (value := self._values.get(name)) not in unless:
+            raise ModelError(
+                f"{self.where}: {name} is {value!r:.60}, which a GGUF file of this architecture cannot say"
+            )
+
+    @property
+    def n_layers(self) -> int:
+        """Layers without those that guess further tokens."""
+        n = self.positive("num_hidden_layers", "n_layers", "num_layers", "n_layer", default=self._n_listed())
+        if n > 1 << 12:
+            raise self._wrong(("num_hidden_layers",), "at most 4096", n)
+        return n
+
+    def _n_listed(self) -> int | None:
+        listed = self.get("layers_block_type", "layer_types")
+        pattern = self.get("hybrid_override_pattern")
+        return len(listed) if isinstance(listed, list) else len(pattern) if isinstance(pattern, str) else None
+
+    def _wanted(self, names: tuple[str, ...], default: Any) -> Any:
+        value = self.get(*names, default=default)
+        if value is None:
+            raise ModelError(f"{self.where}: {names[0]} is missing, which this architecture needs")
+        return value
+
+    def _wrong(self, names: tuple[str, ...], expected: str, value: Any) -> ModelError:
+        name = next((one for one in names if self._values.get(one) is not None), names[0])
+        return ModelError(f"{self.where}: {name} is {value!r:.60}, but {expected} was expected")

@@ -1,0 +1,111 @@
+"""Rotary positions: config.json in both of its forms, as keys and tensors of a GGUF file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.errors import UnsupportedError
+
+__all__ = ["rope_keys", "rope_of", "rope_tensors"]
+
+
+def rope_of(config: Hyperparameters, kind: str = "full_attention") -> Hyperparameters:
+    """The parameters of one kind of layers: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    given = config.mapping("rope_parameters")
+    if any(isinstance(one, dict) for one in given.values()):
+        given = given.get(kind) or {}
+    elif not given:
+        given = config.mapping("rope_scaling")
+    old = {name: value for name in ("rope_theta", "partial_rotary_factor") if (value := config.get(name)) is not None}
+    return config.inner({**old, **given})
+
+
+def rope_keys(config: Hyperparameters, head_dim: int, kind: str = "full_attention") -> dict[str, Any]:
+    """`rope.*` keys for heads of this size; UnsupportedError for a scaling that no key says."""
+    rope = rope_of(config, kind)
+    name = rope.get("rope_type", "type", default="default")
+    out: dict[str, Any] = {
+        "rope.dimension_count": int(head_dim * rope.number("partial_rotary_factor", "rotary_percent", default=1.0)),
+        "rope.freq_base": rope.number("rope_theta", default=config.number("rotary_emb_base", default=10000.0)),
+    }
+    if sections := rope.get("mrope_section"):
+        out["rope.dimension_sections"] = [int(one) for one in sections][:4] + [0] * (4 - len(sections))
+    if name in ("default", "mrope", "llama3", "proportional"):
+        return out
+    if name == "linear":
+        return out | {"rope.scaling.type": "linear", "rope.scaling.factor": rope.number("factor")}
+    if name in ("yarn", "deepseek_yarn"):
+        return out | _yarn(config, rope)
+    if name in ("longrope", "su"):
+        return out | _longrope(config, rope)
+    if name == "dynamic" and rope.has("alpha"):
+        stretch = rope.number("alpha") ** (head_dim / (head_dim - 2))
+        return out | {"rope.freq_base": out["rope.freq_base"] * stretch}
+    if name == "dynamic":  # changes with the length of the text; as long as that fits, it is no scaling
+        return out
+    raise UnsupportedError(
+        f"{config.where}: rope scaling {name!r:.40} is not supported yet; supported are linear, llama3, yarn, longrope"
+    )
+
+
+def _yarn(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
+    original = rope.positive(
+        "original_max_position_embeddings",
+        default=config.integer("original_max_position_embeddings", default=config.positive("max_position_embeddings")),
+    )
+    out: dict[str, Any] = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope.number("factor"),
+        "rope.scaling.original_context_length": original,
+    }
+    for key, name in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if rope.has(name):
+            out[f"rope.scaling.{key}"] = rope.number(name)
+    return out
+
+
+def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
+    context = config.positive("max_position_embeddings")
+    original = rope.positive(
+        "original_max_position_embeddings", default=config.integer("original_max_position_embeddings", default=context)
+    )
+    usual = 1.0
+    if context > original:
+        usual = math.sqrt(1 + math.log(context / original) / math.log(max(2, original)))
+    factor = rope.number("attention_factor", "long_mscale", default=usual)
+    return {"rope.scaling.original_context_length": original, "rope.scaling.attn_factor": factor}
+
+
+def rope_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """Divisors of frequencies that a file holds as tensors."""
+    rope = rope_of(config)
+    name = rope.get("rope_type", "type", default="default")
+    n_rot, head = int(keys["rope.dimension_count"]), int(keys["attention.key_length"])
+    if name == "llama3":
+        return {"rope_freqs.weight": _llama3(rope, float(keys["rope.freq_base"]), n_rot)}
+    if name == "proportional":  # Gemma 4: the pairs that do not turn are divided to stillness
+        n_turned = int(rope.number("partial_rotary_factor", default=1.0) * head) // 2
+        values = np.where(np.arange(head // 2) < n_turned, 1.0, 1e30)
+        return {"rope_freqs.weight": values.astype(np.float32)}
+    if name in ("longrope", "su"):
+        lists = {x: rope.items(f"{x}_factor", (int, float), n_rot // 2) for x in ("long", "short")}
+        return {f"rope_factors_{x}.weight": np.asarray(values, np.float32) for x, values in lists.items()}
+    return {}
+
+
+def _llama3(rope: Hyperparameters, base: float, n_rot: int) -> NDArray[np.float32]:
+    """Long waves divided by the factor, short ones not, blended between."""
+    factor, low, high = (rope.number(x) for x in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = rope.positive("original_max_position_embeddings")
+    wavelengths = 2 * math.pi / base ** (-np.arange(0, n_rot, 2) / n_rot)
+    smooth = (original / wavelengths - low) / (high - low)
+    blended = 1 / ((1 - smooth) / factor + smooth)
+    long, short = wavelengths > original / low, wavelengths < original / high
+    divisors: NDArray[np.float32] = np.where(long, factor, np.where(short, 1.0, blended)).astype(np.float32)
+    return divisors

@@ -1,0 +1,105 @@
+"""Source: a tensor of a checkpoint, however it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.convert.safetensors import StoredTensor
+from woolly.errors import ModelError
+from woolly.quant import GGMLType
+
+__all__ = ["Computed", "Plain", "Source"]
+
+_TYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
+
+
+class Source(Protocol):
+    """A tensor of a checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape as numbers."""
+
+    @property
+    def type(self) -> GGMLType:
+        """What `array` gives: F32, F16, BF16 (as 16-bit integers), or rows of blocks (as bytes)."""
+
+    def array(self) -> NDArray[Any]:
+        """Its values as `type` stores them."""
+
+    def floats(self) -> NDArray[np.float32]:
+        """Its values as numbers."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A tensor that stands in a file as numbers."""
+
+    stored: StoredTensor
+
+    @property
+    def name(self) -> str:
+        """Its name in the checkpoint."""
+        return self.stored.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.stored.shape
+
+    @property
+    def type(self) -> GGMLType:
+        """F16 and BF16 as they are, everything else as F32."""
+        return _TYPES.get(self.stored.dtype, GGMLType.F32)
+
+    def array(self) -> NDArray[Any]:
+        """A view into the file if the type is one of GGUF."""
+        return self.stored.array() if self.stored.dtype in _TYPES else self.floats()
+
+    def floats(self) -> NDArray[np.float32]:
+        """Numbers of any type as float32."""
+        array, dtype = self.stored.array(), self.stored.dtype
+        if dtype == "BF16":
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        if dtype.startswith("F8_"):
+            raise ModelError(
+                f"tensor {self.name!r:.90} is {dtype} without a scale, and config.json names no quantization"
+            )
+        if dtype[0] == "F":
+            return array.astype(np.float32)
+        raise ModelError(f"tensor {self.name!r:.90} holds {dtype}, but numbers (F32, F16, BF16) were expected")
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A tensor that is made when it is needed."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: GGMLType
+    make: Callable[[], NDArray[Any]]  # as `type` stores them
+
+    def array(self) -> NDArray[Any]:
+        """Its values, or rows of its blocks."""
+        return self.make()
+
+    def floats(self) -> NDArray[np.float32]:
+        """Its values as numbers."""
+        array = self.make()
+        if self.type is GGMLType.BF16:
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        if self.type.block_size > 1:
+            raise ModelError(
+                f"tensor {self.name!r:.90} is quantized to {self.type.name}, but this architecture computes with its"
+                " numbers before they are stored"
+            )
+        return array.astype(np.float32)

@@ -1,0 +1,209 @@
+"""Which tensors of a checkpoint make which tensor of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.convert.family import CheckpointFamily
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.names import LAYER, LEFT_OUT, MTP, PREFIXES, TOP, find_name
+from woolly.convert.ops import PLUS_ONE, TensorOp, in_pairs, one_of
+from woolly.convert.source import Source
+from woolly.errors import ModelError, UnsupportedError
+
+__all__ = ["Fragment", "Layout", "Target", "lay_out"]
+
+_EXPERT = re.compile(r"(?:(.+)\.)?experts\.(\d+)\.(\w+)\.(weight|bias)")
+_EXPERT_PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+_NORM_OF_HEAD = re.compile(r"(.+_layernorm)\.norms\.(\d+)\.weight")
+_ENDS = (".weight", ".bias", ".scale")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A tensor of the checkpoint, and what is done to it."""
+
+    source: Source
+    ops: tuple[TensorOp, ...] = ()
+    order: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape after all ops; ModelError if they do not fit the tensor."""
+        shape = self.source.shape
+        try:
+            for op in self.ops:
+                shape = op.shape(shape)
+        except (ModelError, IndexError) as error:
+            reason = error if isinstance(error, ModelError) else f"its shape {self.source.shape} is not what is needed"
+            raise ModelError(f"tensor {self.source.name!r:.90}: {reason}") from None
+        return shape
+
+    @property
+    def computes(self) -> bool:
+        """Whether numbers change, not only their places."""
+        return any(op.floats for op in self.ops)
+
+    def array(self, as_floats: bool) -> NDArray[Any]:
+        """Its values: numbers, or what the source stores."""
+        array = self.source.floats() if as_floats else self.source.array()
+        for op in self.ops:
+            array = op.apply(array)
+        return np.ascontiguousarray(array)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor of the file: one piece, or several one after the other."""
+
+    name: str
+    pieces: tuple[Fragment, ...]
+    stacked: bool = False  # pieces are items of a further axis
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in NumPy's order; ModelError if pieces do not fit together."""
+        shapes = [piece.shape for piece in self.pieces]
+        first = shapes[0]
+        ends = [shape if self.stacked else shape[1:] for shape in shapes]
+        if any(end != ends[0] for end in ends):
+            odd = next(piece for piece, end in zip(self.pieces, ends, strict=True) if end != ends[0])
+            raise ModelError(
+                f"tensor {odd.source.name!r:.90} has the shape {odd.source.shape}, which does not fit those that"
+                f" become {self.name} with it"
+            )
+        if self.stacked:
+            return (len(shapes), *first)
+        return first if len(shapes) == 1 else (sum(shape[0] for shape in shapes), *first[1:])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All tensors of a file in order."""
+
+    targets: tuple[Target, ...]
+    left_out: tuple[str, ...]  # tensors of the checkpoint that a model of text does not need
+    n_drafts: int  # blocks that guess further tokens
+    values: Mapping[str, Any]  # tensors that a file holds as metadata
+
+
+def lay_out(
+    sources: Iterable[Source], family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any]
+) -> Layout:
+    """Find the place of every tensor; UnsupportedError that names one which has none."""
+    found: dict[str, list[Fragment]] = {}
+    kinds: dict[str, str] = {}
+    left_out, drafts = [], 0
+    scalars: dict[str, list[tuple[int, float]]] = {}
+    n_layers = config.n_layers
+    is_tied = config.flag("tie_word_embeddings")
+    has_experts = bool(keys.get("expert_count"))
+    for source in sources:
+        name = source.name
+        if LEFT_OUT.search(name) or (is_tied and name.endswith("lm_head.weight")):
+            left_out.append(name)
+            continue
+        block, inside = _place(name, n_layers)
+        if block is not None:
+            drafts = max(drafts, block + 1 - n_layers)
+        if block is not None and (scalar := re.fullmatch(r"mlp\.act_fn\.(alpha_p|alpha_n|beta|eps)", inside)):
+            scalars.setdefault(f"xielu.{scalar[1]}", []).append((block, float(source.floats().reshape(-1)[0])))
+            continue
+        wanted = _wanted(inside, family, block)
+        if wanted is None:
+            raise UnsupportedError(
+                f"{config.where}: tensor {name!r:.120} is not one that {family.architecture} models are known to have"
+            )
+        for target, kind, order, ops in wanted:
+            short = target if has_experts else target.replace("_shexp", "")
+            full = short if block is None else f"blk.{block}.{short}"
+            found.setdefault(full, []).append(
+                Fragment(source, (*ops, *_changes(family, config, keys, source, short, block or 0)), order)
+            )
+            kinds[full] = kind
+    targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
+    values = {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
+    return Layout(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
+
+
+def _place(name: str, n_layers: int) -> tuple[int | None, str]:
+    """The block of a tensor, None for one outside of blocks, and its name there."""
+    if found := re.fullmatch(r"(?:model\.)?mtp\.(.+)", name):
+        if layer := LAYER.fullmatch(found[1]):
+            return n_layers + int(layer[1]), layer[2]
+        path, _, kind = found[1].rpartition(".")
+        return n_layers, f"{MTP[path]}.{kind}" if path in MTP else name
+    name = name.removeprefix(next((prefix for prefix in PREFIXES if name.startswith(prefix)), ""))
+    layer = LAYER.fullmatch(name)
+    return (int(layer[1]), layer[2]) if layer and int(layer[1]) < 1 << 12 else (None, name)
+
+
+Wanted = list[tuple[str, str, int, tuple[TensorOp, ...]]]  # name, kind ("", "join", "stack"), order, ops
+
+
+def _wanted(inside: str, family: CheckpointFamily, block: int | None) -> Wanted | None:
+    """What a tensor becomes, None if nobody knows it."""
+    if block is not None and (expert := _EXPERT.fullmatch(inside)) and expert[3] in _EXPERT_PARTS:
+        return [(f"ffn_{_EXPERT_PARTS[expert[3]]}_exps.{expert[4]}", "stack", int(expert[2]), ())]
+    if block is not None and (norm := _NORM_OF_HEAD.fullmatch(inside)):
+        name = find_name(norm[1], family.names)
+        return None if name is None else [(f"{name}.weight", "stack", int(norm[2]), ())]
+    if block is not None and inside.startswith("nextn."):
+        return [(inside, "", 0, ())]
+    path, _, kind = inside.rpartition(".")
+    if kind not in ("weight", "bias", "scale"):
+        path, kind = inside, ""
+    value = ({**TOP, **family.top}).get(path) if block is None else find_name(path, family.names)
+    if value is None:
+        return None
+    out: Wanted = []
+    parts = value.split("|")
+    for i, part in enumerate(parts):
+        ops = (one_of(i, len(parts)),) if len(parts) > 1 else ()
+        for one in part.split("*"):
+            stem, mark, order = re.fullmatch(r"([^@#]+)([@#]?)(\d*)", one).groups()  # type: ignore[union-attr]
+            name = stem.removesuffix(".") if stem.endswith((*_ENDS, ".")) else f"{stem}.{kind}"
+            if name.endswith(".") or (kind == "bias" and name.endswith(".weight")):
+                return None
+            out.append((name, {"@": "join", "#": "stack", "": ""}[mark], int(order or 0), ops))
+    return out
+
+
+def _changes(
+    family: CheckpointFamily, config: Hyperparameters, keys: Mapping[str, Any], source: Source, name: str, block: int
+) -> tuple[TensorOp, ...]:
+    if source.type.block_size > 1 and len(source.shape) == 3:
+        return ()  # all experts, quantized: their rows and columns are those of GGUF already
+    own = family.changes(config, name, block)
+    if family.pairs and re.fullmatch(r"attn_[qk]\.(weight|bias)", name):
+        return (*own, in_pairs(max(1, source.shape[0] // int(keys["attention.key_length"]))))
+    if family.plus_one and "norm" in name and name.endswith(".weight") and "ssm_norm" not in name:
+        return (*own, PLUS_ONE)
+    return own
+
+
+def _target(name: str, pieces: list[Fragment], kind: str) -> Target:
+    """The pieces in order, all of them there and none twice."""
+    pieces = sorted(pieces, key=lambda piece: piece.order)
+    orders = [piece.order for piece in pieces]
+    if not kind and len(pieces) > 1:
+        both = " and ".join(repr(piece.source.name)[:90] for piece in pieces[:2])
+        raise ModelError(f"the tensors {both} both become {name}")
+    if kind and orders != list(range(len(pieces))):
+        missing = next((i for i, order in enumerate(orders) if i != order), len(orders))
+        raise ModelError(f"{name}: part {missing} of the tensors that it is made of is missing, or there twice")
+    return Target(name, tuple(pieces), kind == "stack")
+
+
+def _rank(target: Target) -> tuple[int, int, str]:
+    """Tables first, then blocks, then what follows them; the same order for every split into files."""
+    block = re.match(r"blk\.(\d+)\.", target.name)
+    if block:
+        return 1, int(block[1]), target.name
+    return (0 if target.name.startswith(("token_embd.", "per_layer_token")) else 2), 0, target.name
