@@ -1,0 +1,19 @@
+"""The table of architectures that can be converted: one row each, beside the model files that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from woolly.convert.families import decoders, encoders, gemma, hybrids, latents, mixtures
+from woolly.convert.family import CheckpointFamily
+
+__all__ = ["FAMILIES", "find_family"]
+
+_PAGES = (decoders, encoders, gemma, hybrids, latents, mixtures)
+FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
+
+
+def find_family(classes: Sequence[str]) -> CheckpointFamily | None:
+    """The family that knows one of these classes; None if there is none."""
+    known = {name: family for family in FAMILIES.values() for name in family.classes.split()}
+    return next((known[name] for name in classes if name in known), None)

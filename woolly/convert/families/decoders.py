@@ -1,0 +1,166 @@
+"""Decoders without experts: what differs from Llama in names, keys and the order of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from woolly.convert.family import CheckpointFamily
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.keys import expert_keys, window_keys
+from woolly.convert.ops import TensorOp, in_pairs, picked
+from woolly.convert.rope import rope_of
+
+__all__ = ["FAMILIES", "POST_ATTENTION", "granite_keys"]
+
+Keys = dict[str, Any]
+POST_ATTENTION = {"post_attention_layernorm": "post_attention_norm"}
+
+
+def _llama(c: Hyperparameters, keys: Keys) -> Keys:
+    window = c.integer("sliding_window", default=0)
+    experts = expert_keys(c)
+    experts.pop("expert_feed_forward_length", None)
+    return experts | ({"attention.sliding_window": window} if window and not c.get("layer_types") else {})
+
+
+def granite_keys(c: Hyperparameters, keys: Keys) -> Keys:
+    """Granite's multipliers."""
+    return {
+        "embedding_scale": c.number("embedding_multiplier", default=1.0),
+        "residual_scale": c.number("residual_multiplier", default=1.0),
+        "attention.scale": c.number("attention_multiplier", default=1.0),
+        "logit_scale": c.number("logits_scaling", default=1.0),
+    }
+
+
+def _minicpm(c: Hyperparameters, keys: Keys) -> Keys:
+    width = keys["embedding_length"]
+    return {
+        "embedding_scale": c.number("scale_emb", default=1.0),
+        "residual_scale": c.number("scale_depth", default=math.sqrt(c.n_layers)) / math.sqrt(c.n_layers),
+        "logit_scale": width / c.number("dim_model_base", default=float(width)),
+    }
+
+
+def _mistral3(c: Hyperparameters, keys: Keys) -> Keys:
+    rope = rope_of(c)
+    out: Keys = {"attention.temperature_scale": rope.number("llama_4_scaling_beta", default=0.0) or None}
+    return out | {"rope.scaling.yarn_log_multiplier": rope.number("mscale_all_dim", default=0.0) or None}
+
+
+def _smollm3(c: Hyperparameters, keys: Keys) -> Keys:
+    usual = [int((i + 1) % 4 != 0) for i in range(c.n_layers)]
+    c.refuse("no_rope_layers", unless=(None, usual))
+    return {}
+
+
+def _cohere(c: Hyperparameters, keys: Keys) -> Keys:
+    return {"logit_scale": c.number("logit_scale", default=1.0)} | window_keys(c, 4)
+
+
+def _phi3(c: Hyperparameters, keys: Keys) -> Keys:
+    return {"attention.sliding_window": c.integer("sliding_window", default=0) or None}
+
+
+def _exaone4(c: Hyperparameters, keys: Keys) -> Keys:
+    return window_keys(c) if c.has("sliding_window") else {}
+
+
+def _stablelm(c: Hyperparameters, keys: Keys) -> Keys:
+    return {"use_parallel_residual": c.flag("use_parallel_residual")}
+
+
+def _deci(c: Hyperparameters, keys: Keys) -> Keys:
+    """Heads and widths of each layer; a layer may have neither."""
+    heads, kv, ffns = [], [], []
+    for one in c.items("block_configs", dict, c.n_layers):
+        block = c.inner(one)
+        attention, network = c.inner(block.mapping("attention")), c.inner(block.mapping("ffn"))
+        has = not attention.flag("no_op")
+        linear = attention.flag("replace_with_linear")
+        heads.append(keys["attention.head_count"] if has else 0)
+        group = attention.integer("n_heads_in_group", default=1)
+        kv.append(keys["attention.head_count"] // max(1, group) if has and not linear else 0)
+        network.refuse("replace_with_linear")
+        ffns.append(0 if network.flag("no_op") else _deci_width(network, keys["embedding_length"]))
+    lists: Keys = {"attention.head_count": heads, "attention.head_count_kv": kv, "feed_forward_length": ffns}
+    return lists
+
+
+def _deci_width(network: Hyperparameters, width: int) -> int:
+    """Two thirds of four widths times the multiplier, up to the next multiple of 256."""
+    if network.has("intermediate_size"):
+        return network.positive("intermediate_size")
+    inner = int(2 * network.number("ffn_mult") * width / 3)
+    return inner + -inner % 256
+
+
+def _internlm2(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """One matrix: for each head of k and v the heads of q that share it, then k, then v."""
+    if name not in ("attn_q.weight", "attn_k.weight", "attn_v.weight"):
+        return ()
+    heads = c.positive("num_attention_heads")
+    kv = c.positive("num_key_value_heads", default=heads)
+    head, share = c.positive("hidden_size") // heads, heads // kv
+    rows = np.arange(kv * (share + 2) * head).reshape(kv, share + 2, head)
+    part = {"q": rows[:, :share], "k": rows[:, share], "v": rows[:, share + 1]}[name[5]]
+    ops = (picked(part.reshape(-1), rows.size),)
+    return ops if name[5] == "v" else (*ops, in_pairs(heads if name[5] == "q" else kv))
+
+
+FAMILIES = (
+    CheckpointFamily(
+        "llama",
+        "LlamaForCausalLM LLaMAForCausalLM MistralForCausalLM MixtralForCausalLM InternLM3ForCausalLM",
+        _llama,
+        pairs=True,
+    ),
+    CheckpointFamily("arcee", "ArceeForCausalLM", pairs=True),
+    CheckpointFamily("apertus", "ApertusForCausalLM"),
+    CheckpointFamily("bitnet", "BitNetForCausalLM BitnetForCausalLM"),
+    CheckpointFamily(
+        "chatglm",
+        "GlmForCausalLM",
+        names={f"self_attn.{x}_proj": f"attn_qkv@{i}" for i, x in enumerate("qkv")},
+    ),
+    CheckpointFamily("cohere2", "Cohere2ForCausalLM", _cohere, norm="layer"),
+    CheckpointFamily("command-r", "CohereForCausalLM", _cohere, norm="layer"),
+    CheckpointFamily("deci", "DeciLMForCausalLM", _deci, names={"self_attn.linear_attn": "attn_output"}, pairs=True),
+    CheckpointFamily("ernie4_5", "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM"),
+    CheckpointFamily(
+        "exaone",
+        "ExaoneForCausalLM",
+        names={f"attn.attention.{x}": f"attn_{x[0]}" for x in ("q_proj", "k_proj", "v_proj")}
+        | {"attn.attention.out_proj": "attn_output"},
+    ),
+    CheckpointFamily("exaone4", "Exaone4ForCausalLM", _exaone4, names=POST_ATTENTION),
+    CheckpointFamily("glm4", "Glm4ForCausalLM"),
+    CheckpointFamily("granite", "GraniteForCausalLM", granite_keys, pairs=True),
+    CheckpointFamily("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),
+    CheckpointFamily(
+        "internlm2",
+        "InternLM2ForCausalLM",
+        names={"attention.wqkv": "attn_q*attn_k*attn_v"},
+        changes=_internlm2,
+    ),
+    CheckpointFamily("minicpm", "MiniCPMForCausalLM", _minicpm, pairs=True),
+    CheckpointFamily("mistral3", "Ministral3ForCausalLM Mistral3ForConditionalGeneration", _mistral3, pairs=True),
+    CheckpointFamily("nemotron", "NemotronForCausalLM", norm="layer", plus_one=True),
+    CheckpointFamily(
+        "olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", lambda c, keys: window_keys(c), names=POST_ATTENTION
+    ),
+    CheckpointFamily("pangu-embedded", "PanguEmbeddedForCausalLM"),
+    CheckpointFamily("phi3", "Phi3ForCausalLM", _phi3),
+    CheckpointFamily("qwen2", "Qwen2ForCausalLM Qwen2Model"),
+    CheckpointFamily("qwen2vl", "Qwen2VLForConditionalGeneration Qwen2_5_VLForConditionalGeneration"),
+    CheckpointFamily("qwen3", "Qwen3ForCausalLM Qwen3Model"),
+    CheckpointFamily("qwen3vl", "Qwen3VLForConditionalGeneration"),
+    CheckpointFamily("seed_oss", "SeedOssForCausalLM", names=POST_ATTENTION),
+    CheckpointFamily("smollm3", "SmolLM3ForCausalLM", _smollm3, pairs=True),
+    CheckpointFamily("stablelm", "StableLmForCausalLM StableLMEpochForCausalLM", _stablelm, norm="layer"),
+    CheckpointFamily("starcoder2", "Starcoder2ForCausalLM", norm="layer"),
+    CheckpointFamily("xverse", "XverseForCausalLM", pairs=True),
+)

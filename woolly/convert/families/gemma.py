@@ -1,0 +1,159 @@
+"""Gemma's decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from woolly.convert.family import CheckpointFamily
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.keys import expert_keys, layer_kinds, window_keys
+from woolly.convert.ops import TensorOp, reshaped
+from woolly.convert.rope import rope_of
+
+__all__ = ["FAMILIES", "gemma3_keys"]
+
+Keys = dict[str, Any]
+_NORMS = {"post_attention_layernorm": "post_attention_norm"}
+_LOCAL = {"rope_local_base_freq": 10000.0}
+_GEMMA3 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "query_pre_attn_scalar": 256,
+}
+
+
+def _local_base(c: Hyperparameters) -> float:
+    """The base of layers with a window."""
+    if any(isinstance(one, dict) for one in c.mapping("rope_parameters").values()):
+        return rope_of(c, "sliding_attention").number("rope_theta", default=10000.0)
+    return c.number("rope_local_base_freq", default=10000.0)
+
+
+def _softcaps(c: Hyperparameters) -> Keys:
+    return {
+        "attn_logit_softcapping": c.number("attn_logit_softcapping", default=0.0) or None,
+        "final_logit_softcapping": c.number("final_logit_softcapping", default=0.0) or None,
+    }
+
+
+def _gemma2(c: Hyperparameters, keys: Keys) -> Keys:
+    scalar = c.number("query_pre_attn_scalar", default=float(keys["attention.key_length"]))
+    scale = None if scalar == keys["attention.key_length"] else scalar**-0.5
+    return _softcaps(c) | window_keys(c, 2) | {"attention.scale": scale}
+
+
+def gemma3_keys(c: Hyperparameters, keys: Keys) -> Keys:
+    """Windows, softcaps and the base of layers with a window."""
+    out = _gemma2(c, keys)
+    if not c.mapping("rope_parameters") and c.get("rope_theta") is None:
+        out["rope.freq_base"] = 1e6
+    return out | window_keys(c, 6) | {"rope.freq_base_swa": _local_base(c)}
+
+
+def _gemma3n(c: Hyperparameters, keys: Keys) -> Keys:
+    return (
+        {
+            "embedding_length_per_layer_input": c.positive("hidden_size_per_layer_input"),
+            "attention.shared_kv_layers": c.integer("num_kv_shared_layers", default=0),
+            "altup.num_inputs": c.positive("altup_num_inputs", default=4),
+            "altup.active_idx": c.integer("altup_active_idx", default=0),
+            "rope.freq_base_swa": _local_base(c),
+        }
+        | _softcaps(c)
+        | window_keys(c, 5)
+    )
+
+
+def _gemma4(c: Hyperparameters, keys: Keys) -> Keys:
+    """Heads without a window may be wider, and fewer for K and V."""
+    kinds, local = layer_kinds(c), keys["attention.key_length"]
+    per_layer = c.mapping("per_layer_config")
+    kv = [keys["attention.head_count_kv"]] * c.n_layers
+    wide = c.integer("global_head_dim", default=local)
+    for i, kind in enumerate(kinds):
+        own = c.inner(per_layer.get(str(i)) or {})
+        if kind == "full_attention":
+            wide = own.integer("head_dim", default=wide)
+            few = c.integer("num_global_key_value_heads", default=kv[i]) if c.flag("attention_k_eq_v") else kv[i]
+            kv[i] = own.integer("num_key_value_heads", default=few)
+    return (
+        {
+            "attention.head_count_kv": kv,
+            "attention.key_length": wide,
+            "attention.value_length": wide,
+            "attention.key_length_swa": local,
+            "attention.value_length_swa": local,
+            "rope.dimension_count": wide,
+            "rope.dimension_count_swa": local,
+            "rope.freq_base_swa": _local_base(c),
+            "embedding_length_per_layer_input": c.integer("hidden_size_per_layer_input", default=0),
+            "attention.shared_kv_layers": c.integer("num_kv_shared_layers", default=0),
+        }
+        | _softcaps(c)
+        | window_keys(c)
+        | expert_keys(c)
+    )
+
+
+def _gemma3n_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    return (reshaped(-1),) if name == "altup_correct_scale.weight" else ()
+
+
+FAMILIES = (
+    CheckpointFamily("gemma", "GemmaForCausalLM", plus_one=True),
+    CheckpointFamily("gemma2", "Gemma2ForCausalLM", _gemma2, names=_NORMS, plus_one=True),
+    CheckpointFamily(
+        "gemma3",
+        "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
+        gemma3_keys,
+        names=_NORMS,
+        plus_one=True,
+        defaults=_GEMMA3,
+    ),
+    CheckpointFamily(
+        "gemma3n",
+        "Gemma3nForCausalLM Gemma3nForConditionalGeneration",
+        _gemma3n,
+        names=_NORMS
+        | {
+            "altup.correct_output_scale": "altup_correct_scale.weight",
+            "altup.correction_coefs": "altup_correct_coef",
+            "altup.prediction_coefs": "altup_predict_coef",
+            "altup.modality_router": "altup_router",
+            "altup.router_norm": "altup_router_norm",
+            "laurel.linear_left": "laurel_l",
+            "laurel.linear_right": "laurel_r",
+            "laurel.post_laurel_norm": "laurel_post_norm",
+            "per_layer_input_gate": "inp_gate",
+            "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm",
+        },
+        top={f"altup_projections.{i}": f"altup_proj#{i}" for i in range(16)}
+        | {f"altup_unembed_projections.{i}": f"altup_unembd_proj#{i}" for i in range(16)},
+        changes=_gemma3n_changes,
+    ),
+    CheckpointFamily(
+        "gemma4",
+        "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
+        _gemma4,
+        names=_NORMS
+        | {
+            "per_layer_input_gate": "inp_gate",
+            "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm",
+            "post_feedforward_layernorm_1": "post_ffw_norm_1",
+            "post_feedforward_layernorm_2": "post_ffw_norm_2",
+            "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+            "layer_scalar": "layer_output_scale.weight",
+            "router.proj": "ffn_gate_inp",
+            "router.scale": "ffn_gate_inp.scale",
+            "router.per_expert_scale": "ffn_down_exps.scale",
+            "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        },
+    ),
+)

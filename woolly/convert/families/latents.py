@@ -1,0 +1,136 @@
+"""Models whose attention keeps a latent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from woolly.convert.family import CheckpointFamily
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.keys import expert_keys, layer_kinds
+from woolly.convert.ops import MINUS_EXP, SWAPPED, TensorOp, picked, reshaped
+from woolly.convert.rope import rope_of
+
+__all__ = ["FAMILIES"]
+
+Keys = dict[str, Any]
+_KV_B = {"self_attn.kv_b_proj": "attn_k_b*attn_v_b"}
+
+
+def _sizes(c: Hyperparameters) -> tuple[int, int, int, int]:
+    """Heads, and the columns of each that turn not, turn, and are values."""
+    names = ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    heads, straight, turned, value = (c.positive(name) for name in names)
+    return heads, straight, turned, value
+
+
+def _latent(c: Hyperparameters, keys: Keys) -> Keys:
+    """K and V are absorbed: one head as wide as the latent, and matrices that lead from it to each head."""
+    _, straight, turned, value = _sizes(c)
+    rank = c.positive("kv_lora_rank")
+    rope = rope_of(c)
+    out: Keys = {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": rank,
+        "attention.q_lora_rank": c.integer("q_lora_rank", default=0),
+        "attention.key_length": rank + turned,
+        "attention.value_length": rank,
+        "attention.key_length_mla": straight + turned,
+        "attention.value_length_mla": value,
+        "rope.dimension_count": turned,
+    }
+    if multiplier := rope.number("mscale_all_dim", default=0.0):
+        out["rope.scaling.yarn_log_multiplier"] = 0.1 * multiplier
+    return out
+
+
+def _experts(c: Hyperparameters, scoring: str) -> Keys:
+    normalize = c.get("norm_topk_prob", "moe_renormalize", default=False)
+    out = expert_keys(c, scoring=scoring, normalize=bool(normalize))
+    count = c.integer("n_shared_experts", "num_shared_experts", default=0)
+    inner = out.get("expert_feed_forward_length", 0)
+    if count:
+        out |= {"expert_shared_count": count, "expert_shared_feed_forward_length": count * inner}
+    return out | {"leading_dense_block_count": c.integer("first_k_dense_replace", default=0)}
+
+
+def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
+    is_v2 = c.text("model_type") == "deepseek_v2"
+    return _latent(c, keys) | _experts(c, "softmax" if is_v2 else "sigmoid")
+
+
+def _mistral4(c: Hyperparameters, keys: Keys) -> Keys:
+    rope = rope_of(c)
+    temper = rope.number("llama_4_scaling_beta", default=0.0)
+    out = {"attention.temperature_scale": temper or None}
+    out["attention.temperature_length"] = rope.integer("original_max_position_embeddings", default=0) or None
+    return _latent(c, keys) | _experts(c, "softmax") | out
+
+
+def _kimi(c: Hyperparameters, keys: Keys) -> Keys:
+    linear = c.inner(c.mapping("linear_attn_config"))
+    if c.get("layer_types") is None:
+        full = linear.items("full_attn_layers", int)  # counted from 1
+        kinds = ["full_attention" if i + 1 in full else "linear_attention" for i in range(c.n_layers)]
+        c = c.with_defaults({"layer_types": kinds})
+    out = _latent(c, keys) | _experts(c, "sigmoid")
+    out["attention.head_count_kv"] = [int(kind == "full_attention") for kind in layer_kinds(c)]
+    out["ssm.conv_kernel"] = linear.integer(
+        "short_conv_kernel_size", default=c.integer("linear_conv_kernel_dim", default=4)
+    )
+    out["kda.head_dim"] = linear.integer("head_dim", default=c.integer("linear_head_dim", default=128))
+    return out
+
+
+def _changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """Each head's rows of k, turned, and of v."""
+    if name not in ("attn_k_b.weight", "attn_v_b.weight"):
+        return ()
+    heads, straight, _, value = _sizes(c)
+    rows = np.arange(heads * (straight + value)).reshape(heads, -1)
+    rank = c.positive("kv_lora_rank")
+    if name == "attn_k_b.weight":
+        return (picked(rows[:, :straight].reshape(-1), rows.size), reshaped(heads, straight, rank), SWAPPED)
+    return (picked(rows[:, straight:].reshape(-1), rows.size), reshaped(heads, value, rank))
+
+
+def _kimi_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    if name == "ssm_a":
+        return (MINUS_EXP, reshaped(1, 1, -1, 1))
+    if name.startswith("ssm_conv1d_"):
+        kernel = c.inner(c.mapping("linear_attn_config")).integer(
+            "short_conv_kernel_size", default=c.integer("linear_conv_kernel_dim", default=4)
+        )
+        return (reshaped(1, -1, 1, kernel),)
+    return _changes(c, name, block)
+
+
+FAMILIES = (
+    CheckpointFamily(
+        "deepseek2",
+        "DeepseekV2ForCausalLM DeepseekV3ForCausalLM Glm4MoeLiteForCausalLM",
+        _deepseek,
+        names=_KV_B,
+        changes=_changes,
+    ),
+    CheckpointFamily("mistral4", "Mistral4ForCausalLM", _mistral4, names=_KV_B, changes=_changes),
+    CheckpointFamily(
+        "kimi-linear",
+        "KimiLinearForCausalLM",
+        _kimi,
+        names=_KV_B
+        | {
+            "self_attn.f_a_proj": "ssm_f_a",
+            "self_attn.f_b_proj": "ssm_f_b",
+            "self_attn.g_a_proj": "ssm_g_a",
+            "self_attn.g_b_proj": "ssm_g_b",
+            "self_attn.b_proj": "ssm_beta",
+            "self_attn.o_norm": "ssm_norm",
+            "self_attn.q_conv1d": "ssm_conv1d_q",
+            "self_attn.k_conv1d": "ssm_conv1d_k",
+            "self_attn.v_conv1d": "ssm_conv1d_v",
+        },
+        changes=_kimi_changes,
+    ),
+)

@@ -1,0 +1,221 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
+from woolly.convert.family import CheckpointFamily
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.keys import expert_keys, window_keys
+from woolly.convert.ops import SWAPPED, TensorOp, one_of, reshaped
+from woolly.convert.rope import rope_of
+
+__all__ = ["FAMILIES"]
+
+Keys = dict[str, Any]
+
+
+def _experts(c: Hyperparameters, keys: Keys) -> Keys:
+    return expert_keys(c)
+
+
+def _qwen2moe(c: Hyperparameters, keys: Keys) -> Keys:
+    shared = c.integer("shared_expert_intermediate_size", default=0)
+    c.refuse("decoder_sparse_step", unless=(None, 1))
+    c.refuse("mlp_only_layers", unless=(None, []))
+    return expert_keys(c) | {"expert_shared_feed_forward_length": shared or None}
+
+
+def _shared(c: Hyperparameters, count: int) -> Keys:
+    """A number of experts that all rows go through, of the width of the others."""
+    if not count:
+        return {}
+    return {
+        "expert_shared_count": count,
+        "expert_shared_feed_forward_length": count * c.positive("moe_intermediate_size"),
+    }
+
+
+def _glm4moe(c: Hyperparameters, keys: Keys) -> Keys:
+    dense = {"leading_dense_block_count": c.integer("first_k_dense_replace", default=0)}
+    normalize = c.flag("norm_topk_prob", default=True)
+    experts = expert_keys(c, scoring="sigmoid", normalize=normalize)
+    return experts | dense | _shared(c, c.integer("n_shared_experts", default=0))
+
+
+def _hunyuan_moe(c: Hyperparameters, keys: Keys) -> Keys:
+    count = c.get("num_shared_expert", default=0)
+    count = count[0] if isinstance(count, list) and len(set(count)) == 1 else count
+    inner = expert_keys(c)["expert_feed_forward_length"]
+    return expert_keys(c) | {"expert_shared_feed_forward_length": int(count) * inner or None}
+
+
+def _ernie(c: Hyperparameters, keys: Keys) -> Keys:
+    out = {"leading_dense_block_count": c.integer("moe_layer_start_index", default=0)}
+    out["interleave_moe_layer_step"] = c.positive("moe_layer_interval", default=1)
+    return expert_keys(c) | out | _shared(c, c.integer("moe_num_shared_experts", default=0))
+
+
+def _gpt_oss(c: Hyperparameters, keys: Keys) -> Keys:
+    inner = c.positive("intermediate_size")
+    return expert_keys(c) | window_keys(c, 2) | {"expert_feed_forward_length": inner}
+
+
+def _gpt_oss_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """Gate and up take turns, and matrices are the other way round; the bias of both is one vector for each expert."""
+    if name.startswith(("ffn_gate_exps", "ffn_up_exps")):
+        part = one_of(int("up" in name), 2, -1, interleaved=True)
+        return (part,) if name.endswith("bias") else (part, SWAPPED)
+    return (SWAPPED,) if name == "ffn_down_exps.weight" else ()
+
+
+def _llama4(c: Hyperparameters, keys: Keys) -> Keys:
+    inner, step = c.positive("intermediate_size"), c.positive("interleave_moe_layer_step", default=1)
+    out: Keys = {
+        "feed_forward_length": c.positive("intermediate_size_mlp", default=inner),
+        "expert_feed_forward_length": inner,
+        "expert_shared_feed_forward_length": inner,
+        "interleave_moe_layer_step": step,
+        "attention.sliding_window": c.integer("attention_chunk_size", default=8192),
+    }
+    # What all published ones have is left to readers, which do not round it.
+    if (scale := c.number("attn_scale", default=0.1)) != 0.1:
+        out["attention.temperature_scale"] = scale
+    if (length := c.integer("floor_scale", default=8192)) != 8192:
+        out["attention.temperature_length"] = length
+    return expert_keys(c) | out
+
+
+def _llama4_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    if name in ("ffn_gate_exps.weight", "ffn_up_exps.weight"):
+        return (one_of(int("up" in name), 2, -1), SWAPPED)
+    return (SWAPPED,) if name == "ffn_down_exps.weight" else ()
+
+
+def _minimax_m2(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c, scoring="sigmoid") | {"expert_feed_forward_length": c.positive("intermediate_size")}
+    head = keys["attention.key_length"]
+    if c.has("rotary_dim"):
+        return experts | {"rope.dimension_count": min(head, c.positive("rotary_dim"))}
+    return experts
+
+
+def _olmoe(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c)
+    experts.pop("expert_feed_forward_length", None)
+    c.refuse("norm_topk_prob")
+    return experts
+
+
+def _phimoe(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c)
+    experts.pop("expert_feed_forward_length", None)
+    return experts
+
+
+def _granitemoe(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c)
+    experts.pop("expert_feed_forward_length", None)
+    shared = c.integer("shared_intermediate_size", default=0)
+    return granite_keys(c, keys) | experts | {"expert_shared_feed_forward_length": shared or None}
+
+
+def _dense_first(c: Hyperparameters) -> int:
+    """Layers before the first with experts."""
+    kinds = c.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        return next((i for i, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
+    flags = c.get("moe_layer_freq")
+    if isinstance(flags, list):
+        return next((i for i, flag in enumerate(flags) if flag), len(flags))
+    return c.integer("first_k_dense_replace", "num_dense_layers", default=0)
+
+
+def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
+    experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("route_norm", default=True))
+    experts["expert_weights_scale"] = c.number("route_scale", default=1.0)
+    dense = {"leading_dense_block_count": c.integer("num_dense_layers", default=0)}
+    return experts | dense | _shared(c, c.integer("num_shared_experts", default=0)) | window_keys(c, 4)
+
+
+def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
+    """Layers with a window have other heads of K and V, and sinks."""
+    if c.get("layer_types") is None and isinstance(pattern := c.get("hybrid_layer_pattern"), list):
+        kinds = ["sliding_attention" if flag else "full_attention" for flag in pattern]
+        c = c.with_defaults({"layer_types": kinds})
+    flags = window_keys(c)["attention.sliding_window_pattern"]
+    full = c.positive("num_key_value_heads")
+    local = c.integer("swa_num_key_value_heads", default=2 * full)
+    base = rope_of(c, "sliding_attention").number("rope_theta", default=10000.0)
+    if not c.mapping("rope_parameters"):
+        base = c.number("swa_rope_theta", default=10000.0)
+    experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("norm_topk_prob", default=True))
+    return (
+        window_keys(c)
+        | experts
+        | {
+            "leading_dense_block_count": _dense_first(c),
+            "attention.head_count_kv": [local if flag else full for flag in flags],
+            "attention.value_length": c.positive("v_head_dim"),
+            "attention.value_scale": c.number("attention_value_scale", default=0.0) or None,
+            "rope.freq_base_swa": base,
+        }
+    )
+
+
+FAMILIES = (
+    CheckpointFamily(
+        "afmoe",
+        "AfmoeForCausalLM",
+        _afmoe,
+        names=POST_ATTENTION | {"self_attn.gate_proj": "attn_gate"},
+    ),
+    CheckpointFamily("dots1", "Dots1ForCausalLM", _glm4moe),
+    CheckpointFamily(
+        "ernie4_5-moe",
+        "Ernie4_5_MoeForCausalLM",
+        _ernie,
+        changes=lambda c, name, block: (reshaped(-1),) if name == "exp_probs_b.bias" else (),
+    ),
+    CheckpointFamily("glm4moe", "Glm4MoeForCausalLM", _glm4moe, names=POST_ATTENTION),
+    CheckpointFamily(
+        "gpt-oss",
+        "GptOssForCausalLM",
+        _gpt_oss,
+        names=POST_ATTENTION
+        | {
+            "mlp.experts.gate_up_proj": "ffn_gate_exps.weight*ffn_up_exps.weight",
+            "mlp.experts.gate_up_proj_bias": "ffn_gate_exps.bias*ffn_up_exps.bias",
+            "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+        },
+        changes=_gpt_oss_changes,
+    ),
+    CheckpointFamily("granitemoe", "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM", _granitemoe, pairs=True),
+    CheckpointFamily("hunyuan-moe", "HunYuanMoEV1ForCausalLM", _hunyuan_moe),
+    CheckpointFamily(
+        "llama4",
+        "Llama4ForCausalLM Llama4ForConditionalGeneration",
+        _llama4,
+        names={"feed_forward.experts.gate_up_proj": "ffn_gate_exps.weight*ffn_up_exps.weight"},
+        changes=_llama4_changes,
+    ),
+    CheckpointFamily("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", _mimo2),
+    CheckpointFamily("minimax-m2", "MiniMaxM2ForCausalLM", _minimax_m2),
+    CheckpointFamily("olmoe", "OlmoeForCausalLM", _olmoe),
+    CheckpointFamily("phimoe", "PhimoeForCausalLM PhiMoEForCausalLM", _phimoe),
+    CheckpointFamily(
+        "qwen2moe",
+        "Qwen2MoeForCausalLM",
+        _qwen2moe,
+        changes=lambda c, name, block: (reshaped(-1),) if name == "ffn_gate_inp_shexp.weight" else (),
+    ),
+    CheckpointFamily("qwen3moe", "Qwen3MoeForCausalLM", _experts),
+    CheckpointFamily(
+        "qwen3vlmoe",
+        "Qwen3VLMoeForConditionalGeneration",
+        _experts,
+        names={"mlp.experts.gate_up_proj": "ffn_gate_exps.weight*ffn_up_exps.weight"},
+        changes=_llama4_changes,
+    ),
+)
