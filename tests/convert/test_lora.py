@@ -1,0 +1,97 @@
+"""Adapters of PEFT: converted, they change answers as they do there; merged, the model answers so by itself."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.cli.terminal import woolly
+from tests.convert.folders import checkpoint_of, safetensors
+from woolly import LLM, SamplingParams
+from woolly.errors import ModelError, UnsupportedError, WoollyError
+from woolly.gguf import open_gguf
+
+RANK, ALPHA = 4, 6.0
+IDS = [5, 9, 200, 31, 7]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A llama, whose q and k change the order of their rows, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("base")
+    path = write_tiny(TINY["llama"], folder / "llama.gguf")
+    with open_gguf(path) as file:
+        return path, checkpoint_of(file, folder / "llama")
+
+
+def write_adapter(folder, checkpoint, names=("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"), **settings):
+    """A PEFT folder, and the checkpoint's matrices with what it adds."""
+    from woolly.convert import open_checkpoint
+
+    stored = {name: one.array() for name, one in open_checkpoint(checkpoint).tensors.items()}
+    random, parts = np.random.RandomState(3), {}
+    for i in range(2):
+        for name in names:
+            weight = f"model.layers.{i}.{name}.weight"
+            rows, columns = stored[weight].shape
+            a, b = (random.standard_normal(s).astype(np.float32) * 0.3 for s in ((RANK, columns), (rows, RANK)))
+            parts |= {f"base_model.model.model.layers.{i}.{name}.lora_{x}.weight": y for x, y in (("A", a), ("B", b))}
+            stored[weight] = (stored[weight] + ALPHA / RANK * (b @ a)).astype(np.float32)
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(safetensors(parts))
+    usual = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none", "use_dora": False}
+    (folder / "adapter_config.json").write_text(json.dumps(usual | settings))
+    return stored
+
+
+def test_an_adapter_and_a_merged_file_answer_as_the_merged_checkpoint(base, tmp_path):
+    model, checkpoint = base
+    merged = write_adapter(tmp_path / "peft", checkpoint)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (whole / name).write_bytes((checkpoint / name).read_bytes())
+    (whole / "model.safetensors").write_bytes(safetensors(merged))
+    woolly("convert", whole, tmp_path / "whole.gguf")
+    woolly("convert", "--lora", "--base", checkpoint, tmp_path / "peft", tmp_path / "lora.gguf")
+    woolly("export", model, tmp_path / "merged.gguf", "--lora", tmp_path / "lora.gguf")
+    with LLM(tmp_path / "whole.gguf", backend="reference") as llm:
+        wanted = llm.logits(IDS)
+    with LLM(tmp_path / "merged.gguf", backend="reference") as llm:
+        np.testing.assert_allclose(llm.logits(IDS), wanted, atol=2e-5)
+    greedy = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    with LLM(model, adapters=[tmp_path / "lora.gguf"]) as llm, LLM(tmp_path / "whole.gguf") as other:
+        assert llm.generate("the", greedy).token_ids == other.generate("the", greedy).token_ids
+
+
+def test_a_scale_of_none_leaves_the_weights(base, tmp_path):
+    model, checkpoint = base
+    write_adapter(tmp_path / "peft", checkpoint)
+    woolly("convert", "--lora", "--base", checkpoint, tmp_path / "peft", tmp_path / "lora.gguf")
+    woolly("export", model, tmp_path / "same.gguf", "--lora-scaled", f"{tmp_path / 'lora.gguf'}:0")
+    with open_gguf(model) as one, open_gguf(tmp_path / "same.gguf") as other:
+        assert all(other.tensors[name].data.tobytes() == one.tensors[name].data.tobytes() for name in one.tensors)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"use_dora": True}, {"bias": "all"}, {"peft_type": "IA3"}, {"rank_pattern": {"q_proj": 8}}]
+)
+def test_what_a_gguf_adapter_cannot_say_is_refused(settings, base, tmp_path):
+    write_adapter(tmp_path / "peft", base[1], **settings)
+    with pytest.raises(WoollyError):
+        woolly("convert", "--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf")
+    assert not (tmp_path / "lora.gguf").exists()
+
+
+def test_a_folder_without_an_adapter_is_refused(base, tmp_path):
+    with pytest.raises(ModelError, match=r"no adapter_config\.json; expected the folder of a PEFT adapter"):
+        woolly("convert", "--lora", "--base", base[1], tmp_path, tmp_path / "lora.gguf")
+
+
+def test_other_tensors_of_an_adapter_are_refused_by_name(base, tmp_path):
+    write_adapter(tmp_path / "peft", base[1])
+    path = tmp_path / "peft" / "adapter_model.safetensors"
+    path.write_bytes(safetensors({"base_model.model.lm_head.modules_to_save.weight": np.zeros((2, 2), np.float32)}))
+    with pytest.raises(UnsupportedError, match=r"lm_head\.modules_to_save\.weight"):
+        woolly("convert", "--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf")

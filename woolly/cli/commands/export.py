@@ -1,0 +1,63 @@
+"""`woolly export`: a model with adapters merged into its weights."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import THREADS
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.screen import results
+from woolly.cli.terminal.sizes import counted, size
+from woolly.errors import RequestError
+from woolly.store import resolve
+
+__all__ = ["export"]
+
+
+@command(
+    Argument("model", "MODEL", "A GGUF file or a model's name.", required=True),
+    Argument("target", "OUT", "The file to write.", Path, required=True),
+    Option("--lora", "A GGUF adapter to merge; may be repeated.", list, metavar="FILE"),
+    Option("--lora-scaled", "An adapter and how much of it to merge; may be repeated.", list, metavar="FILE:SCALE"),
+    THREADS,
+    Option("--force -f", "Write over a file that exists.", bool, default=False),
+)
+def export(
+    model: str,
+    target: Path,
+    lora: tuple[str, ...],
+    lora_scaled: tuple[str, ...],
+    threads: int | None,
+    force: bool,
+) -> None:
+    """Write a model with adapters merged into it, for instance: woolly export model.gguf out.gguf --lora french.gguf.
+
+    A tensor that an adapter changes keeps its type: give a model in F16 or BF16 to quantize once, afterwards.
+    """
+    from woolly.convert.lora import merge_lora
+    from woolly.engine.opening.adapters import scaled_file
+    from woolly.gguf import open_gguf
+    from woolly.machine.cores import default_threads
+
+    if threads is not None and not 1 <= threads <= 1024:
+        raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
+    wanted = [(path, 1.0) for path in lora] + [scaled_file(text) for text in lora_scaled]
+    if not wanted:
+        raise UsageError("nothing to merge: give --lora FILE")
+    if target.is_dir():
+        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+    if target.exists() and not force:
+        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+    with ExitStack() as open_files:
+        file = open_files.enter_context(open_gguf(resolve(model)))
+        if target.exists() and any(target.samefile(path) for path in file.paths):
+            raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
+        adapters = [(open_files.enter_context(open_gguf(resolve(path))), scale) for path, scale in wanted]
+        n = merge_lora(file, adapters, target, threads=threads or default_threads())
+    results().print(
+        f"{target}  {size(target.stat().st_size)}, {counted(n, 'tensor')} changed by {counted(len(wanted), 'adapter')}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,141 @@
+"""LoRA adapters: a folder of PEFT as a GGUF adapter, and a model with adapters merged into its weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly import _native
+from woolly.convert.draft import family_of
+from woolly.convert.hyperparameters import Hyperparameters
+from woolly.convert.json_files import read_json
+from woolly.convert.safetensors import StoredTensor, read_safetensors
+from woolly.convert.source import Computed, Plain
+from woolly.convert.tensors import Fragment, lay_out
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import GGUFFile, GGUFWriter, Tensor
+from woolly.gguf.values import ValueType
+from woolly.quant import GGMLType
+
+__all__ = ["convert_lora", "merge_lora"]
+
+_HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
+_REFUSED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
+
+
+def convert_lora(folder: Path, base: Path, target: Path) -> int:
+    """Write PEFT's folder as a GGUF adapter for the checkpoint in `base`; returns how many matrices it changes."""
+    path = folder / "adapter_config.json"
+    settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
+    if settings.text("peft_type", "LORA").upper() != "LORA":
+        raise UnsupportedError(f"{settings.where}: the adapter is {settings.text('peft_type')!r:.40}, not LORA")
+    for name in _REFUSED:
+        settings.refuse(name, unless=(None, False, [], {}))
+    if settings.text("bias", "none") != "none":
+        raise UnsupportedError(f"{settings.where}: the adapter trains biases, which a GGUF adapter cannot hold")
+    family, config = family_of(read_json(base / "config.json"), base)
+    keys = family.all_keys(config)
+    pairs = _pairs(folder)
+    rank, alpha = settings.positive("r"), settings.number("lora_alpha")
+    if settings.flag("use_rslora"):
+        alpha *= math.sqrt(rank)  # readers divide by the rank, this way of training by its root
+    writer = GGUFWriter(target)
+    for key, value in {
+        "general.architecture": family.name_for(config),
+        "general.type": "adapter",
+        "general.name": folder.resolve().name,
+        "adapter.type": "lora",
+    }.items():
+        writer.add(key, value)
+    writer.add("adapter.lora.alpha", alpha, ValueType.FLOAT32)
+    for stem, (a, b) in pairs.items():
+        # A matrix of the shape that the product has finds the name and the changes of the weight itself.
+        shape = (b.shape[0], a.shape[1])
+        whole = Computed(f"{stem}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
+        for one in lay_out([whole], family, config, keys).targets:
+            piece = one.pieces[0]
+            if any(op.floats or not op.rows for op in piece.ops) or one.stacked or len(shape) != 2:
+                raise UnsupportedError(f"{folder}: the adapter changes {stem!r:.90}, whose columns GGUF has otherwise")
+            rows = Fragment(Plain(b), piece.ops)
+            writer.add_tensor(f"{one.name}.lora_a", Plain(a).floats(), GGMLType.F32)
+            writer.add_tensor(f"{one.name}.lora_b", rows.array(True), GGMLType.F32)
+    writer.write()
+    return len(pairs)
+
+
+def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
+    """Both halves of each matrix that the adapter changes."""
+    halves: dict[str, dict[str, StoredTensor]] = {}
+    for name, stored in read_safetensors(folder / "adapter_model.safetensors").items():
+        found = _HALF.fullmatch(name)
+        if found is None or len(stored.shape) != 2:
+            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is no half of a LoRA pair")
+        halves.setdefault(found[1], {})[found[2]] = stored
+    out = {}
+    for stem, both in halves.items():
+        if set(both) != {"A", "B"} or both["A"].shape[0] != both["B"].shape[1]:
+            raise ModelError(f"{folder}: the halves of {stem!r:.90} do not fit together, or one is missing")
+        out[stem] = (both["A"], both["B"])
+    if not out:
+        raise ModelError(f"{folder}: the adapter changes nothing")
+    return out
+
+
+Pairs = dict[str, list[tuple[Tensor, Tensor, float]]]
+
+
+def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], target: Path, *, threads: int) -> int:
+    """Write a model with adapters added to its weights, each by its scale; returns how many tensors changed.
+
+    A changed tensor keeps its type: a quantized one is quantized again.
+    """
+    pairs: Pairs = {}
+    for file, scale in adapters:
+        _add_pairs(model, file, scale, pairs)
+    writer = GGUFWriter(target, version=model.version, alignment=model.alignment)
+    for key in model.metadata:
+        if not key.startswith("split."):
+            writer.add_raw(key, model.metadata.raw(key))
+    for tensor in model.tensors.values():
+        if tensor.name in pairs:
+            writer.add_streamed_tensor(tensor.name, tensor.type, tensor.shape, _merged(tensor, pairs, threads))
+        else:
+            writer.add_raw_tensor(tensor.name, tensor.type, tensor.shape, tensor.data)
+    writer.write()
+    return len(pairs)
+
+
+def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> None:
+    keys: Any = file.metadata
+    if keys.get("general.type") != "adapter" or keys.get("adapter.type") != "lora":
+        raise ModelError(f"{file.path}: this is not a LoRA adapter (general.type and adapter.type say so)")
+    if keys.get("general.architecture") != model.metadata.get("general.architecture"):
+        raise ModelError(f"{file.path}: the adapter is for another architecture than {model.path}")
+    alpha = float(keys.get("adapter.lora.alpha", 0.0))
+    for name in sorted({name.removesuffix(".lora_a").removesuffix(".lora_b") for name in file.tensors}):
+        a, b, base = file.tensors.get(f"{name}.lora_a"), file.tensors.get(f"{name}.lora_b"), model.tensors.get(name)
+        if a is None or b is None or base is None or (b.shape[0], a.shape[1]) != base.shape or a.shape[0] != b.shape[1]:
+            raise ModelError(f"{file.path}: what it adds to {name!r:.90} does not fit {model.path}")
+        pairs.setdefault(name, []).append((a, b, scale * (alpha / a.shape[0] if alpha else 1.0)))
+
+
+def _merged(tensor: Tensor, pairs: Pairs, threads: int) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    def make() -> Iterator[NDArray[np.uint8]]:
+        values = tensor.dequantize().astype(np.float32)
+        for a, b, factor in pairs[tensor.name]:
+            values += np.float32(factor) * (b.dequantize() @ a.dequantize())
+        columns = tensor.shape[-1]
+        out = np.empty(tensor.n_bytes, np.uint8)
+        source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        fault, _ = _native.quantize_rows(GGMLType.F32, source, columns, tensor.type, out, threads)
+        if fault:
+            raise ModelError(f"{tensor.path}: {tensor.name} with the adapter cannot be written as {tensor.type.name}")
+        yield out
+
+    return make
