@@ -1,0 +1,185 @@
+"""`woolly convert`: a checkpoint of the hub as a GGUF file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, THREADS
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.progress import bytes_bar, tell
+from woolly.cli.terminal.screen import results
+from woolly.cli.terminal.sizes import counted, duration, size
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.convert import FileDraft, Written
+    from woolly.quantize import Recipe
+
+__all__ = ["convert", "converted", "of_checkpoint"]
+
+_LIMIT = 1024  # threads
+
+
+@command(
+    Argument(
+        "source",
+        "FOLDER|ORG/REPO",
+        "A folder with config.json and safetensors files, or its name on the hub.",
+        required=True,
+    ),
+    Argument("target", "OUT", "The GGUF file to write.", Path, required=True),
+    Argument(
+        "type_name", "TYPE", "Any type of `woolly quantize`, such as Q8_0 or Q4_K_M; without it, the checkpoint's own."
+    ),
+    THREADS,
+    Option("--lora", "FOLDER is a LoRA adapter as PEFT saves it: write a GGUF adapter.", bool, default=False),
+    Option("--base", "With --lora: the folder of the checkpoint that it was trained on.", Path, metavar="FOLDER"),
+    Option("--dry-run", "Only say what would be written.", bool, default=False),
+    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    AS_JSON,
+)
+def convert(
+    source: str,
+    target: Path,
+    type_name: str | None,
+    threads: int | None,
+    lora: bool,
+    base: Path | None,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a checkpoint as a GGUF file, for instance: woolly convert ./Qwen3-0.6B qwen3-0.6b.gguf Q8_0.
+
+    The vocabulary is compared with its original on many lines of text, and the model is checked to be one that runs,
+    before anything is written.
+    """
+    from woolly.convert import choose_types, make_draft, open_checkpoint
+    from woolly.quantize import find_mix
+
+    if threads is not None and not 1 <= threads <= _LIMIT:
+        raise UsageError(f"--threads is {threads}; from 1 to {_LIMIT} were expected")
+    if type_name is not None:
+        try:
+            find_mix(type_name)
+        except RequestError as error:
+            raise error.retold(str(error), UsageError) from None
+    if target.is_dir():
+        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+    if target.exists() and not force and not dry_run:
+        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+    if lora:
+        _convert_lora(Path(source), base, target, type_name)
+        return
+    if base is not None:
+        raise UsageError("--base goes with --lora alone")
+    folder, about = _folder(source)
+    draft = make_draft(open_checkpoint(folder), about)
+    recipe = choose_types(draft, type_name)
+    written = None if dry_run else _write(draft, recipe, target, threads)
+    if as_json:
+        click.echo(json.dumps(_facts(draft, recipe, target, written), indent=2))
+    else:
+        _print(draft, recipe, target, written)
+
+
+def _convert_lora(folder: Path, base: Path | None, target: Path, type_name: str | None) -> None:
+    from woolly.convert.lora import convert_lora
+
+    if base is None:
+        raise UsageError("--lora needs --base, the folder of the checkpoint that the adapter was trained on")
+    if type_name is not None:
+        raise UsageError(f"an adapter is written in F32, so {type_name} cannot go with --lora")
+    n = convert_lora(folder, base, target)
+    results().print(f"{target}  an adapter that changes {counted(n, 'tensor')}", soft_wrap=True)
+
+
+def of_checkpoint(name: str) -> str:
+    """Returns the name of a model; of a checkpoint's folder, that of the file that it was converted to."""
+    from woolly.convert import is_checkpoint
+
+    try:
+        is_folder = Path(name).is_dir()
+    except (OSError, ValueError):  # a prompt that no file could be called
+        return name
+    return str(converted(Path(name))) if is_folder and is_checkpoint(Path(name)) else name
+
+
+def converted(folder: Path) -> Path:
+    """Returns the GGUF file of a checkpoint's folder in the models folder; it is written once, and says so."""
+    from woolly.convert import choose_types, make_draft, open_checkpoint
+    from woolly.store import models_folder
+
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+    target = models_folder() / "converted" / f"{folder.resolve().name}-{digest}.gguf"
+    if not target.exists():
+        tell(f"woolly: {folder} is a checkpoint: it is converted once, to {target}")
+        draft = make_draft(open_checkpoint(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(draft, choose_types(draft, None), target, None)
+    return target
+
+
+def _folder(source: str) -> tuple[Path, dict[str, Any]]:
+    """Returns the folder that is meant, and what is known about it; a repository of the hub is fetched first."""
+    path = Path(source)
+    if path.exists():
+        return path, {}
+    # A repository's name begins with no dot, unlike a path such as ./model.
+    if not re.fullmatch(r"(hf:)?\w[\w.-]*/\w[\w.-]*", source, re.IGNORECASE):
+        raise RequestError(
+            f"there is no folder {source}; expected one with config.json and safetensors files, or the name of a"
+            " repository, org/repo"
+        )
+    from woolly.store.checkpoints import pull_checkpoint
+
+    repo = re.sub("^hf:", "", source, flags=re.IGNORECASE)
+    with bytes_bar(f"fetching {repo}") as report:
+        folder = pull_checkpoint(repo, report)
+    return folder, {"general.source.huggingface.repository": repo}
+
+
+def _write(draft: FileDraft, recipe: Recipe, target: Path, threads: int | None) -> Written:
+    from woolly.convert import write_draft
+    from woolly.machine.cores import default_threads
+
+    with bytes_bar(f"{draft.path.name} to {target.name}") as report:
+        return write_draft(draft, recipe, target, threads=threads or default_threads(), progress=report)
+
+
+def _facts(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "path": str(target),
+        "architecture": draft.metadata["general.architecture"],
+        "type": recipe.mix.name,
+        "bytes": recipe.n_bytes,
+        "bits_per_weight": round(recipe.bits_per_weight, 3),
+        "tensors": len(recipe.changes),
+        "left_out": list(draft.left_out),
+        "lines_compared": draft.n_lines,
+    }
+    if written is not None:
+        facts |= {"file_bytes": written.n_bytes, "seconds": round(written.seconds, 6)}
+    return facts
+
+
+def _print(draft: FileDraft, recipe: Recipe, target: Path, written: Written | None) -> None:
+    console = results()
+    architecture = draft.metadata["general.architecture"]
+    console.print(f"model    {architecture}, {counted(len(recipe.changes), 'tensor')}, {recipe.mix.name}")
+    same = f"the same tokens on {draft.n_lines} lines" if draft.n_lines else "without tokenizer.json to compare with"
+    console.print(f"tokens   {len(draft.metadata['tokenizer.ggml.tokens'])}, {same}")
+    console.print(f"weights  {size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each")
+    if written is not None:
+        console.print(f"{target}  {size(written.n_bytes)} in {duration(written.seconds)}", soft_wrap=True)
+    if draft.left_out:
+        tell(f"woolly: {counted(len(draft.left_out), 'tensor')} that a model of text does not need left out")
