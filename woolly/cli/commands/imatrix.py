@@ -1,0 +1,88 @@
+"""`woolly imatrix`: which columns of a model's weights a text uses most."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, THREADS, model_and_text
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.terminal.files import read_utf8
+from woolly.cli.terminal.progress import steps_bar
+from woolly.cli.terminal.sizes import counted, duration, size
+from woolly.errors import RequestError
+
+__all__ = ["imatrix"]
+
+
+@command(
+    MODEL,
+    Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
+    NAMED,
+    Option("--output -o", "The file to write.", Path, shown="imatrix.gguf", to="target", metavar="OUT"),
+    Option("--ctx -c", "Tokens of a window.", int, default=512),
+    Option("--chunks -n", "Most windows of the text.", int, shown="all"),
+    Option("--process-output", "Also look at output.weight.", bool, default=False),
+    THREADS,
+    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    AS_JSON,
+)
+def imatrix(
+    model: str | None,
+    text: str | None,
+    named: str | None,
+    target: Path | None,
+    ctx: int,
+    chunks: int | None,
+    process_output: bool,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write how much each column of each weight counts on a text, for woolly quantize --imatrix and llama.cpp."""
+    from woolly.measure.importance import collect_importance
+    from woolly.quantize import write_imatrix
+
+    model, text = model_and_text("imatrix", model, text, named, "a text was expected: woolly imatrix smollm2 text.txt")
+    target = target or Path("imatrix.gguf")
+    if target.is_dir():
+        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+    if target.exists() and not force:
+        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+    if chunks is not None and chunks < 1:
+        raise RequestError(f"chunks is {chunks}; at least 1 was expected", field="chunks")
+    content = read_utf8(text)
+    start = time.perf_counter()
+    with steps_bar("observing", "windows") as report:
+        matrix = collect_importance(
+            model,
+            content,
+            target,
+            dataset=Path(text).name if text != "-" else "",
+            ctx=ctx,
+            chunks=chunks,
+            output=process_output,
+            threads=threads,
+            progress=report,
+        )
+    write_imatrix(matrix)
+    seconds = time.perf_counter() - start
+    facts = {
+        "path": str(target),
+        "entries": len(matrix.entries),
+        "chunks": matrix.n_chunks,
+        "ctx": ctx,
+        "file_bytes": target.stat().st_size,
+        "seconds": round(seconds, 2),
+    }
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    click.echo(
+        f"{target}  {counted(len(matrix.entries), 'weight')}, {counted(matrix.n_chunks, 'window')} of {ctx} tokens,"
+        f" {size(target.stat().st_size)} in {duration(seconds)}"
+    )

@@ -1,0 +1,105 @@
+"""Collecting an importance matrix: sums of squares of what each weight of a model is multiplied with.
+
+A window of the text is one batch, and sums go over its rows in order, in f64. A row of the cpu backend has the same
+bits whatever the threads, so a text and a window give one file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from woolly.engine.opening.context import context_limit
+from woolly.errors import RequestError
+from woolly.gguf import GGUFFile, open_gguf
+from woolly.measure.slots import SlotTurns
+from woolly.models import trace
+from woolly.quantize.imatrix import ColumnSums, ImportanceMatrix
+from woolly.runtime import Batch, Options, pages_for
+from woolly.runtime.observed import ObservedProgram
+from woolly.store import resolve
+from woolly.tokens import Tokenizer
+
+__all__ = ["collect_importance"]
+
+Progress = Callable[[int, int], None]
+
+
+class _Sums:
+    """Sums of one weight."""
+
+    def __init__(self, n_matrices: int, columns: int) -> None:
+        self.sums = np.zeros((n_matrices, columns), np.float64)
+        self.counts = np.zeros(n_matrices, np.int64)
+
+    def add(self, matrix: int, x: NDArray[np.float32]) -> None:
+        squares = x.astype(np.float64)
+        squares *= squares
+        # Row by row onto the sum so far: the order does not depend on how rows come in batches.
+        self.sums[matrix] = np.add.reduce(np.concatenate([self.sums[matrix][None], squares]), axis=0)
+        self.counts[matrix] += len(x)
+
+    def finished(self) -> ColumnSums:
+        return ColumnSums(self.sums.astype(np.float32), self.counts.astype(np.float32))
+
+
+def collect_importance(
+    model: str | os.PathLike[str],
+    text: str,
+    path: Path,
+    *,
+    dataset: str = "",
+    ctx: int = 512,
+    chunks: int | None = None,
+    output: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> ImportanceMatrix:
+    """The matrix of a text, for `write_imatrix`; weights of layers only, unless `output`.
+
+    RequestError if the text is shorter than a window of `ctx` tokens.
+    """
+    with open_gguf(resolve(model)) as file:
+        collector = _Collector(file, ctx, threads, output)
+        tokens = collector.tokenizer.encode(text, add_special=True, parse_special=False)
+        windows = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)][:chunks]
+        if not windows:
+            raise RequestError(
+                f"the text has {len(tokens)} tokens, but a window has {ctx}: give a longer text", names=("ctx",)
+            )
+        for done, window in enumerate(windows):
+            collector.add(window)
+            if progress is not None:
+                progress(done + 1, len(windows))
+    entries = {name: sums.finished() for name, sums in collector.sums.items()}
+    return ImportanceMatrix(path, entries, (dataset,) if dataset else (), len(windows), ctx)
+
+
+class _Collector:
+    def __init__(self, file: GGUFFile, ctx: int, threads: int | None, output: bool) -> None:
+        plan = trace(file, "logits", None, ctx)
+        limit = context_limit(file, plan)
+        if not 4 <= ctx <= limit:
+            raise RequestError(f"ctx is {ctx}; this model takes a whole number from 4 to {limit}", field="ctx")
+        options = Options(threads=threads, max_rows=ctx)
+        self.program = ObservedProgram(plan, file.tensors, options, "" if output else "blk.")
+        self.tokenizer = Tokenizer.from_metadata(file.metadata)
+        self.sums: dict[str, _Sums] = {}
+        self._slots = SlotTurns(plan)
+        self._pages = range(pages_for(ctx))
+        self._state = self.program.new_state(len(self._pages), self._slots.n_slots)
+
+    def add(self, window: Sequence[int]) -> None:
+        tokens = list(window)
+        if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
+            tokens[0] = self.tokenizer.bos_id
+        # Logits of all rows: the head is a weight like others.
+        batch = Batch.of([(tokens, 0, self._pages)], range(len(tokens)), slots=self._slots.next([0], 0))
+        for seen in self.program.observe(batch, self._state):
+            if seen.tensor not in self.sums:
+                self.sums[seen.tensor] = _Sums(seen.n_matrices, seen.x.shape[-1])
+            self.sums[seen.tensor].add(seen.matrix, seen.x)
