@@ -1,8 +1,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bindings/bindings.h"
 #include "cpu/weights/pack.h"
@@ -20,8 +22,10 @@ namespace {
 using Source = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Target = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+using Columns = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 std::pair<int, int64_t> bind_quantize_rows(int source_type, const Source& source, int64_t columns, int type, Target out,
-                                           int threads) {
+                                           int threads, std::optional<Columns> importance) {
     const TypeInfo from = type_info(source_type), to = type_info(type);
     if (from.block == 0 || !can_quantize(type)) throw nb::value_error("no rows of this type");
     if (columns < 1 || columns % from.block != 0 || columns % to.block != 0) {
@@ -32,10 +36,13 @@ std::pair<int, int64_t> bind_quantize_rows(int source_type, const Source& source
     if (source.size() % bytes != 0 || out.size() != rows * row_bytes(to, columns)) {
         throw nb::value_error("source and out must hold the same whole number of rows");
     }
+    if (importance && int64_t(importance->size()) != columns)
+        throw nb::value_error("importance must have a number for each column");
     QuantizeResult result{};
     {
         nb::gil_scoped_release release;
-        result = quantize_rows(source_type, source.data(), int64_t(rows), columns, type, out.data(), threads);
+        result = quantize_rows(source_type, source.data(), int64_t(rows), columns, type,
+                               importance ? importance->data() : nullptr, out.data(), threads);
     }
     return {int(result.fault), result.row};
 }
@@ -103,7 +110,7 @@ void bind_quantize(nb::module_& m) {
           "Write one row as float32.");
     m.attr("PANEL_ROWS") = kPanel;
     m.def("quantize_rows", &bind_quantize_rows, "source_type"_a, "source"_a, "columns"_a, "type"_a, "out"_a,
-          "threads"_a,
+          "threads"_a, "importance"_a = nb::none(),
           "Write rows as another type; returns a fault (0 none, 1 not finite, 2 too large) and the row of the first.");
 }
 

@@ -154,14 +154,20 @@ struct BlockTQ2_0 {
 };
 
 // Columns as in types.h.
-#define WOOLLY_BLOCKS_256(X)                           \
-    X(Q2_K, 10, 256, 84, q8_256, Blocks256<Q2_K>)      \
-    X(Q3_K, 11, 256, 110, q8_256, Blocks256<Q3_K>)     \
-    X(Q4_K, 12, 256, 144, q8_256, Blocks256<Q4_K>)     \
-    X(Q5_K, 13, 256, 176, q8_256, Blocks256<Q5_K>)     \
-    X(Q6_K, 14, 256, 210, q8_256, Blocks256<Q6_K>)     \
-    X(IQ4_XS, 23, 256, 136, q8_256, Blocks256<IQ4_XS>) \
-    X(TQ1_0, 34, 256, 54, q8_256, Blocks256<TQ1_0>)    \
+#define WOOLLY_MANY_BITS(X)                        \
+    X(Q4_K, 12, 256, 144, q8_256, Blocks256<Q4_K>) \
+    X(Q5_K, 13, 256, 176, q8_256, Blocks256<Q5_K>) \
+    X(Q6_K, 14, 256, 210, q8_256, Blocks256<Q6_K>)
+
+#define WOOLLY_FEW_BITS(X)                         \
+    X(Q2_K, 10, 256, 84, q8_256, Blocks256<Q2_K>)  \
+    X(Q3_K, 11, 256, 110, q8_256, Blocks256<Q3_K>) \
+    X(IQ4_XS, 23, 256, 136, q8_256, Blocks256<IQ4_XS>)
+
+#define WOOLLY_TERNARY(X)                           \
+    X(TQ1_0, 34, 256, 54, q8_256, Blocks256<TQ1_0>) \
     X(TQ2_0, 35, 256, 66, q8_256, Blocks256<TQ2_0>)
+
+#define WOOLLY_BLOCKS_256(X) WOOLLY_MANY_BITS(X) WOOLLY_FEW_BITS(X) WOOLLY_TERNARY(X)
 
 }  // namespace woolly

@@ -11,6 +11,7 @@
 
 #include "quant/decode.h"
 #include "quant/encode_halves.h"
+#include "quant/encode_search.h"
 #include "quant/types.h"
 
 namespace woolly {
@@ -67,7 +68,42 @@ void affine(const float* x, int top, uint8_t* out, uint8_t* levels) {
     put_half(out + 2, low);
 }
 
-void q8_0(const float* x, uint8_t* out) {
+// As `symmetric`, with the scale that loses least by the columns' importance.
+float symmetric_by(const float* x, Importance importance, int half, uint8_t* levels) {
+    float weights[32];
+    weigh_columns<32>(x, importance.columns, importance.mean_square, weights);
+    const float scale = half_to_float(float_to_half(fit_symmetric<32>(x, float(half), weights)));
+    const float inverse = reciprocal(scale), middle = float(half);
+    for (int i = 0; i < 32; ++i) {
+        const float level = nearest(std::min(std::max(x[i] * inverse, -middle), middle - 1));
+        levels[i] = uint8_t(int(level) + half);
+    }
+    return scale;
+}
+
+// As `affine`, with the line that loses least by the columns' importance.
+void affine_by(const float* x, Importance importance, int top, uint8_t* out, uint8_t* levels) {
+    float weights[32];
+    weigh_columns<32>(x, importance.columns, importance.mean_square, weights);
+    const Affine line = fit_affine<32>(x, weights, float(top), -0.9f, 36, 0.05f);
+    put_half(out, line.scale);
+    put_half(out + 2, -line.offset);
+    const float low = half_to_float(float_to_half(-line.offset));
+    const float inverse = reciprocal(half_to_float(float_to_half(line.scale)));
+    for (int i = 0; i < 32; ++i)
+        levels[i] = uint8_t(int(nearest(std::min(std::max((x[i] - low) * inverse, 0.0f), float(top)))));
+}
+
+float levels_symmetric(const float* x, Importance importance, int half, uint8_t* levels) {
+    return importance.columns == nullptr ? symmetric(x, half, levels) : symmetric_by(x, importance, half, levels);
+}
+
+void levels_affine(const float* x, Importance importance, int top, uint8_t* out, uint8_t* levels) {
+    return importance.columns == nullptr ? affine(x, top, out, levels) : affine_by(x, importance, top, out, levels);
+}
+
+// Eight bits need no search: the importance of columns would change little.
+void q8_0(const float* x, Importance, uint8_t* out) {
     float largest = 0;
     for (int i = 0; i < 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
     const float scale = largest / 127, inverse = reciprocal(scale);
@@ -80,33 +116,33 @@ void q8_0(const float* x, uint8_t* out) {
     }
 }
 
-void q4_0(const float* x, uint8_t* out) {
+void q4_0(const float* x, Importance importance, uint8_t* out) {
     uint8_t levels[32];
-    put_half(out, symmetric(x, 8, levels));
+    put_half(out, levels_symmetric(x, importance, 8, levels));
     pack_nibbles(levels, out + 2);
 }
 
-void q4_1(const float* x, uint8_t* out) {
+void q4_1(const float* x, Importance importance, uint8_t* out) {
     uint8_t levels[32];
-    affine(x, 15, out, levels);
+    levels_affine(x, importance, 15, out, levels);
     pack_nibbles(levels, out + 4);
 }
 
-void q5_0(const float* x, uint8_t* out) {
+void q5_0(const float* x, Importance importance, uint8_t* out) {
     uint8_t levels[32];
-    put_half(out, symmetric(x, 16, levels));
+    put_half(out, levels_symmetric(x, importance, 16, levels));
     pack_fifth(levels, out + 2);
     pack_nibbles(levels, out + 6);
 }
 
-void q5_1(const float* x, uint8_t* out) {
+void q5_1(const float* x, Importance importance, uint8_t* out) {
     uint8_t levels[32];
-    affine(x, 31, out, levels);
+    levels_affine(x, importance, 31, out, levels);
     pack_fifth(levels, out + 4);
     pack_nibbles(levels, out + 8);
 }
 
-using Encoder = void (*)(const float* x, uint8_t* out);
+using Encoder = void (*)(const float* x, Importance importance, uint8_t* out);
 
 // Writes one block; null for floats, which have no blocks, and for types that Woolly only reads.
 Encoder encoder_of(int ggml_type) {
@@ -135,6 +171,28 @@ Encoder encoder_of(int ggml_type) {
             return quantize_block_q5k;
         case WeightType::Q6_K:
             return quantize_block_q6k;
+        case WeightType::IQ2_XXS:
+            return quantize_block_iq2xxs;
+        case WeightType::IQ2_XS:
+            return quantize_block_iq2xs;
+        case WeightType::IQ2_S:
+            return quantize_block_iq2s;
+        case WeightType::IQ3_XXS:
+            return quantize_block_iq3xxs;
+        case WeightType::IQ3_S:
+            return quantize_block_iq3s;
+        case WeightType::IQ1_S:
+            return quantize_block_iq1s;
+        case WeightType::IQ1_M:
+            return quantize_block_iq1m;
+        case WeightType::TQ1_0:
+            return quantize_block_tq1;
+        case WeightType::TQ2_0:
+            return quantize_block_tq2;
+        case WeightType::MXFP4:
+            return quantize_block_mxfp4;
+        case WeightType::NVFP4:
+            return quantize_block_nvfp4;
         default:
             return nullptr;
     }
@@ -151,6 +209,10 @@ bool halves_fit(const uint8_t* block) {
 }
 
 bool fits(int ggml_type, const uint8_t* block) {
+    // Scales that are no float16 in one piece.
+    if (WeightType(ggml_type) == WeightType::IQ1_M)
+        return std::isfinite(reinterpret_cast<const BlockIQ1_M*>(block)->scale());
+    if (WeightType(ggml_type) == WeightType::NVFP4) return std::count(block, block + 4, uint8_t(127)) == 0;
     switch (WeightType(ggml_type)) {
 #define WOOLLY_ROW(name, id, columns, bytes, activation, kernel) \
     case WeightType::name:                                       \
@@ -170,7 +232,7 @@ bool all_finite(const float* x, int64_t columns) {
     return largest < 0x7f800000u;
 }
 
-Fault write_row(int type, TypeInfo info, const float* x, int64_t columns, uint8_t* out) {
+Fault write_row(int type, TypeInfo info, const float* x, int64_t columns, const float* importance, uint8_t* out) {
     if (!all_finite(x, columns)) return Fault::not_finite;
     if (WeightType(type) == WeightType::F32) {
         std::memcpy(out, x, size_t(columns) * 4);
@@ -188,8 +250,12 @@ Fault write_row(int type, TypeInfo info, const float* x, int64_t columns, uint8_
         }
         return is_finite ? Fault::none : Fault::too_large;
     }
+    float sum = 0;
+    for (int64_t i = 0; importance != nullptr && i < columns; ++i) sum += x[i] * x[i];
+    Importance of_block{importance, sum / float(columns)};
     for (int64_t b = 0; b < columns / info.block; ++b, x += info.block, out += info.bytes) {
-        encode(x, out);
+        encode(x, of_block, out);
+        if (importance != nullptr) of_block.columns += info.block;
         if (!fits(type, out)) return Fault::too_large;
     }
     return Fault::none;
@@ -200,7 +266,7 @@ Fault write_row(int type, TypeInfo info, const float* x, int64_t columns, uint8_
 bool can_quantize(int ggml_type) { return type_info(ggml_type).block == 1 || encoder_of(ggml_type) != nullptr; }
 
 QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_rows, int64_t columns, int type,
-                             uint8_t* out, int threads) {
+                             const float* importance, uint8_t* out, int threads) {
     const TypeInfo from = type_info(source_type), to = type_info(type);
     const size_t source_bytes = row_bytes(from, columns), out_bytes = row_bytes(to, columns);
     const int64_t share = std::max<int64_t>(1, (1 << 14) / columns);  // rows taken at a time
@@ -215,7 +281,7 @@ QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_r
         for (int64_t first; result.fault == Fault::none && (first = next.fetch_add(share)) < n_rows;) {
             for (int64_t row = first; row < std::min(first + share, n_rows); ++row) {
                 dequantize_row(source_type, source + size_t(row) * source_bytes, columns, x.data());
-                const Fault fault = write_row(type, to, x.data(), columns, out + size_t(row) * out_bytes);
+                const Fault fault = write_row(type, to, x.data(), columns, importance, out + size_t(row) * out_bytes);
                 if (fault != Fault::none) {
                     result = {fault, row};
                     break;

@@ -21,18 +21,40 @@ bool can_quantize(int ggml_type);
 
 // Writes `n_rows` rows of `columns` numbers, stored as `source_type`, one after the other as `type`. Rows are shared
 // out among `threads` threads; the bytes do not depend on how many. `columns` is a multiple of both types' blocks.
+// `importance` has a number for each column, by which its errors count, or is null: then larger numbers count more.
 QuantizeResult quantize_rows(int source_type, const uint8_t* source, int64_t n_rows, int64_t columns, int type,
-                             uint8_t* out, int threads);
+                             const float* importance, uint8_t* out, int threads);
+
+// What an encoder knows of a block beside its numbers.
+struct Importance {
+    const float* columns;  // of the block; null: nothing is known of them
+    float mean_square;     // of the numbers of the whole row
+};
 
 // One block of 256 columns of a k-type or IQ4_XS. Scales beyond float16 come out infinite.
-void quantize_block_q2k(const float* x, uint8_t* out);
-void quantize_block_q3k(const float* x, uint8_t* out);
-void quantize_block_q4k(const float* x, uint8_t* out);
-void quantize_block_q5k(const float* x, uint8_t* out);
-void quantize_block_q6k(const float* x, uint8_t* out);
-void quantize_block_iq4xs(const float* x, uint8_t* out);
+void quantize_block_q2k(const float* x, Importance importance, uint8_t* out);
+void quantize_block_q3k(const float* x, Importance importance, uint8_t* out);
+void quantize_block_q4k(const float* x, Importance importance, uint8_t* out);
+void quantize_block_q5k(const float* x, Importance importance, uint8_t* out);
+void quantize_block_q6k(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq4xs(const float* x, Importance importance, uint8_t* out);
 
 // One block of 32 columns of IQ4_NL.
-void quantize_block_iq4nl(const float* x, uint8_t* out);
+void quantize_block_iq4nl(const float* x, Importance importance, uint8_t* out);
+
+// One block of 256 columns whose quants are points of a codebook.
+void quantize_block_iq2xxs(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq2xs(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq2s(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq3xxs(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq3s(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq1s(const float* x, Importance importance, uint8_t* out);
+void quantize_block_iq1m(const float* x, Importance importance, uint8_t* out);
+
+// One block of 256 ternary columns, of 32 of MXFP4 and of 64 of NVFP4.
+void quantize_block_tq1(const float* x, Importance importance, uint8_t* out);
+void quantize_block_tq2(const float* x, Importance importance, uint8_t* out);
+void quantize_block_mxfp4(const float* x, Importance importance, uint8_t* out);
+void quantize_block_nvfp4(const float* x, Importance importance, uint8_t* out);
 
 }  // namespace woolly

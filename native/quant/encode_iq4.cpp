@@ -40,12 +40,12 @@ int nearest_index(float scaled) {
     return kNearest.index[int(std::min(std::max(-float(kReach), 2 * scaled), float(kReach)) + float(kReach))];
 }
 
-// Scale of 32 numbers, weighted by their squares: the best of 15.
-float fit_values(const float* x) {
+// Scale of 32 numbers, weighted by w (null: by their squares): the best of 15.
+float fit_values(const float* x, const float* w) {
     const float top = largest<32>(x);
     if (std::fabs(top) < 1e-15f) return 0;
     float unit[32], weights[32];
-    for (int i = 0; i < 32; ++i) unit[i] = x[i] / top, weights[i] = unit[i] * unit[i];
+    for (int i = 0; i < 32; ++i) unit[i] = x[i] / top, weights[i] = w != nullptr ? w[i] : unit[i] * unit[i];
     float best = 0, best_gain = 0;
     for (int step = -8; step <= 7; ++step) {
         // One try with the largest at 127 in place of -127, then those around -127.
@@ -71,15 +71,22 @@ void pack_32(const float* x, float scale, uint8_t* out) {
 
 }  // namespace
 
-void quantize_block_iq4nl(const float* x, uint8_t* out) {
-    const uint16_t d = float_to_half(fit_values(x));
+void quantize_block_iq4nl(const float* x, Importance importance, uint8_t* out) {
+    float weights[32];
+    if (importance.columns != nullptr) weigh_columns<32>(x, importance.columns, importance.mean_square, weights);
+    const uint16_t d = float_to_half(fit_values(x, importance.columns != nullptr ? weights : nullptr));
     std::memcpy(out, &d, 2);
     pack_32(x, half_to_float(d), out + 2);
 }
 
-void quantize_block_iq4xs(const float* x, uint8_t* out) {
-    float scales[8];
-    for (int g = 0; g < 8; ++g) scales[g] = fit_values(x + 32 * g);
+void quantize_block_iq4xs(const float* x, Importance importance, uint8_t* out) {
+    float scales[8], weights[32];
+    const float* columns = importance.columns;
+    const float mean_square = 2 * mean_square_of<256>(x);
+    for (int g = 0; g < 8; ++g) {
+        if (columns != nullptr) weigh_columns<32>(x + 32 * g, columns + 32 * g, mean_square, weights);
+        scales[g] = fit_values(x + 32 * g, columns != nullptr ? weights : nullptr);
+    }
     const uint16_t d = float_to_half(largest<8>(scales) / -32);
     const float step = half_to_float(d);
     uint16_t high = 0;

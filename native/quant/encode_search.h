@@ -55,11 +55,25 @@ Moments moments(const float* shifted, const float* w, const float* wx, float inv
     return {double(sum4(sums_l)), double(sum4(sums_ll)), double(sum4(sums_xl))};
 }
 
+// How much an error of each of N numbers counts if the columns' importance is known: more in large numbers, whose share
+// of a dot product is larger, but not without end.
+template <int N>
+void weigh_columns(const float* x, const float* columns, float mean_square, float* weights) {
+    for (int i = 0; i < N; ++i) weights[i] = columns[i] * std::sqrt(mean_square + x[i] * x[i]);
+}
+
+template <int N>
+float mean_square_of(const float* x) {
+    float sum = 0;
+    for (int i = 0; i < N; ++i) sum += x[i] * x[i];
+    return sum / float(N);
+}
+
 // Levels 0..top for N numbers x with weights w: the line of least weighted squares. Tries `n_steps` ranges, of
-// top + first + 0.1 * step levels each. A range that is better than all before moves the offset that the next ones
+// top + first + delta * step levels each. A range that is better than all before moves the offset that the next ones
 // count levels from, which finds lines that no range from the least number gives.
 template <int N>
-Affine fit_affine(const float* x, const float* w, float top, float first, int n_steps) {
+Affine fit_affine(const float* x, const float* w, float top, float first, int n_steps, float delta = 0.1f) {
     float low = 0, high = x[0];
     for (int i = 0; i < N; ++i) {
         low = x[i] < low ? x[i] : low;
@@ -85,7 +99,7 @@ Affine fit_affine(const float* x, const float* w, float top, float first, int n_
     Affine best{span / top, -low};
     double best_error = error_of(moments<N>(shifted, w, wx, top / span, top), double(best.scale), double(low));
     for (int step = 0; step < n_steps; ++step) {
-        const Moments m = moments<N>(shifted, w, wx, (top + first + 0.1f * float(step)) / (high + best.offset), top);
+        const Moments m = moments<N>(shifted, w, wx, (top + first + delta * float(step)) / (high + best.offset), top);
         const double determinant = sum_w * m.ll - m.l * m.l;
         if (!(determinant > 0)) continue;
         double scale = (sum_w * m.xl - sum_x * m.l) / determinant, shift = (m.ll * sum_x - m.l * m.xl) / determinant;
@@ -103,14 +117,14 @@ Affine fit_affine(const float* x, const float* w, float top, float first, int n_
     return best;
 }
 
-// Levels -half..half-1 for N numbers, weighted by their squares: the scale that fits best of 19.
+// Levels -half..half-1 for N numbers, weighted by w (null: by their squares): the scale that fits best of 19.
 template <int N>
-float fit_symmetric(const float* x, float half) {
+float fit_symmetric(const float* x, float half, const float* w = nullptr) {
     const float top = largest<N>(x);
     if (std::fabs(top) < 1e-15f) return 0;
     alignas(16) float unit[N], weights[N];
     // In units of the largest, where the squares of tiny numbers do not underflow.
-    for (int i = 0; i < N; ++i) unit[i] = x[i] / top, weights[i] = unit[i] * unit[i];
+    for (int i = 0; i < N; ++i) unit[i] = x[i] / top, weights[i] = w != nullptr ? w[i] : unit[i] * unit[i];
     float best = 0, best_gain = 0;
     for (int n = 0; n < 19; ++n) {
         const int step = n == 0 ? 0 : n <= 9 ? n - 10 : n - 9;  // the obvious one first, so that it wins a tie
@@ -158,6 +172,28 @@ float fit_few(const float* x, float half) {
         if (!moved) break;
     }
     return sum_ll > 0 ? -sum_xl / sum_ll * top : 0;
+}
+
+// Levels 0..top for N numbers that are not negative, weighted by w: the scale that fits best of 21.
+template <int N>
+float fit_positive(const float* x, const float* w, float top) {
+    const float most = largest<N>(x);
+    if (!(most > 1e-15f)) return 0;
+    float best = most / top, best_gain = 0;
+    for (int n = 0; n < 21; ++n) {
+        const int step = n == 0 ? 0 : n <= 10 ? n - 11 : n - 10;
+        const float inverse = (top + 0.1f * float(step)) / most;
+        float sum_xl = 0, sum_ll = 0;
+        for (int i = 0; i < N; ++i) {
+            const float level = nearest(std::fmin(x[i] * inverse, top));
+            sum_xl += w[i] * x[i] * level, sum_ll += w[i] * level * level;
+        }
+        if (sum_ll > 0 && sum_xl * sum_xl > best_gain * sum_ll) {
+            best = sum_xl / sum_ll;
+            best_gain = sum_xl * best;
+        }
+    }
+    return best;
 }
 
 }  // namespace woolly

@@ -47,7 +47,14 @@ def test_every_native_type_has_the_id_and_sizes_of_the_table_and_a_decoder():
 # What docs/make/add-a-weight-type.md asks for: the block with its row, the kernel, the decoder.
 CODEBOOKS = {"native/quant/codebooks.h", "native/cpu/kernels/generic/codebooks.h", "woolly/quant/codebooks.py"}
 BLOCKS, RARE = "native/cuda/weights/blocks.cuh", "native/cuda/weights/blocks_rare.cuh"
-GPU = {BLOCKS, RARE, "woolly/runtime/cuda/tiles.py"}
+FLOATS_OF_VULKAN = "native/gpu/compile.py"
+CONVERTED = "woolly/convert/quantized.py"
+WRITTEN = {"native/quant/encode.cpp", "woolly/quantize/mixes.py"}
+SLANG = {
+    "q8_32": "native/gpu/weights/blocks32.slang",
+    "q8_256": "native/gpu/weights/blocks256.slang",
+    "codebooks": "native/gpu/weights/codebooks.slang",
+}
 FILES = {
     "f32": {"native/quant/floats.h", "native/cpu/kernels/generic/floats.h", "woolly/quant/decode.py"},
     "q8_32": {"native/quant/blocks32.h", "native/cpu/kernels/generic/blocks32.h", "woolly/quant/decode.py"},
@@ -58,7 +65,8 @@ FILES = {
 @functools.cache
 def sources():
     """Source files, tests apart, with their texts without comments."""
-    native = [path for kind in ("*.h", "*.cpp", "*.cu", "*.cuh", "*.slang") for path in (ROOT / "native").rglob(kind)]
+    kinds = ("*.h", "*.cpp", "*.cu", "*.cuh", "*.slang", "*.py")
+    native = [path for kind in kinds for path in (ROOT / "native").rglob(kind)]
     return {
         path.relative_to(ROOT).as_posix(): re.sub(r"//.*|#.*woolly.*", "", path.read_text())
         for path in (*native, *(ROOT / "woolly").rglob("*.py"))
@@ -72,37 +80,52 @@ def files_that_name(name):
     return {
         path
         for path, text in sources().items()
-        if re.search(rf"GGMLType\.{name}\b" if path.endswith(".py") else word, text, re.IGNORECASE)
+        if re.search(rf"GGMLType\.{name}\b" if path.startswith("woolly/") else word, text, re.IGNORECASE)
     }
 
 
+def has_codebook(name):
+    return name.startswith(("IQ1", "IQ2", "IQ3"))
+
+
 def recipe_of(name):
-    if name.startswith(("IQ1", "IQ2", "IQ3")):
+    if has_codebook(name):
         return CODEBOOKS
     if name == "NVFP4":
         return FILES["q8_32"] - {"native/cpu/kernels/generic/blocks32.h"} | {"native/cpu/kernels/generic/blocks64.h"}
     return FILES[_native.types()[name][3]]
 
 
+def vulkan_of(name):
+    """The file of a type for Vulkan; floats have no block, but a row of the kernels that are compiled."""
+    family = "codebooks" if has_codebook(name) else _native.types()[name][3]
+    return {SLANG.get(family, FLOATS_OF_VULKAN)}
+
+
 @pytest.mark.parametrize("name", _native.types())
 def test_a_weight_type_is_in_the_files_of_the_recipe(name):
-    assert recipe_of(name) <= files_that_name(name)
+    assert recipe_of(name) | vulkan_of(name) <= files_that_name(name)
     assert name == "F32" or {BLOCKS, RARE} & files_that_name(name)
 
 
-def test_a_type_that_is_only_read_is_in_five_files():
-    # Other types also have an encoder, a place in the recipes of quantize, or a kernel of one instruction set.
+def test_a_weight_type_is_in_five_files_and_those_that_write_it():
+    # Other types also have a kernel of one instruction set, or are weights that a mix gives more bits.
+    writers = {*WRITTEN, "woolly/quantize/recipe.py"}
     for name in ("TQ1_0", "TQ2_0"):
-        assert files_that_name(name) == recipe_of(name) | {RARE, "woolly/runtime/cuda/tiles.py"}
-    # These bring a kind of tile of their own, whose bytes are by name in tiles.py.
+        assert files_that_name(name) == recipe_of(name) | {RARE} | vulkan_of(name) | writers
+        assert len(files_that_name(name) - writers) == 5
+    # These bring a kind of tile of their own, whose bytes are by name in tiles.py, and checkpoints are stored in them.
     tile = {f"native/cuda/weights/{file}" for file in ("tile.cuh", "tile_32.cuh", "pack.cuh")}
-    for name in ("MXFP4", "NVFP4"):
-        assert files_that_name(name) == recipe_of(name) | {BLOCKS} | tile
+    own = {BLOCKS, CONVERTED, *WRITTEN, "woolly/quantize/recipe.py"} | tile
+    assert files_that_name("NVFP4") == recipe_of("NVFP4") | own | vulkan_of("NVFP4")
+    experts = {"native/quant/encode_few.cpp", "woolly/quantize/few_bits.py"}
+    assert files_that_name("MXFP4") == recipe_of("MXFP4") | own | experts | vulkan_of("MXFP4")
 
 
 def test_the_recipe_names_the_files():
     recipe = (ROOT / "docs/make/add-a-weight-type.md").read_text()
-    for path in set().union(CODEBOOKS, GPU, *FILES.values()):
+    others = {BLOCKS, RARE, CONVERTED, FLOATS_OF_VULKAN, *WRITTEN, *SLANG.values()}
+    for path in set().union(CODEBOOKS, others, *FILES.values()):
         assert f"`{path}`" in recipe
 
 

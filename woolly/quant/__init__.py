@@ -1,7 +1,8 @@
 """BYTES OF WEIGHTS: the type table, decoding and encoding of rows."""
 
+from woolly.quant.codebooks import codebook_of
 from woolly.quant.decode import can_dequantize, dequantize
 from woolly.quant.encode import quantize
 from woolly.quant.types import GGMLType
 
-__all__ = ["GGMLType", "can_dequantize", "dequantize", "quantize"]
+__all__ = ["GGMLType", "can_dequantize", "codebook_of", "dequantize", "quantize"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from woolly import _native
 from woolly.quant.types import GGMLType
 
-__all__ = ["CODEBOOK_DECODERS"]
+__all__ = ["CODEBOOK_TYPES", "codebook_of"]
 
 Bytes = NDArray[np.uint8]  # (n_blocks, type_size) or a part of its columns
 Floats = NDArray[np.float32]  # (n_blocks, 256) unless said otherwise
@@ -116,12 +116,18 @@ def _iq1_m(blocks: Bytes, out: Floats) -> None:
     _scale(values, unit * _EIGHTH, _fields(scales, 4, 3), out)
 
 
-CODEBOOK_DECODERS: dict[GGMLType, Callable[[Bytes, Floats], None]] = {
-    GGMLType.IQ2_XXS: _iq2_xxs,
-    GGMLType.IQ2_XS: _iq2_xs,
-    GGMLType.IQ2_S: _iq2_s,
-    GGMLType.IQ3_XXS: _iq3_xxs,
-    GGMLType.IQ3_S: _iq3_s,
-    GGMLType.IQ1_S: _iq1_s,
-    GGMLType.IQ1_M: _iq1_m,
+# The codebook of each type, as `_native.codebooks()` calls it, and its decoder.
+CODEBOOK_TYPES: dict[GGMLType, tuple[str, Callable[[Bytes, Floats], None]]] = {
+    GGMLType.IQ2_XXS: ("IQ2_XXS", _iq2_xxs),
+    GGMLType.IQ2_XS: ("IQ2_XS", _iq2_xs),
+    GGMLType.IQ2_S: ("IQ2_S", _iq2_s),
+    GGMLType.IQ3_XXS: ("IQ3_XXS", _iq3_xxs),
+    GGMLType.IQ3_S: ("IQ3_S", _iq3_s),
+    GGMLType.IQ1_S: ("IQ1", _iq1_s),
+    GGMLType.IQ1_M: ("IQ1", _iq1_m),
 }
+
+
+def codebook_of(type: GGMLType) -> str:
+    """The name of a type's codebook in `_native.codebooks()`; empty if it has none."""
+    return CODEBOOK_TYPES[type][0] if type in CODEBOOK_TYPES else ""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from woolly.errors import GGUFError, UnsupportedError
-from woolly.quant.codebooks import CODEBOOK_DECODERS
+from woolly.quant.codebooks import CODEBOOK_TYPES
 from woolly.quant.types import GGMLType
 
 __all__ = ["IQ4_VALUES", "can_dequantize", "dequantize", "unpack_scales_k4"]
@@ -276,5 +276,5 @@ _DECODERS: dict[GGMLType, Callable[[Bytes, Floats], None]] = {
     GGMLType.NVFP4: _nvfp4,
     GGMLType.TQ1_0: _tq1_0,
     GGMLType.TQ2_0: _tq2_0,
-    **CODEBOOK_DECODERS,
+    **{type: decoder for type, (_, decoder) in CODEBOOK_TYPES.items()},
 }
