@@ -1,0 +1,205 @@
+"""`woolly quantize --size`: the types that lose least under a size, measured, and how that is shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.usage import UsageError
+from woolly.cli.terminal.files import read_utf8
+from woolly.cli.terminal.progress import bytes_bar, steps_bar, tell
+from woolly.cli.terminal.screen import print_table, results
+from woolly.cli.terminal.sizes import size
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from woolly.gguf import GGUFFile
+    from woolly.measure.pick.picking import Candidate, Picked
+    from woolly.quantize import ImportanceMatrix, Recipe
+
+__all__ = ["quantize_to_size", "tell_missing"]
+
+_CTX, _WINDOWS = 256, 4  # tokens of a window, and windows that types are chosen by
+_BAR = 24  # characters of the longest bar
+
+
+def quantize_to_size(
+    file: GGUFFile,
+    target: Path,
+    wanted: str,
+    *,
+    text: str | None,
+    ctx: int | None,
+    windows: int | None,
+    imatrix: ImportanceMatrix | None,
+    threads: int,
+    dry_run: bool,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Chooses types by KL divergence, writes the file and shows it beside the known mixes."""
+    from woolly.measure.pick.picking import pick
+    from woolly.quantize import quantize_file
+    from woolly.runtime.options import parse_size
+    from woolly.tokens import Tokenizer
+
+    if text is None:
+        raise UsageError("--size chooses types by a text: give --text FILE, of the kind that the model will read")
+    ctx, windows = _CTX if ctx is None else ctx, _WINDOWS if windows is None else windows
+    for name, value, low in (("--ctx", ctx, 8), ("--windows", windows, 1)):
+        if value < low:
+            raise UsageError(f"{name} is {value}; at least {low} was expected")
+    limit = parse_size("size", wanted) or 0
+    # Metadata, and the padding behind each tensor.
+    overhead = file.n_bytes - sum(t.n_bytes for t in file.tensors.values()) + file.alignment * len(file.tensors)
+    tokens = Tokenizer.from_metadata(file.metadata).encode(read_utf8(text), add_special=True, parse_special=False)
+    parts = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)]
+    if not parts:
+        raise RequestError(f"{text} has {len(tokens)} tokens, but a window has {ctx}: give a longer text")
+    chosen_by = parts[: windows if len(parts) > windows else max(1, len(parts) // 2)]
+    left = parts[len(chosen_by) :][:windows]
+    if not left:
+        tell(f"woolly: {text} has one window of {ctx} tokens: nothing is left to check the result on")
+    records = _records(target, file, tokens, ctx, windows, imatrix)
+    with steps_bar("measuring", "files") as report:
+        picked = pick(
+            file,
+            limit - overhead,
+            records,
+            _maker(file, chosen_by, threads, imatrix),
+            _maker(file, left, threads, imatrix) if left else None,
+            imatrix=imatrix,
+            told=lambda _, done, total: report(done, total) if report is not None else None,
+        )
+    recipe = _recipe(file, picked.best)
+    tell_missing(imatrix, recipe)
+    n_bytes = picked.best.n_bytes + overhead
+    if not dry_run:
+        with bytes_bar(f"{file.path.name} to {size(n_bytes)}") as progress:
+            summary = quantize_file(file, recipe, target, threads=threads, progress=progress, imatrix=imatrix)
+        n_bytes = summary.n_bytes
+    if plot is not None:
+        from woolly.measure.pick.drawing import draw
+
+        plot.write_text(draw(picked, file.path.name, overhead))
+    if as_json:
+        click.echo(json.dumps(_facts(picked, recipe, target, n_bytes, overhead), indent=2))
+    else:
+        _print(picked, target, n_bytes, overhead, dry_run)
+
+
+def tell_missing(imatrix: ImportanceMatrix | None, recipe: Recipe) -> None:
+    """Names weights without an entry of the imatrix on standard error; RequestError if one needs it."""
+    missing = [] if imatrix is None else imatrix.missing(recipe)
+    if imatrix is not None and missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        tell(f"woolly: {imatrix.path} has no entry of {shown}: all columns count alike there")
+
+
+def _maker(file: GGUFFile, windows: Sequence[Sequence[int]], threads: int, imatrix: ImportanceMatrix | None) -> Any:
+    def make() -> Any:
+        from woolly.measure.pick.meter import KlMeter
+
+        return KlMeter(file, windows, threads=threads, imatrix=imatrix)
+
+    return make
+
+
+def _records(
+    target: Path, file: GGUFFile, tokens: Sequence[int], ctx: int, windows: int, imatrix: ImportanceMatrix | None
+) -> Any:
+    from woolly import __version__
+    from woolly.measure.pick.records import Records
+    from woolly.runtime.arithmetic import ARITHMETIC
+    from woolly.store.digest import digest_of
+
+    of = {
+        "woolly": f"{__version__}, arithmetic {ARITHMETIC}",
+        "model": digest_of(file.paths),
+        "text": hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest(),
+        "imatrix": None if imatrix is None else hashlib.sha256(imatrix.path.read_bytes()).hexdigest(),
+        "ctx": ctx,
+        "windows": windows,
+    }
+    return Records(target.with_name(target.name + ".kl.json"), of)
+
+
+def _recipe(file: GGUFFile, best: Candidate) -> Recipe:
+    """The recipe of a choice, under the name of the mix whose type has the most bytes."""
+    from collections import Counter
+
+    from woolly.quantize import MIXES, Change
+    from woolly.quantize import Recipe as Made
+
+    changes = tuple(Change(tensor, best.types.get(name, tensor.type)) for name, tensor in file.tensors.items())
+    sizes: Counter[Any] = Counter()
+    for change in changes:
+        sizes[change.type] += change.n_bytes
+    named = [mix for type, _ in sizes.most_common() for mix in MIXES.values() if mix.type is type]
+    return Made(MIXES.get(best.name, named[0]), changes)
+
+
+def _facts(picked: Picked, recipe: Recipe, target: Path, n_bytes: int, overhead: int) -> dict[str, Any]:
+    def of(candidate: Candidate) -> dict[str, Any]:
+        held = candidate.held_out
+        return {
+            "name": candidate.name,
+            "bytes": candidate.n_bytes + overhead,
+            "kl": candidate.loss.kl,
+            "same_top": candidate.loss.same_top,
+            "held_out": None if held is None else asdict(held),
+        }
+
+    return {
+        "path": str(target),
+        "file_bytes": n_bytes,
+        "bits_per_weight": round(recipe.bits_per_weight, 3),
+        "best": of(picked.best),
+        "known": [of(mix) for mix in picked.known],
+        "predicted_kl": picked.predicted_kl,
+        "exchanges": picked.n_exchanges,
+        "measurements": [asdict(one) for one in picked.measured],
+        "tensor_types": {change.tensor.name: change.type.name for change in recipe.changes if change.is_change},
+    }
+
+
+def _print(picked: Picked, target: Path, n_bytes: int, overhead: int, dry_run: bool) -> None:
+    from rich.table import Table
+
+    console = results()
+    shown = Table("file", box=None, pad_edge=False)
+    for title in ("size", "KL", "same top", "KL held out"):
+        shown.add_column(title, justify="right")
+    shown.add_column("")
+    rows = [picked.best, *(mix for mix in picked.known if mix.name != picked.best.name)]
+    for candidate in sorted(rows, key=lambda one: -one.n_bytes):
+        held = candidate.held_out
+        judged = held or candidate.loss
+        shown.add_row(
+            ("> " if candidate is picked.best else "  ") + candidate.name,
+            size(candidate.n_bytes + overhead),
+            f"{candidate.loss.kl:.5f}",
+            f"{candidate.loss.same_top:.1%}",
+            "" if held is None else f"{held.kl:.5f}",
+            _bar(judged.kl, [(one.held_out or one.loss).kl for one in rows]),
+        )
+    print_table(console, shown)
+    if picked.best.name != "picked":
+        tell(f"woolly: no choice lost less than {picked.best.name}, so that is what is written")
+    verb = "would be" if dry_run else ""
+    console.print(" ".join(f"{target} {verb} {size(n_bytes)}".split()), soft_wrap=True)
+
+
+def _bar(kl: float, others: Sequence[float]) -> str:
+    """A bar of the logarithm: a character is the same factor everywhere."""
+    low, high = (math.log(max(value, 1e-9)) for value in (min(others), max(others)))
+    share = (math.log(max(kl, 1e-9)) - low) / (high - low) if high > low else 0
+    return "█" * (1 + round(share * (_BAR - 1)))

@@ -1,0 +1,165 @@
+"""KlMeter: the KL divergence of a model some of whose weights have other types, from the model as it is.
+
+Only layers from the first changed one on are computed: hidden states of the original are kept at each layer's edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.opening.context import context_limit
+from woolly.errors import RequestError
+from woolly.gguf import GGUFFile, MemoryMap, Tensor
+from woolly.measure.perplexity import log_total
+from woolly.measure.pick.groups import Types
+from woolly.measure.slots import SlotTurns
+from woolly.models import trace
+from woolly.plan.passes import cut, possible_cuts
+from woolly.quant import GGMLType
+from woolly.quantize import ImportanceMatrix
+from woolly.quantize.files import encode_slab
+from woolly.quantize.recipe import Change
+from woolly.runtime import Batch, Options, Program, choose, pages_for
+
+__all__ = ["KlMeter", "Loss"]
+
+Float32 = npt.NDArray[np.float32]
+# Bytes of encoded weights that are kept for later measurements.
+_KEPT = 1 << 30
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How far a file is from the original."""
+
+    kl: float  # mean over the scored tokens, in nats
+    same_top: float  # share of tokens that both rank first
+
+
+@dataclass
+class _Window:
+    batch: Batch
+    logits: Float32  # of the original, rows that are scored
+    totals: npt.NDArray[np.float64]
+    hidden: dict[int, Float32]  # by layer: rows that enter it
+
+
+class KlMeter:
+    """The original model with its logits on windows of a text."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        windows: Sequence[Sequence[int]],
+        *,
+        threads: int,
+        backend: str = "cpu",
+        imatrix: ImportanceMatrix | None = None,
+    ) -> None:
+        self._file = file
+        self._ctx = len(windows[0])
+        self._plan = trace(file, "logits", None, self._ctx)
+        limit = context_limit(file, self._plan)
+        if not 8 <= self._ctx <= limit:
+            raise RequestError(f"ctx is {self._ctx}; this model takes a whole number from 8 to {limit}", field="ctx")
+        self._options = Options(threads=threads, max_rows=self._ctx)
+        self._threads = threads
+        self._backend = choose(backend)
+        self._imatrix = imatrix
+        self._encoded: dict[tuple[str, GGMLType], Tensor] = {}
+        self._pages = range(pages_for(self._ctx))
+        self._slots = SlotTurns(self._plan)
+        self._layers = [] if self._slots.n_slots else sorted(possible_cuts(self._plan))
+        program = self._backend.compile(self._plan, file.tensors, self._options)
+        try:
+            self._windows = [self._observe(program, window) for window in windows]
+        finally:
+            program.close()
+
+    def measure(self, types: Types) -> Loss:
+        """The loss with these types of weights; the others stay as they are."""
+        changed = {name: type for name, type in types.items() if type is not self._file.tensors[name].type}
+        if not changed:
+            return Loss(0.0, 1.0)
+        first = self._first_layer(changed)
+        plan = self._plan if first is None else cut(self._plan, first, self._n_layers - 1)
+        tensors = {**self._file.tensors, **{name: self._encode(name, type) for name, type in changed.items()}}
+        program = self._backend.compile(plan, tensors, self._options)
+        try:
+            state = program.new_state(len(self._pages), self._slots.n_slots)
+            losses, tops = [], []
+            for window in self._windows:
+                batch = window.batch
+                if first is not None:
+                    batch = replace(batch, hidden=window.hidden[first], is_hidden_normed=True)
+                rows = program.run(batch, state)
+                kl, same = _compare(rows, window)
+                losses.append(kl)
+                tops.append(same)
+        finally:
+            program.close()
+        return Loss(float(np.concatenate(losses).mean()), float(np.concatenate(tops).mean()))
+
+    @property
+    def _n_layers(self) -> int:
+        return 1 + max(int(layer.rpartition(".")[2]) for layer in self._plan.layers if layer)
+
+    def _first_layer(self, changed: Types) -> int | None:
+        """The last edge that is before all changes; None: the model is computed from its beginning."""
+        layers = []
+        for name in changed:
+            where, _, rest = name.partition(".")
+            layers.append(int(rest.partition(".")[0]) if where == "blk" else self._n_layers - 1)
+            # The table of tokens is read at the beginning, too.
+            if where not in ("blk", "output"):
+                return None
+        known = [layer for layer in self._layers if layer <= min(layers) and layer > 0]
+        return known[-1] if known else None
+
+    def _observe(self, program: Program, window: Sequence[int]) -> _Window:
+        """The original's logits of the second half of a window, and its hidden states."""
+        n = len(window)
+        scored = list(range(n // 2, n - 1))
+        batch = Batch.of([(list(window), 0, self._pages)], scored, slots=self._slots.next([0], 0))
+        state = program.new_state(len(self._pages), self._slots.n_slots)
+        hidden: dict[int, Float32] = {}
+        running, done = program.running_plan, 0
+        for layer, at in possible_cuts(running).items() if self._layers else ():
+            made = {value for step in running.steps[:at] for value in step.outputs}
+            needed = {value for step in running.steps[at:] for value in step.inputs} & made
+            if layer not in self._layers or not layer or needed != {running.steps[at - 1].outputs[-1]}:
+                continue
+            hidden[layer] = program.run(batch, state, done, at).copy()
+            done = at
+        logits = program.run(batch, state, done).copy()
+        self._layers = [layer for layer in self._layers if layer in hidden]
+        return _Window(batch, logits, log_total(logits), hidden)
+
+    def _encode(self, name: str, type: GGMLType) -> Tensor:
+        key = (name, type)
+        if key not in self._encoded:
+            tensor = self._file.tensors[name]
+            while self._encoded and sum(kept.n_bytes for kept in self._encoded.values()) > _KEPT:
+                del self._encoded[next(iter(self._encoded))]
+            importance = None if self._imatrix is None else self._imatrix.columns_of(tensor)
+            matrices = tensor.data.reshape(1 if importance is None else len(importance), -1, tensor.data.shape[-1])
+            parts = [
+                encode_slab(
+                    Change(tensor, type), matrix, self._threads, None if importance is None else importance[i], 0
+                )
+                for i, matrix in enumerate(matrices)
+            ]
+            self._encoded[key] = Tensor(name, type, tensor.shape, 0, MemoryMap(name, np.concatenate(parts)))
+        return self._encoded[key]
+
+
+def _compare(rows: Float32, window: _Window) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    totals = log_total(rows)
+    shares = np.exp(window.logits - window.totals.astype(np.float32)[:, None])
+    # KL is the mean of log p - log q under p; the two normalizers leave the sum.
+    kl = np.einsum("ij,ij->i", shares, window.logits - rows, dtype=np.float64) - window.totals + totals
+    return np.maximum(kl, 0), rows.argmax(axis=1) == window.logits.argmax(axis=1)

@@ -1,0 +1,54 @@
+"""Records: measurements in a file beside the result, so that a second run or another size measures nothing again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from woolly.errors import RequestError
+from woolly.measure.pick.groups import Types
+from woolly.measure.pick.meter import Loss
+
+__all__ = ["Records"]
+
+
+class Records:
+    """Losses by what was changed, of one model, text and way to measure."""
+
+    def __init__(self, path: Path, of: Mapping[str, object]) -> None:
+        """`of` names the model, the text and all that changes a figure: a file of something else is refused."""
+        self.path = path
+        self._of = dict(of)
+        self._losses: dict[str, list[float]] = {}
+        if not path.exists():
+            return
+        try:
+            data = json.loads(path.read_text())
+            found, losses = data["of"], data["losses"]
+            self._losses = {str(key): [float(kl), float(top)] for key, (kl, top) in losses.items()}
+        except (ValueError, KeyError, TypeError, OSError):
+            raise RequestError(f"{path} is no file of measurements: remove it, or name another") from None
+        if found != json.loads(json.dumps(self._of)):
+            raise RequestError(
+                f"{path} has measurements of another model, text or setting, or of another Woolly: remove it, or name"
+                " another"
+            )
+
+    def get(self, part: str, types: Types) -> Loss | None:
+        """What was measured on a part of the text with these types, if it was."""
+        found = self._losses.get(_key(part, types))
+        return None if found is None else Loss(*found)
+
+    def put(self, part: str, types: Types, loss: Loss) -> None:
+        """Keeps a measurement, on disk, too; a run that is killed loses at most the one under way."""
+        self._losses[_key(part, types)] = [loss.kl, loss.same_top]
+        partial = self.path.with_name(self.path.name + ".part")
+        partial.write_text(json.dumps({"of": self._of, "losses": self._losses}))
+        partial.replace(self.path)
+
+
+def _key(part: str, types: Types) -> str:
+    listed = ",".join(f"{name}={int(type)}" for name, type in sorted(types.items()))
+    return f"{part} {hashlib.sha256(listed.encode()).hexdigest()[:24]}"
