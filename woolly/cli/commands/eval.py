@@ -1,0 +1,136 @@
+"""`woolly eval`: how often a model answers a file of questions right, and whether another does better."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON, BACKEND, DEVICE, MODEL, NAMED, THREADS, complete_model, model_and_text
+from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.terminal.progress import steps_bar, tell
+from woolly.errors import RequestError
+
+if TYPE_CHECKING:
+    from woolly.measure.evaluation.comparing import Accuracy, Comparison
+    from woolly.measure.evaluation.rows import Row
+    from woolly.measure.evaluation.running import Outcome
+
+__all__ = ["eval"]
+
+
+@command(
+    MODEL,
+    Argument("questions", "FILE", "Rows of JSON lines: question, choices and answer, or prompt and answer."),
+    NAMED,
+    Option(
+        "--against",
+        "Compare with this model on the same rows: McNemar's test and a bootstrap range of the difference.",
+        metavar="OTHER",
+        complete=complete_model,
+    ),
+    Option("--max-tokens -n", "Most tokens of an answer that is generated.", int, default=256),
+    Option("--limit", "Only the first rows of the file.", int, shown="all", metavar="N"),
+    Option(
+        "--output -o",
+        "Folder of the results, a line for each row; the same command goes on from there.",
+        Path,
+        shown="FILE.results",
+        to="folder",
+        metavar="DIR",
+    ),
+    THREADS,
+    BACKEND,
+    DEVICE,
+    AS_JSON,
+)
+def eval(
+    model: str | None,
+    questions: str | None,
+    named: str | None,
+    against: str | None,
+    max_tokens: int,
+    limit: int | None,
+    folder: Path | None,
+    threads: int | None,
+    backend: str | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Judge a model by questions with known answers: choices by log-likelihood, others by what it generates.
+
+    A row is {"question", "choices", "answer"} or {"prompt", "answer", "match"}, in which match is exact, regex, number
+    or json. Answers are those of temperature 0, so a second run gives the same figures.
+    """
+    from woolly.measure.evaluation.comparing import accuracy, compare
+    from woolly.measure.evaluation.rows import read_rows
+
+    example = "a file of questions was expected: woolly eval smollm2 questions.jsonl"
+    model, questions = model_and_text("eval", model, questions, named, example)
+    for name, value in (("max_tokens", max_tokens), ("limit", limit)):
+        if value is not None and value < 1:
+            raise RequestError(f"{name} is {value}; at least 1 was expected", field=name)
+    path = Path(questions)
+    rows = read_rows(path)[:limit]
+    folder = folder or path.with_name(path.name + ".results")
+    options = {"threads": threads, "backend": backend or "auto", "device": device}
+    outcomes = [_run(name, rows, folder, max_tokens, options) for name in (model, against) if name is not None]
+    right = [[outcome.right for outcome in own] for own in outcomes]
+    accuracies = [accuracy(own) for own in right]
+    difference = compare(right[0], right[1]) if len(right) > 1 else None
+    by_length = [_by_length(own) for own in outcomes]
+    if as_json:
+        facts = [
+            {"model": name, **asdict(own), "share": own.share, "share_by_length": length}
+            for name, own, length in zip((model, against), accuracies, by_length, strict=False)
+        ]
+        results = str(folder)
+        compared = None if difference is None else asdict(difference)
+        click.echo(
+            json.dumps({"rows": len(rows), "results": results, "models": facts, "comparison": compared}, indent=2)
+        )
+        return
+    _print([name for name in (model, against) if name is not None], accuracies, by_length, difference)
+    tell(f"{folder}: every answer", dim=True)
+
+
+def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dict[str, Any]) -> list[Outcome]:
+    from woolly.llm import LLM
+    from woolly.measure.evaluation.running import run_rows
+    from woolly.store import resolve
+    from woolly.store.digest import digest_of
+
+    path = resolve(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be made ({error.strerror or error}): name another folder") from None
+    with LLM(path, **options) as llm, steps_bar(path.stem, "rows") as report:
+        of = f"{digest_of([path])[:16]} max_tokens={max_tokens}"
+        return run_rows(llm, rows, folder / f"{path.stem}-{of[:8]}.jsonl", of, max_tokens, report)
+
+
+def _by_length(outcomes: list[Outcome]) -> float | None:
+    """Share of rows with choices that are right if likelihoods are divided by the bytes of a choice."""
+    known = [outcome.right_by_length for outcome in outcomes if outcome.right_by_length is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _print(
+    names: list[str], accuracies: list[Accuracy], by_length: list[float | None], difference: Comparison | None
+) -> None:
+    for name, own, length in zip(names, accuracies, by_length, strict=True):
+        click.echo(
+            f"{name}  {own.share:.1%} right ({own.right} of {own.n}), 95 %: {own.low:.1%} to {own.high:.1%}"
+            + ("" if length is None else f"; choices by length {length:.1%}")
+        )
+    if difference is not None:
+        verdict = "no proof of a difference" if difference.p_value >= 0.05 else "a difference"
+        click.echo(
+            f"difference  {difference.difference:+.1%}, 95 %: {difference.low:+.1%} to {difference.high:+.1%}; only one"
+            f" right: {difference.only_first} and {difference.only_second}, p = {difference.p_value:.3g}: {verdict}"
+        )

@@ -1,0 +1,116 @@
+"""Running rows through a model, in parts, with each result on disk before the next part."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from woolly.engine import Score
+from woolly.errors import RequestError
+from woolly.llm import LLM
+from woolly.measure.evaluation.rows import ChoiceRow, PromptRow, Row, judge
+from woolly.sampling import SamplingParams
+
+__all__ = ["Outcome", "run_rows"]
+
+# Rows between two writes: enough to fill the batches of a step.
+_PART = 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one row."""
+
+    key: str
+    right: bool
+    right_by_length: bool | None  # of choices: if log-probabilities are divided by the bytes of the choice
+    answer: str
+
+
+def run_rows(
+    llm: LLM,
+    rows: Sequence[Row],
+    path: Path,
+    of: str,
+    max_tokens: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """The outcome of each row, in order; those that `path` has from an earlier run are not computed again.
+
+    `of` names the model: a file of another one is refused.
+    """
+    known = _read(path, of)
+    if not path.exists():
+        path.write_text(json.dumps({"of": of}) + "\n", encoding="utf-8")
+    elif not path.read_bytes().endswith(b"\n"):  # a run was killed within a line
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+    missing = [row for row in {row.key: row for row in rows}.values() if row.key not in known]
+    done = len(rows) - len(missing)
+    for first in range(0, len(missing), _PART):
+        part = missing[first : first + _PART]
+        outcomes = _choose(llm, [row for row in part if isinstance(row, ChoiceRow)])
+        outcomes += _answer(llm, [row for row in part if isinstance(row, PromptRow)], max_tokens)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(outcome), ensure_ascii=False) + "\n" for outcome in outcomes)
+        known |= {outcome.key: outcome for outcome in outcomes}
+        done += len(part)
+        if progress is not None:
+            progress(done, len(rows))
+    return [known[row.key] for row in rows]
+
+
+def _read(path: Path, of: str) -> dict[str, Outcome]:
+    if not path.exists():
+        return {}
+    head, *lines = path.read_text(encoding="utf-8").split("\n")  # alone ends a line: U+2028 may stand in one
+    try:
+        if json.loads(head) != {"of": of}:
+            raise RequestError(f"{path} has results of another model or setting: remove it, or name another with -o")
+    except ValueError:
+        raise RequestError(f"{path} is no file of results: remove it, or name another with -o") from None
+    out = {}
+    for line in lines:
+        try:
+            outcome = Outcome(**json.loads(line))
+        except (ValueError, TypeError):
+            continue  # the last line of a run that was killed
+        out[outcome.key] = outcome
+    return out
+
+
+def _choose(llm: LLM, rows: Sequence[ChoiceRow]) -> list[Outcome]:
+    """The likeliest choice of each row, all rows in the engine together."""
+    prompts = [[llm.tokenize(row.prompt + choice) for choice in row.choices] for row in rows]
+    requests = [[llm.prepare_score(ids) for ids in own] for own in prompts]
+    llm.driver.complete([[request] for own in requests for request in own])
+    out = []
+    for row, own, ids in zip(rows, requests, prompts, strict=True):
+        n_prompt = len(llm.tokenize(row.prompt))
+        sums = []
+        for request, tokens in zip(own, ids, strict=True):
+            # A choice may end the prompt's last token in another way: at least its own last token counts.
+            scored = Score.of(request).logprobs[max(1, min(n_prompt, len(tokens) - 1)) :]
+            sums.append(math.fsum(value for value in scored if value is not None))
+        by_length = [value / len(choice.encode()) for value, choice in zip(sums, row.choices, strict=True)]
+        best, best_by_length = sums.index(max(sums)), by_length.index(max(by_length))
+        answer = row.choices[best].strip()
+        out.append(Outcome(row.key, best == row.answer, best_by_length == row.answer, answer))
+    return out
+
+
+def _answer(llm: LLM, rows: Sequence[PromptRow], max_tokens: int) -> list[Outcome]:
+    """The answer that a model gives at temperature 0, by its chat template if it has one."""
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    if not rows:
+        return []
+    prompts = [row.prompt for row in rows]
+    if llm.template is None:
+        texts = [completion.text for completion in llm.generate(prompts, params)]
+    else:
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        texts = [completion.text for completion in llm.chat(chats, params)]
+    return [Outcome(row.key, judge(row, text), None, text) for row, text in zip(rows, texts, strict=True)]
