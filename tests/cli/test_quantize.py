@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
 from woolly.errors import WoollyError
-from woolly.gguf import open_gguf
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.quant import GGMLType
 
 WIDE = replace(TINY["llama"], width=256, ffn=512, head_dim=64, n_layers=1)
 
@@ -74,3 +76,89 @@ def test_what_cannot_be_is_one_sentence(source, tmp_path):
     woolly("quantize", source, there, "Q4_0", "--force")
     woolly("quantize", small, tmp_path / "smaller.gguf", "Q4_0", "--allow-requantize")
     assert {path.suffix for path in tmp_path.iterdir()} == {".gguf"}
+
+
+def test_an_imatrix_is_made_and_used(source, tmp_path):
+    text, matrix = tmp_path / "text.txt", tmp_path / "i.gguf"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 8)
+    facts = json.loads(woolly("imatrix", source, text, "-o", matrix, "--ctx", "32", "-n", "2", "--json"))
+    assert (facts["entries"], facts["chunks"], facts["path"]) == (7, 2, str(matrix))
+    woolly("quantize", source, tmp_path / "out.gguf", "IQ2_S", "--imatrix", matrix)
+    with open_gguf(tmp_path / "out.gguf") as file:
+        assert file.metadata["quantize.imatrix.dataset"] == "text.txt"
+        assert file.tensors["blk.0.ffn_up.weight"].type.name == "IQ2_XS"
+    for arguments, expected in {
+        ("imatrix", source, text, "-o", matrix): "exists already",
+        ("imatrix", source, text, "-o", tmp_path / "x", "--ctx", "2"): "ctx is 2",
+        ("imatrix", source, text, "-o", tmp_path / "x", "--chunks", "0"): "chunks is 0",
+        ("quantize", source, tmp_path / "x", "IQ1_S"): "needs an imatrix",
+        ("quantize", source, tmp_path / "x", "Q4_0", "--imatrix", text): "no imatrix file",
+    }.items():
+        with pytest.raises(WoollyError, match=expected):
+            woolly(*arguments)
+
+
+def test_a_model_in_parts_can_stay_in_parts(source, tmp_path):
+    with open_gguf(source) as whole:
+        names = list(whole.tensors)
+        for number, own in enumerate((names[:5], names[5:])):
+            writer = GGUFWriter(tmp_path / f"in-0000{number + 1}-of-00002.gguf")
+            for key in whole.metadata if number == 0 else ():
+                writer.add_raw(key, whole.metadata.raw(key))
+            writer.add("split.no", np.uint16(number))
+            writer.add("split.count", np.uint16(2))
+            writer.add("split.tensors.count", np.int32(len(names)))
+            for name in own:
+                tensor = whole.tensors[name]
+                writer.add_raw_tensor(name, tensor.type, tensor.shape, tensor.data)
+            writer.write()
+    first = tmp_path / "in-00001-of-00002.gguf"
+    facts = json.loads(woolly("quantize", first, tmp_path / "out.gguf", "Q4_K_M", "--keep-split", "--json"))
+    woolly("quantize", first, tmp_path / "one.gguf", "Q4_K_M")
+    assert facts["path"] == str(tmp_path / "out-00001-of-00002.gguf")
+    with open_gguf(facts["path"]) as parts, open_gguf(tmp_path / "one.gguf") as one:
+        assert [path.name for path in parts.paths] == ["out-00001-of-00002.gguf", "out-00002-of-00002.gguf"]
+        assert {name for name, tensor in parts.tensors.items() if tensor.path == parts.paths[0]} == set(names[:5])
+        assert all(bytes(parts.tensors[n].data) == bytes(one.tensors[n].data) for n in names)
+    with pytest.raises(WoollyError, match=r"out-00001-of-00002\.gguf exists already"):
+        woolly("quantize", first, tmp_path / "out.gguf", "Q4_K_M", "--keep-split")
+
+
+def test_a_dry_run_says_what_loses_nothing(source, tmp_path):
+    kept = json.loads(woolly("quantize", source, tmp_path / "x", "F32", "--dry-run", "--json"))
+    lossy = json.loads(woolly("quantize", source, tmp_path / "x", "Q8_0", "--dry-run", "--json"))
+    assert (kept["loss_free"], lossy["loss_free"]) == (True, False)
+    assert lossy["tensor_list"]["output_norm.weight"]["loss_free"]
+    assert "nothing is lost" in woolly("quantize", source, tmp_path / "x", "F32", "--dry-run")
+
+
+def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
+    source = write_tiny(replace(WIDE, type=GGMLType.F16), tmp_path / "f16.gguf")
+    text, out = tmp_path / "text.txt", tmp_path / "out.gguf"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 8)
+    limit = source.stat().st_size * 6 // 16
+    options = ("--size", str(limit), "--text", text, "--ctx", "32", "--windows", "1", "-t", "1")
+    facts = json.loads(woolly("quantize", source, out, *options, "--plot", tmp_path / "x.svg", "--json"))
+    assert facts["file_bytes"] == out.stat().st_size <= limit
+    assert (tmp_path / "x.svg").read_text().startswith("<svg")
+    with open_gguf(out) as file:
+        assert {name: file.tensors[name].type.name for name in facts["tensor_types"]} == facts["tensor_types"]
+    shown = woolly("quantize", source, out, *options, "--dry-run")  # all is measured already
+    assert "> picked" in shown
+    for more, expected in {
+        ("Q4_0", "--size", "1MB"): "a type or --size",
+        (): "a type or --size",
+        ("--size", "1MB"): "give --text FILE",
+        ("--size", "1kB", "--text", text, "--ctx", "32"): "another model, text or setting",
+        ("Q4_0", "--text", text): "--text is of use with --size only",
+        ("Q4_0", "--ctx", "256"): "--ctx is of use with --size only",
+        ("Q4_0", "--windows", "4"): "--windows is of use with --size only",
+        ("--size", "1MB", "--text", text, "--ctx", "0"): "--ctx is 0; at least 8",
+        ("--size", "1MB", "--pure"): "--pure is of no use with --size",
+        ("--size", "much", "--text", text): "bytes were expected",
+    }.items():
+        with pytest.raises(WoollyError, match=expected):
+            woolly("quantize", source, out, "--force", *more)
+    monkeypatch.setattr("woolly.runtime.arithmetic.ARITHMETIC", -1)  # a Woolly that computes otherwise
+    with pytest.raises(WoollyError, match="or of another Woolly"):
+        woolly("quantize", source, out, *options, "--dry-run")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from woolly.measure.diagnosis import Limits, Part, Run, Situation, advise, candidates
+from woolly.measure.diagnosis import Limits, Run, Situation, StepGroup, advise, candidates
 
 BANDWIDTH = 20e9
 GIGABYTES = 2.0
@@ -16,10 +16,10 @@ GIGABYTES = 2.0
 def run(name, n_tokens, memory, arithmetic, *, slack=1.05, after=None, attention=0.0):
     """Weights that take so many seconds to read and to compute, and attention that takes some of its own."""
     limits = Limits(memory, arithmetic)
-    weights = Part("gate, up", limits.seconds * slack, limits, int(memory * BANDWIDTH), 10**9, after or {})
+    weights = StepGroup("gate, up", limits.seconds * slack, limits, int(memory * BANDWIDTH), 10**9, after or {})
     parts = [weights]
     if attention:
-        parts.append(Part("attention", attention, Limits(attention / 2, attention / 4), 10**6, 10**6))
+        parts.append(StepGroup("attention", attention, Limits(attention / 2, attention / 4), 10**6, 10**6))
     return Run(name, n_tokens, tuple(parts))
 
 
@@ -231,9 +231,9 @@ def test_a_part_is_bound_by_what_takes_longer():
     assert Limits(2.0, 1.0).bound == "memory"
     assert Limits(1.0, 2.0).bound == "arithmetic"
     assert Limits(0.0, 0.0).bound == ""
-    part = Part("down", 4.0, Limits(2.0, 1.0))
+    part = StepGroup("down", 4.0, Limits(2.0, 1.0))
     assert part.reached == 0.5
-    whole = Run("tg1", 1, (part, Part("other", 1.0, Limits(0.0, 0.0))))
+    whole = Run("tg1", 1, (part, StepGroup("other", 1.0, Limits(0.0, 0.0))))
     assert (whole.rate, whole.best_rate, whole.bound) == (0.2, 0.5, "memory")
 
 

@@ -1,5 +1,7 @@
 """An examination accounts for the whole time of each run, and its probes measure what they say. No time is asserted."""
 
+import itertools
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,7 @@ from woolly.gguf import open_gguf
 from woolly.machine.cpu import cpu_name
 from woolly.measure.bench import StepCost
 from woolly.measure.bounds import PARTS, Bounds, target_bits
-from woolly.measure.diagnosis import Limits, Part, Run, advise
+from woolly.measure.diagnosis import Limits, Run, StepGroup, advise
 from woolly.measure.examination import _Examiner, examine
 from woolly.measure.probe import Probe, cached_columns
 from woolly.models import trace
@@ -131,6 +133,22 @@ def test_a_probe_measures_attention_over_all_layers(kv_type):
     assert Probe(1, kernel_levels()[0], kv_type).attention_seconds((), 4, 100) == 0
 
 
+def test_a_run_during_which_the_clock_stood_still_does_not_count():
+    class Clock:
+        nanoseconds = iter([0, 0, 3000, 0, 2000, 4000] + [5000] * 100_000)
+
+        def run(self, batch, state):
+            pass
+
+        @contextmanager
+        def timed(self):
+            yield [next(self.nanoseconds)]
+
+    assert Probe(1, None)._fastest(Clock(), None, None, [0]) == 2e-6
+    Clock.nanoseconds = itertools.repeat(0)
+    assert Probe(1, None)._fastest(Clock(), None, None, [0]) == 0
+
+
 class Even:
     """A probe of which every kernel adds up so many products per second."""
 
@@ -180,7 +198,7 @@ def test_of_experts_those_that_a_token_goes_to_are_counted_as_read_and_as_prepar
     kept = SimpleNamespace(n_bytes=0)
     about = About("cpu", kernel_levels()[0], threads=1, arena_bytes=0)
     program = SimpleNamespace(running_plan=fuse(tracer.plan()), weight_stats=lambda: kept, about=about, max_rows=8)
-    run = Run("x", 1, (Part("experts", 1.0, Limits(0.5, 0.5)),))
+    run = Run("x", 1, (StepGroup("experts", 1.0, Limits(0.5, 0.5)),))
     probe = SimpleNamespace(linear_rate=lambda *_: 1.0, packing_seconds=lambda *_: 1e-9)
     with open_gguf(tiny_model) as file:
         examiner = _Examiner(file, program, Options(), 8, 1, None, 1.0, lambda text: None)

@@ -5,7 +5,7 @@ import pytest
 from woolly.errors import RequestError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.quant import GGMLType
-from woolly.quantize import MIXES, find_mix, find_type, make_recipe
+from woolly.quantize import MIXES, find_mix, find_tensor_type, find_type, make_recipe
 
 N_LAYERS = 30
 # Layers whose ffn_down and attn_v have more bits in the M mixes.
@@ -137,3 +137,17 @@ def test_names_are_found_in_any_case_and_near_ones_told():
         find_mix("tiny")
     with pytest.raises(RequestError, match=r"--output-tensor-type is 'Q4_K_M'; expected one of F32, F16"):
         find_type("Q4_K_M", "--output-tensor-type")
+
+
+def test_expressions_overrule_all_else_and_the_last_one_wins(plain):
+    given = [find_tensor_type(text) for text in ("attn_.*=q8_0", r"blk\.[0-3]\.attn_v=Q5_K", "token_embd=F16")]
+    types = types_of(make_recipe(plain, find_mix("Q4_K_M"), embedding_type=GGMLType.Q6_K, tensor_types=given))
+    assert types["blk.9.attn_q.weight"] == "Q8_0" and types["blk.9.attn_norm.weight"] == "F32"
+    assert layers_with(types, "attn_v", "Q5_K") == {0, 1, 2, 3}
+    assert types["token_embd.weight"] == "F16"
+
+
+@pytest.mark.parametrize("text", ["attn_v", "=Q8_0", "(=Q8_0", "attn_v=Q9"])
+def test_what_is_no_expression_with_a_type_is_refused(text):
+    with pytest.raises(RequestError, match="--tensor-type"):
+        find_tensor_type(text)

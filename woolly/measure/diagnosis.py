@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Advice", "Kind", "Limits", "Part", "Run", "Situation", "advise", "candidates"]
+__all__ = ["Advice", "Kind", "Limits", "Run", "Situation", "StepGroup", "advise", "candidates"]
 
 Kind = Literal["busy", "threads", "kernels", "quantization", "memory", "kv_type", "context", "batch", "nothing"]
 
@@ -42,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepGroup:
     """All steps of one kind, in one run."""
 
     name: str
@@ -70,7 +70,7 @@ class Run:
 
     name: str
     n_tokens: int
-    parts: tuple[Part, ...]
+    parts: tuple[StepGroup, ...]
 
     @property
     def seconds(self) -> float:
@@ -98,7 +98,7 @@ class Run:
         by_memory = sum(part.limits.seconds for part in self.parts if part.limits.bound == "memory")
         return "memory" if 2 * by_memory >= self.limit else "arithmetic"
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> StepGroup | None:
         """The part of that name, if there is one."""
         return next((part for part in self.parts if part.name == name), None)
 

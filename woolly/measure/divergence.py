@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.measure.perplexity import Estimate, Float32, Float64, Scorer, log_total, mean_and_error
+from woolly.measure.perplexity import Float32, Float64, MeanEstimate, Scorer, log_total, mean_and_error
 
 __all__ = ["Divergence", "Totals", "check_same_vocabulary", "exponential"]
 
@@ -43,14 +43,14 @@ class Divergence:
 class Totals:
     """The usual summary figures."""
 
-    perplexity: Estimate
-    base_perplexity: Estimate
-    ratio: Estimate  # of the perplexities
-    kl: Estimate
+    perplexity: MeanEstimate
+    base_perplexity: MeanEstimate
+    ratio: MeanEstimate  # of the perplexities
+    kl: MeanEstimate
     kl_median: float
     kl_99: float  # 99th percentile
     kl_max: float
-    same_top: Estimate
+    same_top: MeanEstimate
     probability_rms: float
 
     @classmethod
@@ -69,10 +69,10 @@ class Totals:
         )
 
 
-def exponential(estimate: Estimate) -> Estimate:
+def exponential(estimate: MeanEstimate) -> MeanEstimate:
     """exp of an estimate in nats, with its error scaled alike."""
     value = float(np.exp(estimate.mean))
-    return Estimate(value, value * estimate.error)
+    return MeanEstimate(value, value * estimate.error)
 
 
 def check_same_vocabulary(model: Scorer, base: Scorer) -> None:

@@ -20,7 +20,7 @@ from woolly.machine.cpu import cpu_name
 from woolly.machine.memory import available_memory
 from woolly.measure.bench import Bench, StepCost, Workload
 from woolly.measure.bounds import PARTS, TARGET, Bounds, target_bits
-from woolly.measure.diagnosis import Part, Run, Situation
+from woolly.measure.diagnosis import Run, Situation, StepGroup
 from woolly.measure.probe import GpuProbe, Probe
 from woolly.models import trace
 from woolly.quant import GGMLType
@@ -250,7 +250,7 @@ class _Examiner:
             if taken <= 0:
                 continue
             parts.append(
-                Part(
+                StepGroup(
                     name,
                     taken / n_runs,
                     machine.limits(same, rows, n_runs, n_tokens),
@@ -323,8 +323,8 @@ class _Examiner:
         ):
             return {}
         found = {}
-        for kv_type in KV_TYPES:
-            if kv_type == "q8_0" and min(dims) % 32:
+        for kv_type, kept in KV_TYPES.items():
+            if min(dims) % kept.block or (self.about.device and not kept.on_gpus):
                 continue
             self.progress(f"measuring attention with {kv_type}")
             probe = self._probe(self.about.threads, self.level, kv_type)

@@ -24,24 +24,24 @@ from woolly.machine.cores import default_threads
 from woolly.measure.slots import SlotTurns
 from woolly.runtime import Batch, Options, pages_for
 
-__all__ = ["Estimate", "Scorer", "log_total", "mean_and_error", "windows_of"]
+__all__ = ["MeanEstimate", "Scorer", "log_total", "mean_and_error", "windows_of"]
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanEstimate:
     """A mean and its standard error."""
 
     mean: float
     error: float
 
 
-def mean_and_error(values: Float64) -> Estimate:
+def mean_and_error(values: Float64) -> MeanEstimate:
     """The estimate from independent values; with fewer than two, the error is NaN."""
     n = len(values)
-    return Estimate(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 1 else math.nan)
+    return MeanEstimate(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 1 else math.nan)
 
 
 class Scorer:

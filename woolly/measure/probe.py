@@ -169,15 +169,18 @@ class Probe:
         return choose(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
 
     def _fastest(self, program: Program, batch: Batch, state: State, steps: list[int]) -> float:
-        """Seconds of some steps in the fastest of several runs. The first run packs weights and does not count."""
+        """Seconds of some steps in the fastest of several runs. The first run packs weights and does not count.
+
+        A run during which the clock stood still, as a virtual machine's may for a moment, does not count either.
+        """
         program.run(batch, state)
-        fastest, n, start = float("inf"), 0, time.perf_counter()
-        while n < _REPETITIONS or time.perf_counter() - start < _SECONDS:
+        measured: list[float] = []
+        start = time.perf_counter()
+        while len(measured) < _REPETITIONS or time.perf_counter() - start < _SECONDS:
             with program.timed() as times:
                 program.run(batch, state)
-            fastest = min(fastest, sum(times[i] for i in steps) / 1e9)
-            n += 1
-        return fastest
+            measured.append(sum(times[i] for i in steps) / 1e9)
+        return min((seconds for seconds in measured if seconds > 0), default=0.0)
 
 
 class GpuProbe(Probe):

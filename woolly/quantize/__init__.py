@@ -1,17 +1,23 @@
 """FEWER BITS: a GGUF file written again in smaller types."""
 
 from woolly.quantize.files import Summary, quantize_file
-from woolly.quantize.mixes import MIXES, Mix, find_mix, find_type
-from woolly.quantize.recipe import Change, Recipe, make_recipe
+from woolly.quantize.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
+from woolly.quantize.mixes import MIXES, Mix, find_mix, find_tensor_type, find_type
+from woolly.quantize.recipe import Change, Recipe, is_kept, make_recipe
 
 __all__ = [
     "MIXES",
     "Change",
+    "ImportanceMatrix",
     "Mix",
     "Recipe",
     "Summary",
     "find_mix",
+    "find_tensor_type",
     "find_type",
+    "is_kept",
     "make_recipe",
     "quantize_file",
+    "read_imatrix",
+    "write_imatrix",
 ]

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from woolly import _native
 from woolly.errors import GGUFError, RequestError
 from woolly.gguf import GGUFFile, GGUFWriter
 from woolly.gguf.values import ValueType
+from woolly.quantize.imatrix import ImportanceMatrix
 from woolly.quantize.recipe import Change, Recipe
 
-__all__ = ["Summary", "quantize_file"]
+__all__ = ["Progress", "Summary", "encode_slab", "quantize_file", "write_file"]
 
 Progress = Callable[[int, int], None]
 
@@ -47,32 +48,67 @@ def quantize_file(
     *,
     threads: int,
     progress: Progress | None = None,
+    imatrix: ImportanceMatrix | None = None,
 ) -> Summary:
     """Write `source` again with the types of the recipe, through a temporary file beside `path`.
 
     The metadata is kept, but for `general.file_type`, `general.quantization_version`, and the keys of split files: the
-    result is one file. `progress(done, total)` counts bytes of the source.
+    result is one file. `progress(done, total)` counts bytes of the source. Scales are chosen by the importance of
+    columns that `imatrix` has; the keys `quantize.imatrix.*` name it.
     """
     start = time.perf_counter()
     target = Path(path)
+    write_file(source, recipe, target, threads, progress, imatrix, {}, has_metadata=True)
+    types = Counter(change.type.name for change in recipe.changes)
+    return Summary(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
+
+
+def write_file(
+    source: GGUFFile,
+    recipe: Recipe,
+    target: Path,
+    threads: int,
+    progress: Progress | None,
+    imatrix: ImportanceMatrix | None,
+    split: Mapping[str, int],
+    *,
+    has_metadata: bool,
+) -> None:
+    """Write one file with the tensors of the recipe, the keys of `split`, and the metadata unless another file has it.
+
+    `split.tensors.count` is signed, the other keys of split files are half words, as llama.cpp writes them.
+    """
     if any(target.exists() and target.samefile(own) for own in source.paths):
         raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
     if not 1 <= threads <= 1024:
         raise RequestError(f"threads is {threads}; from 1 to 1024 were expected")
     writer = GGUFWriter(target, alignment=source.alignment)
+    if has_metadata:
+        _add_metadata(writer, source, recipe, imatrix)
+    for key, value in split.items():
+        writer.add(key, value, ValueType.INT32 if key == "split.tensors.count" else ValueType.UINT16)
+    meter = _Meter(recipe.n_bytes_before, progress)
+    for change in recipe.changes:
+        columns = None if imatrix is None or not change.is_change else imatrix.columns_of(change.tensor)
+        parts = _parts(change, threads, meter, columns)
+        writer.add_streamed_tensor(change.tensor.name, change.type, change.tensor.shape, parts)
+    _check_room(target, writer.n_bytes())
+    writer.write()
+
+
+def _add_metadata(writer: GGUFWriter, source: GGUFFile, recipe: Recipe, imatrix: ImportanceMatrix | None) -> None:
     own = {"general.file_type": recipe.mix.file_type, "general.quantization_version": _QUANTIZATION_VERSION}
     for key in source.metadata:
-        if key not in own and not key.startswith("split."):
+        if key not in own and not key.startswith(("split.", "quantize.imatrix.")):
             writer.add_raw(key, source.metadata.raw(key))
     for key, value in own.items():
         writer.add(key, value, ValueType.UINT32)
-    meter = _Meter(recipe.n_bytes_before, progress)
-    for change in recipe.changes:
-        writer.add_streamed_tensor(change.tensor.name, change.type, change.tensor.shape, _parts(change, threads, meter))
-    _check_room(target, writer.n_bytes())
-    writer.write()
-    types = Counter(change.type.name for change in recipe.changes)
-    return Summary(target, target.stat().st_size, dict(types.most_common()), time.perf_counter() - start)
+    if imatrix is not None:
+        writer.add("quantize.imatrix.file", imatrix.path.name)
+        if imatrix.datasets:
+            writer.add("quantize.imatrix.dataset", imatrix.datasets[0])
+        writer.add("quantize.imatrix.entries_count", len(imatrix.entries), ValueType.UINT32)
+        writer.add("quantize.imatrix.chunks_count", imatrix.n_chunks, ValueType.UINT32)
 
 
 class _Meter:
@@ -87,30 +123,45 @@ class _Meter:
             self.progress(self.done, self.total)
 
 
-def _parts(change: Change, threads: int, meter: _Meter) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    tensor, type = change.tensor, change.type
+def _parts(
+    change: Change, threads: int, meter: _Meter, importance: NDArray[np.float32] | None
+) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    tensor = change.tensor
 
     def make() -> Iterator[NDArray[np.uint8]]:
         columns = tensor.shape[-1] if tensor.shape else 1
         bytes_per_row = tensor.type.row_bytes(columns)
-        rows = tensor.data.reshape(-1, bytes_per_row)
+        # Experts have importances of their own: no slab spans two of them.
+        n_matrices = 1 if importance is None else len(importance)
+        rows = tensor.data.reshape(n_matrices, -1, bytes_per_row)
         step = max(1, _SLAB // bytes_per_row)
-        for first in range(0, len(rows), step):
-            slab = rows[first : first + step]
-            if change.is_change:
-                out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)
-                fault, row = _native.quantize_rows(tensor.type, slab.reshape(-1), columns, type, out, threads)
-                if fault:
-                    raise GGUFError(
-                        f"{tensor.path}: tensor {tensor.name!r}: row {first + row} holds {_FAULTS[fault]}: "
-                        f"it cannot be written as {type.name}"
-                    )
-                yield out
-            else:
-                yield slab.reshape(-1)
-            meter.advance(slab.size)
+        for index, matrix in enumerate(rows):
+            for first in range(0, len(matrix), step):
+                slab = matrix[first : first + step]
+                if change.is_change:
+                    own = None if importance is None else importance[index]
+                    yield encode_slab(change, slab, threads, own, index * len(matrix) + first)
+                else:
+                    yield slab.reshape(-1)
+                meter.advance(slab.size)
 
     return make
+
+
+def encode_slab(
+    change: Change, slab: NDArray[np.uint8], threads: int, importance: NDArray[np.float32] | None, first: int
+) -> NDArray[np.uint8]:
+    """Some rows of a tensor, from row `first` on, in their type to be; GGUFError names a row that it cannot hold."""
+    tensor, type = change.tensor, change.type
+    columns = tensor.shape[-1]
+    out = np.empty(len(slab) * type.row_bytes(columns), np.uint8)
+    fault, row = _native.quantize_rows(tensor.type, slab.reshape(-1), columns, type, out, threads, importance)
+    if fault:
+        raise GGUFError(
+            f"{tensor.path}: tensor {tensor.name!r}: row {first + row} holds {_FAULTS[fault]}: "
+            f"it cannot be written as {type.name}"
+        )
+    return out
 
 
 def _check_room(target: Path, n_bytes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from woolly import _native
 from woolly.errors import RequestError
 from woolly.quant import GGMLType
 
-__all__ = ["MIXES", "Mix", "find_mix", "find_type"]
+__all__ = ["MIXES", "Mix", "find_mix", "find_tensor_type", "find_type"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,21 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
             Mix("Q3_K_L", 13, GGMLType.Q3_K, "4.3 bits: loses much"),
             Mix("Q3_K_M", 12, GGMLType.Q3_K, "3.9 bits: loses much"),
             Mix("Q3_K_S", 11, GGMLType.Q3_K, "3.4 bits: loses very much"),
+            Mix("IQ3_M", 27, GGMLType.IQ3_S, "3.7 bits, points of a codebook"),
+            Mix("IQ3_S", 26, GGMLType.IQ3_S, "3.4 bits, points of a codebook"),
+            Mix("IQ3_XS", 22, GGMLType.IQ3_S, "3.3 bits, points of a codebook"),
+            Mix("IQ3_XXS", 23, GGMLType.IQ3_XXS, "3.1 bits, points of a codebook"),
             Mix("Q2_K", 10, GGMLType.Q2_K, "3 bits: for large models in little memory"),
+            Mix("IQ2_M", 29, GGMLType.IQ2_S, "2.7 bits; needs an imatrix"),
+            Mix("IQ2_S", 28, GGMLType.IQ2_XS, "2.5 bits; needs an imatrix"),
+            Mix("IQ2_XS", 20, GGMLType.IQ2_XS, "2.3 bits; needs an imatrix"),
+            Mix("IQ2_XXS", 19, GGMLType.IQ2_XXS, "2.1 bits; needs an imatrix"),
+            Mix("IQ1_M", 31, GGMLType.IQ1_M, "1.8 bits; needs an imatrix"),
+            Mix("IQ1_S", 24, GGMLType.IQ1_S, "1.6 bits; needs an imatrix"),
+            Mix("TQ2_0", 37, GGMLType.TQ2_0, "2.1 bits, for models that were trained ternary"),
+            Mix("TQ1_0", 36, GGMLType.TQ1_0, "1.7 bits, for models that were trained ternary"),
+            Mix("MXFP4_MOE", 38, GGMLType.MXFP4, "4.3 bits for experts, Q8_0 for all else"),
+            Mix("NVFP4", 39, GGMLType.NVFP4, "4.5 bits, floats of NVIDIA's GPUs"),
         )
     }
 )
@@ -71,3 +86,14 @@ def find_type(name: str, option: str) -> GGMLType:
     if name.upper() not in types:
         raise RequestError(f"{option} is {name!r}; expected one of {', '.join(types)}")
     return GGMLType[name.upper()]
+
+
+def find_tensor_type(text: str) -> tuple[re.Pattern[str], GGMLType]:
+    """The expression and the type of `REGEX=TYPE`, as in attn_v=Q6_K; RequestError if one of them is none."""
+    expression, mark, name = text.rpartition("=")
+    if not mark or not expression:
+        raise RequestError(f"--tensor-type is {text!r}; REGEX=TYPE was expected, such as attn_v=Q6_K")
+    try:
+        return re.compile(expression), find_type(name, f"the type of --tensor-type {expression}")
+    except re.error as error:
+        raise RequestError(f"--tensor-type has {expression!r}, which is no regular expression: {error}") from None

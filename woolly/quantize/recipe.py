@@ -7,15 +7,17 @@ which tensors get more bits than the rest, and which type stands in if a row is 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import RequestError
-from woolly.gguf import GGUFFile, Tensor
+from woolly.gguf import Described, Tensor
 from woolly.quant import GGMLType, can_dequantize
+from woolly.quantize.few_bits import NEEDS_IMATRIX, WeightPlace, choose_few
 from woolly.quantize.mixes import Mix
 
-__all__ = ["Change", "Recipe", "make_recipe"]
+__all__ = ["Change", "Recipe", "is_kept", "is_weight", "make_recipe"]
 
 # Where a row is no multiple of the first type's block.
 _STAND_IN = {
@@ -25,6 +27,10 @@ _STAND_IN = {
     GGMLType.Q5_K: GGMLType.Q5_1,
     GGMLType.Q6_K: GGMLType.Q8_0,
     GGMLType.IQ4_XS: GGMLType.IQ4_NL,
+    **dict.fromkeys((GGMLType.IQ3_S, GGMLType.IQ3_XXS, GGMLType.IQ2_S, GGMLType.IQ2_XS), GGMLType.IQ4_NL),
+    **dict.fromkeys((GGMLType.IQ2_XXS, GGMLType.IQ1_S, GGMLType.IQ1_M), GGMLType.IQ4_NL),
+    **dict.fromkeys((GGMLType.TQ1_0, GGMLType.TQ2_0), GGMLType.Q4_0),
+    GGMLType.NVFP4: GGMLType.MXFP4,
 }
 _PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 # Weights that are small, or that steer the computation: they stay as they are.
@@ -54,6 +60,12 @@ class Change:
         """Whether the type differs from the one in the file."""
         return self.type is not self.tensor.type
 
+    @property
+    def is_loss_free(self) -> bool:
+        """Whether every number of the tensor stays what it is, whatever it is."""
+        holds = {GGMLType.F16: (GGMLType.F32,), GGMLType.BF16: (GGMLType.F32,)}.get(self.tensor.type, ())
+        return not self.is_change or self.type in holds
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -69,14 +81,19 @@ class Recipe:
 
     @property
     def n_bytes(self) -> int:
-        """Bits per weight over all tensors as they will be."""
+        """Bytes of all tensors as they will be."""
         return sum(change.n_bytes for change in self.changes)
+
+    @property
+    def is_loss_free(self) -> bool:
+        """Whether no tensor loses anything."""
+        return all(change.is_loss_free for change in self.changes)
 
     @property
     def n_misfits(self) -> int:
         """How many weights could not have the mix's own type, for rows that are no whole number of its blocks."""
         block = self.mix.type.block_size
-        return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if _is_weight(c.tensor))
+        return sum(bool(c.tensor.shape[-1] % block) for c in self.changes if is_weight(c.tensor))
 
     @property
     def bits_per_weight(self) -> float:
@@ -85,30 +102,34 @@ class Recipe:
 
 
 def make_recipe(
-    file: GGUFFile,
+    file: Described,
     mix: Mix,
     *,
     pure: bool = False,
     output_type: GGMLType | None = None,
     embedding_type: GGMLType | None = None,
+    tensor_types: Sequence[tuple[re.Pattern[str], GGMLType]] = (),
     allow_requantize: bool = False,
+    has_imatrix: bool = False,
 ) -> Recipe:
     """Choose a type for every tensor.
 
     With `pure`, all weights get the mix's own type. `output_type` and `embedding_type` overrule the choice for these
-    tensors; if both are one, `embedding_type` does. RequestError if a weight is quantized already, unless
-    `allow_requantize`.
+    tensors; if both are one, `embedding_type` does. `tensor_types` overrule all of it for weights whose names an
+    expression is found in; the last one wins. RequestError if a weight is quantized already, unless
+    `allow_requantize`, or if its type needs an imatrix and `has_imatrix` is not set.
     """
-    rules = _Rules(file, mix)
+    rules = _Rules(file, mix, has_imatrix)
     changes = []
     for tensor in file.tensors.values():
         type = tensor.type
-        if _is_weight(tensor):
+        if is_weight(tensor):
             given = None
             if tensor.name == "output.weight" or (rules.is_tied and _is_embedding(tensor.name)):
                 given = output_type
             if _is_embedding(tensor.name) and embedding_type is not None:
                 given = embedding_type
+            given = next((one for name, one in reversed(tensor_types) if name.search(tensor.name)), given)
             if given is not None and tensor.shape[-1] % given.block_size:
                 raise RequestError(
                     f"{tensor.name} cannot be {given.name}: its rows of {tensor.shape[-1]} are no multiple of "
@@ -120,14 +141,25 @@ def make_recipe(
                 f"this file is already quantized ({tensor.name} is {tensor.type.name}), and quantizing again loses"
                 " more: give a file in F32, F16 or BF16, or --allow-requantize"
             )
+        if type in NEEDS_IMATRIX and type is not tensor.type and not has_imatrix:
+            raise RequestError(
+                f"{tensor.name} would be {type.name}, which needs an imatrix: make one of a text with woolly imatrix,"
+                " and give it to woolly quantize --imatrix"
+            )
         changes.append(Change(tensor, type))
     return Recipe(mix, tuple(changes))
 
 
-def _is_weight(tensor: Tensor) -> bool:
+def is_kept(name: str) -> bool:
+    """Whether a tensor of this name stays as it is, in F32."""
+    return _KEPT.search(name) is not None
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether a mix gives this tensor a type: a matrix that is not kept."""
     if len([size for size in tensor.shape if size > 1]) < 2 or not tensor.name.endswith("weight"):
         return False
-    return can_dequantize(tensor.type) and not _KEPT.search(tensor.name)
+    return can_dequantize(tensor.type) and not is_kept(tensor.name)
 
 
 def _is_embedding(name: str) -> bool:
@@ -151,12 +183,13 @@ def _largest(value: Any) -> int:
 class _Rules:
     """Which weights of a mix get other bits than most."""
 
-    def __init__(self, file: GGUFFile, mix: Mix) -> None:
+    def __init__(self, file: Described, mix: Mix, has_imatrix: bool) -> None:
         def number(key: str) -> int:
             return _largest(file.metadata.get(f"{architecture}.{key}"))
 
         architecture = file.metadata.get("general.architecture", "")
         self.mix = mix
+        self.has_imatrix = has_imatrix
         self.is_tied = "output.weight" not in file.tensors
         self.n_layers = number("block_count")
         self.n_experts = number("expert_count")
@@ -172,6 +205,18 @@ class _Rules:
         name, mix, base = tensor.name, self.mix.name, self.mix.type
         if base in _PLAIN:
             return base
+        place = WeightPlace(
+            name,
+            self._layer(name),
+            self.n_layers,
+            self.heads_per_kv,
+            self.n_experts,
+            is_values=self._is_values(name),
+            is_output=name == "output.weight" or (self.is_tied and _is_embedding(name)),
+            is_embedding=_is_embedding(name),
+        )
+        if (rule := choose_few(mix, base, place, self.has_imatrix)) is not None:
+            return rule
         if name == "output.weight" or (self.is_tied and _is_embedding(name)):
             if tensor.shape[-1] % base.block_size or base is GGMLType.Q8_0:
                 return GGMLType.Q8_0

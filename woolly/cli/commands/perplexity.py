@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,15 +23,15 @@ from woolly.cli.parse.options import (
     model_and_text,
 )
 from woolly.cli.parse.parameter import Argument, Option
+from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.progress import steps_bar
 from woolly.cli.terminal.sizes import counted, duration
-from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from woolly.measure.divergence import Totals
-    from woolly.measure.perplexity import Estimate, Scorer
+    from woolly.measure.perplexity import MeanEstimate, Scorer
 
 __all__ = ["perplexity"]
 
@@ -78,7 +76,7 @@ def perplexity(
     model, text = model_and_text(
         "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
     )
-    content = _read(text)
+    content = read_utf8(text)
     options: dict[str, Any] = {
         "threads": threads,
         "kv_type": kv_type,
@@ -96,7 +94,8 @@ def perplexity(
             surprises = np.concatenate(_each(windows, scorer.surprise))
             result, totals = exponential(mean_and_error(surprises)), None
         else:
-            with Scorer(kl, ctx, **options) as base:
+            # Its cache is the usual one, so that the loss of another type of cache is seen as well.
+            with Scorer(kl, ctx, **options | {"kv_type": None}) as base:
                 check_same_vocabulary(scorer, base)
                 parts = _each(windows, lambda window: Divergence.of_window(scorer, base, window))
             totals = Totals.of(Divergence.join(parts))
@@ -121,18 +120,7 @@ def _each(windows: list[Sequence[int]], job: Callable[[Sequence[int]], Any]) -> 
     return results
 
 
-def _read(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{name} is not UTF-8 (byte {error.start}): give a text file") from None
-    except OSError as error:
-        raise RequestError(f"{name} cannot be read ({error.strerror or error}): give a text file") from None
-    return text.removesuffix("\n")  # as llama.cpp reads it
-
-
-def _figures(result: Estimate, totals: Totals | None) -> dict[str, Any]:
+def _figures(result: MeanEstimate, totals: Totals | None) -> dict[str, Any]:
     if totals is None:
         return {"perplexity": result.mean, "error": result.error}
     figures = asdict(totals)
@@ -140,7 +128,7 @@ def _figures(result: Estimate, totals: Totals | None) -> dict[str, Any]:
     return {"perplexity": result.mean, "error": result.error, **figures}
 
 
-def _print(facts: dict[str, Any], result: Estimate, totals: Totals | None, scorer: Scorer) -> None:
+def _print(facts: dict[str, Any], result: MeanEstimate, totals: Totals | None, scorer: Scorer) -> None:
     click.echo(f"perplexity  {result.mean:.4f} ± {result.error:.4f}")
     if totals is not None:
         for name, value in (

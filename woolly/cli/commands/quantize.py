@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from woolly.cli.commands.quantize_size import quantize_to_size, tell_missing
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import AS_JSON, THREADS
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.progress import bytes_bar, tell
 from woolly.cli.terminal.screen import print_table, results
-from woolly.cli.terminal.sizes import counted, duration, size
+from woolly.cli.terminal.sizes import counted, duration
+from woolly.cli.terminal.sizes import size as sized
 from woolly.errors import RequestError
 from woolly.store import resolve
 
@@ -32,13 +34,38 @@ __all__ = ["quantize"]
         "type_name",
         "TYPE",
         "Q4_K_M is the usual choice. Also Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_S IQ4_NL IQ4_XS Q4_1 Q4_0 Q3_K_L"
-        " Q3_K_M Q3_K_S Q2_K BF16 F16 F32.",
-        required=True,
+        " Q3_K_M Q3_K_S IQ3_M IQ3_S IQ3_XS IQ3_XXS Q2_K IQ2_M IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0 MXFP4_MOE"
+        " NVFP4 BF16 F16 F32.",
+        shown="with --size, chosen for each group of weights",
     ),
+    Option(
+        "--size",
+        "The largest file that may come of it, such as 5GB: types are chosen by the KL divergence that each costs on"
+        " --text. Measurements are kept in OUT.kl.json: a run that was stopped goes on, and another size is quick.",
+        metavar="SIZE",
+    ),
+    Option("--text", "With --size: a text of the kind that the model will read.", metavar="FILE"),
+    Option("--ctx -c", "With --size: tokens of a window of the text.", int, shown="256"),
+    Option("--windows", "With --size: windows that types are chosen by, and as many to check on.", int, shown="4"),
+    Option("--plot", "With --size: also draw size against KL divergence as SVG.", Path, metavar="FILE"),
     THREADS,
     Option("--pure", "The same type for all weights, without a mix.", bool, default=False),
     Option("--output-tensor-type", "Type of output.weight.", to="output_type"),
     Option("--token-embedding-type", "Type of token_embd.weight.", to="embedding_type"),
+    Option(
+        "--tensor-type",
+        "Type of weights whose names the expression is found in, such as attn_v=Q6_K; may be repeated, the last wins.",
+        list,
+        metavar="REGEX=TYPE",
+    ),
+    Option(
+        "--imatrix",
+        "Spend the bits on columns that count: a file of woolly imatrix or llama.cpp, GGUF or .dat.",
+        Path,
+        to="imatrix_path",
+        metavar="FILE",
+    ),
+    Option("--keep-split", "Write as many files as IN has, named OUT-00001-of-....", bool, default=False),
     Option("--allow-requantize", "Also take weights that are quantized already.", bool, default=False),
     Option("--dry-run", "Only say what would be written.", bool, default=False),
     Option("--verbose -v", "List every tensor with its types.", bool, default=False),
@@ -48,11 +75,19 @@ __all__ = ["quantize"]
 def quantize(
     source: str,
     target: Path,
-    type_name: str,
+    type_name: str | None,
+    size: str | None,
+    text: str | None,
+    ctx: int | None,
+    windows: int | None,
+    plot: Path | None,
     threads: int | None,
     pure: bool,
     output_type: str | None,
     embedding_type: str | None,
+    tensor_type: tuple[str, ...],
+    imatrix_path: Path | None,
+    keep_split: bool,
     allow_requantize: bool,
     dry_run: bool,
     verbose: bool,
@@ -62,33 +97,71 @@ def quantize(
     """Write a model again with fewer bits, for instance: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M."""
     from woolly.gguf import open_gguf
     from woolly.machine.cores import default_threads
-    from woolly.quantize import find_mix, find_type, make_recipe, quantize_file
+    from woolly.quantize import find_mix, find_tensor_type, find_type, make_recipe, quantize_file, read_imatrix
+    from woolly.quantize.split import quantize_split, split_paths
 
+    if (type_name is None) is (size is None):
+        raise UsageError("a type or --size was expected: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M")
+    of_size = {"--text": text, "--ctx": ctx, "--windows": windows, "--plot": plot}
+    for option in [name for name, value in of_size.items() if value is not None and size is None]:
+        raise UsageError(f"{option} is of use with --size only: give it, or leave this out")
+    given = {"--pure": pure, "--output-tensor-type": output_type, "--token-embedding-type": embedding_type}
+    for option in [name for name, value in given.items() if value and size is not None]:
+        raise UsageError(f"{option} is of no use with --size, which chooses types by itself: leave one of them out")
+    if size is not None and (tensor_type or keep_split):
+        what = "--tensor-type" if tensor_type else "--keep-split"
+        raise UsageError(f"{what} cannot go with --size yet: leave one of them out")
     try:
-        mix = find_mix(type_name)
+        mix = find_mix(type_name or "F16")
         output = find_type(output_type, "--output-tensor-type") if output_type else None
         embedding = find_type(embedding_type, "--token-embedding-type") if embedding_type else None
+        tensor_types = [find_tensor_type(text) for text in tensor_type]
     except RequestError as error:
         raise error.retold(str(error), UsageError) from None
     if threads is not None and not 1 <= threads <= 1024:
         raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
     if target.is_dir():
         raise RequestError(f"{target} is a folder: give the name of the file to write in it")
-    if target.exists() and not force and not dry_run:
-        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+    imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     with open_gguf(resolve(source)) as file:
+        paths = split_paths(target, len(file.paths)) if keep_split and len(file.paths) > 1 else [target]
+        for path in paths:
+            if path.exists() and not force and not dry_run:
+                raise RequestError(f"{path} exists already: give another name, or --force to write over it")
+        if size is not None:
+            make_recipe(file, find_mix("Q4_0"), allow_requantize=allow_requantize)  # refuses what is quantized already
+            quantize_to_size(
+                file,
+                target,
+                size,
+                text=text,
+                ctx=ctx,
+                windows=windows,
+                imatrix=imatrix,
+                threads=threads or default_threads(),
+                dry_run=dry_run,
+                as_json=as_json,
+                plot=plot,
+            )
+            return
         recipe = make_recipe(
             file,
             mix,
             pure=pure,
             output_type=output,
             embedding_type=embedding,
+            tensor_types=tensor_types,
             allow_requantize=allow_requantize,
+            has_imatrix=imatrix is not None,
         )
+        tell_missing(imatrix, recipe)
         summary = None
         if not dry_run:
             with bytes_bar(f"{file.path.name} to {mix.name}") as report:
-                summary = quantize_file(file, recipe, target, threads=threads or default_threads(), progress=report)
+                write = quantize_file if len(paths) == 1 else quantize_split
+                summary = write(
+                    file, recipe, target, threads=threads or default_threads(), progress=report, imatrix=imatrix
+                )
     if as_json:
         click.echo(json.dumps(_facts(recipe, target, summary, dry_run), indent=2))
     else:
@@ -106,18 +179,24 @@ def _types(recipe: Recipe) -> dict[str, dict[str, int]]:
 
 def _facts(recipe: Recipe, target: Path, summary: Summary | None, dry_run: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "path": str(target),
+        "path": str(summary.path if summary is not None else target),
         "type": recipe.mix.name,
         "bytes_before": recipe.n_bytes_before,
         "bytes": recipe.n_bytes,
         "bits_per_weight": round(recipe.bits_per_weight, 3),
         "tensors": _types(recipe),
+        "loss_free": recipe.is_loss_free,
     }
     if summary is not None:
         facts |= {"file_bytes": summary.n_bytes, "seconds": round(summary.seconds, 6)}
     if dry_run:
         facts["tensor_list"] = {
-            change.tensor.name: {"from": change.tensor.type.name, "to": change.type.name, "bytes": change.n_bytes}
+            change.tensor.name: {
+                "from": change.tensor.type.name,
+                "to": change.type.name,
+                "bytes": change.n_bytes,
+                "loss_free": change.is_loss_free,
+            }
             for change in recipe.changes
         }
     return facts
@@ -131,18 +210,19 @@ def _print(recipe: Recipe, target: Path, summary: Summary | None, verbose: bool)
         listed = Table("tensor", "from", "to", box=None, pad_edge=False)
         listed.add_column("size", justify="right")
         for change in recipe.changes:
-            listed.add_row(change.tensor.name, change.tensor.type.name, change.type.name, size(change.n_bytes))
+            listed.add_row(change.tensor.name, change.tensor.type.name, change.type.name, sized(change.n_bytes))
         print_table(console, listed)
         console.print()
-    parts = ", ".join(f"{entry['count']} {name}" for name, entry in _types(recipe).items())
-    console.print(f"tensors  {parts}")
+    parts = ", ".join(f"{e['count']} {name} ({sized(e['bytes'])})" for name, e in _types(recipe).items())
+    console.print(f"tensors  {parts}", soft_wrap=True)
     console.print(
-        f"weights  {size(recipe.n_bytes_before)} -> {size(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each"
+        f"weights  {sized(recipe.n_bytes_before)} -> {sized(recipe.n_bytes)}, {recipe.bits_per_weight:.2f} bits each"
+        + (", nothing is lost" if recipe.is_loss_free else "")
     )
     if summary is not None:
         rate = recipe.n_bytes_before / max(summary.seconds, 1e-9) / 1e6
         console.print(
-            f"{target}  {size(summary.n_bytes)} in {duration(summary.seconds)} ({rate:.0f} MB/s)", soft_wrap=True
+            f"{summary.path}  {sized(summary.n_bytes)} in {duration(summary.seconds)} ({rate:.0f} MB/s)", soft_wrap=True
         )
     if recipe.n_misfits:
         tell(

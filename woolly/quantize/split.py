@@ -1,0 +1,64 @@
+"""Writing a model in as many files as its source has."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from woolly.errors import GGUFError
+from woolly.gguf import GGUFFile
+from woolly.quantize.files import Progress, Summary, write_file
+from woolly.quantize.imatrix import ImportanceMatrix
+from woolly.quantize.recipe import Recipe
+
+__all__ = ["quantize_split", "split_paths"]
+
+
+def split_paths(target: Path, n_files: int) -> list[Path]:
+    """Names of the files of a model in parts: OUT-00001-of-00003.gguf and so on."""
+    stem = target.name.removesuffix(".gguf")
+    return [target.with_name(f"{stem}-{i + 1:05}-of-{n_files:05}.gguf") for i in range(n_files)]
+
+
+def quantize_split(
+    source: GGUFFile,
+    recipe: Recipe,
+    path: str | os.PathLike[str],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+    imatrix: ImportanceMatrix | None = None,
+) -> Summary:
+    """As `quantize_file`, with each tensor in the file of the number that it has in `source`.
+
+    The first file has the metadata. If one cannot be written, those before it are removed.
+    """
+    start = time.perf_counter()
+    paths = split_paths(Path(path), len(source.paths))
+    written: list[Path] = []
+    done = 0
+    try:
+        for number, (own, target) in enumerate(zip(source.paths, paths, strict=True)):
+            changes = tuple(change for change in recipe.changes if change.tensor.path == own)
+            keys = {"split.no": number, "split.count": len(paths), "split.tensors.count": len(recipe.changes)}
+            before = done
+
+            def report(n: int, _: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + n, recipe.n_bytes_before)
+
+            part = Recipe(recipe.mix, changes)
+            write_file(source, part, target, threads, report, imatrix, keys, has_metadata=number == 0)
+            written.append(target)
+            done += part.n_bytes_before
+    except BaseException:
+        for target in written:
+            target.unlink(missing_ok=True)
+        raise
+    if done != recipe.n_bytes_before:
+        raise GGUFError(f"{source.path}: its files do not hold all of its tensors")
+    types = Counter(change.type.name for change in recipe.changes)
+    n_bytes = sum(target.stat().st_size for target in paths)
+    return Summary(paths[0], n_bytes, dict(types.most_common()), time.perf_counter() - start)
