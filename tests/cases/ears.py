@@ -1,0 +1,155 @@
+"""Tiny random towers for sound: one of each family, and the sounds that they hear."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.cases.towers import TEXT, matrix, norm
+from woolly.gguf import GGUFWriter
+from woolly.quant import GGMLType
+from woolly.senses import Prepared, Sound
+from woolly.senses.ears import EarSettings
+from woolly.senses.preparing.hearing import prepare_sound
+
+WIDTH, FFN, CHANNELS = 32, 48, 6
+
+
+@dataclass(frozen=True)
+class TinyEar:
+    name: str
+    lengths: tuple[int, ...]  # of the sounds of its golden, in samples
+    root: dict[str, tuple[int, ...]]  # shapes of tensors outside blocks
+    n_mels: int = 80
+    n_layers: int = 2
+    heads: int = 2
+    extra: dict[str, Any] = field(default_factory=dict)  # keys after "clip.audio."
+    keep: int = 1  # of the golden's rows, each n-th
+
+    @property
+    def settings(self) -> EarSettings:
+        return EarSettings("audio", self.name, self.n_mels, self.extra.get("projector.stack_factor", 1))
+
+
+def conv1d(n_mels: int) -> dict[str, tuple[int, ...]]:
+    """As converters write them: a bias is a column."""
+    return {
+        "a.conv1d.1.weight": (WIDTH, n_mels, 3),
+        "a.conv1d.1.bias": (WIDTH, 1),
+        "a.conv1d.2.weight": (WIDTH, WIDTH, 3),
+        "a.conv1d.2.bias": (WIDTH, 1),
+        "a.position_embd.weight": (1500, WIDTH),
+    } | norm("a.post_ln", WIDTH)
+
+
+def conv2d() -> dict[str, tuple[int, ...]]:
+    out: dict[str, tuple[int, ...]] = {}
+    for number, channels in ((1, 1), (2, CHANNELS), (3, CHANNELS)):
+        out[f"a.conv2d.{number}.weight"] = (CHANNELS, channels, 3, 3)
+        out[f"a.conv2d.{number}.bias"] = (CHANNELS, 1, 1)
+    return out
+
+
+EARS = {
+    ear.name: ear
+    for ear in (
+        TinyEar(
+            "ultravox",
+            (8_500, 3_000, 500_001),
+            conv1d(80) | {"mm.a.norm_pre.weight": (8 * WIDTH,), "mm.a.norm_mid.weight": (20,)}
+            | matrix("mm.a.mlp.1", 40, 8 * WIDTH, False) | matrix("mm.a.mlp.2", TEXT, 20, False),
+            extra={"projector.stack_factor": 8},
+            keep=8,
+        ),
+        TinyEar("qwen2a", (8_500, 3_000, 479_999), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=25),
+        TinyEar(
+            "voxtral",
+            (8_500, 500_001),
+            conv1d(128) | matrix("mm.a.mlp.1", TEXT, 4 * WIDTH, False) | matrix("mm.a.mlp.2", TEXT, TEXT, False),
+            128,
+            extra={"projector.stack_factor": 4},
+            keep=25,
+        ),
+        TinyEar("qwen2.5o", (8_500, 3_000, 70_111), conv1d(128) | matrix("mm.a.fc", TEXT, WIDTH), 128, keep=3),
+        TinyEar(
+            "qwen3a",
+            (24_000, 150_001),
+            conv2d() | {"a.conv_out.weight": (WIDTH, CHANNELS * 16), "a.position_embd.weight": (1500, WIDTH)}
+            | norm("a.post_ln", WIDTH) | matrix("mm.a.mlp.1", WIDTH, WIDTH) | matrix("mm.a.mlp.2", TEXT, WIDTH),
+            128,
+            keep=3,
+        ),
+    )
+}  # fmt: skip
+
+
+def shapes(ear: TinyEar) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors. Whisper's keys have no bias, Qwen 3's do."""
+    out = dict(ear.root)
+    for i in range(ear.n_layers):
+        block = norm("ln1", WIDTH) | norm("ln2", WIDTH)
+        for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            block |= matrix(one, WIDTH, WIDTH, one != "attn_k" or ear.name == "qwen3a")
+        block |= matrix("ffn_up", FFN, WIDTH) | matrix("ffn_down", WIDTH, FFN)
+        out |= {f"a.blk.{i}.{name}": shape for name, shape in block.items()}
+    return out
+
+
+def tensors(ear: TinyEar) -> dict[str, np.ndarray]:
+    """Every weight, as `towers.tensors` makes them."""
+    random = np.random.RandomState(zlib.crc32(f"ear {ear.name}".encode()))
+    out = {}
+    for name, shape in shapes(ear).items():
+        values = random.standard_normal(shape)
+        if name.endswith(".bias") or len(shape) == 1:
+            is_scale = "norm" in name or "ln" in name
+            values = 0.1 * values + (is_scale and name.endswith(".weight"))
+        elif "position" not in name:
+            values = values * np.prod(shape[1:]) ** -0.5
+        out[name] = values.astype(np.float32)
+    if ear.name in ("qwen2.5o", "qwen3a"):  # their positions are sines, which converters write as a table
+        steps = np.exp(-np.log(10000) / (WIDTH // 2 - 1) * np.arange(WIDTH // 2))
+        turned = np.arange(1500)[:, None] * steps
+        out["a.position_embd.weight"] = np.concatenate([np.sin(turned), np.cos(turned)], axis=1).astype(np.float32)
+    return out
+
+
+def write_ear(ear: TinyEar, path: Path, **more: Any) -> Path:
+    """Writes the file of a tower and gives the path back."""
+    writer = GGUFWriter(path)
+    keys = {
+        "num_mel_bins": ear.n_mels,
+        "embedding_length": WIDTH,
+        "feed_forward_length": FFN,
+        "block_count": ear.n_layers,
+        "projection_dim": TEXT,
+        "attention.head_count": ear.heads,
+        "attention.layer_norm_epsilon": 1e-5,
+    }
+    writer.add("general.architecture", "clip")
+    writer.add("general.type", "mmproj")
+    for key, value in ({"has_audio_encoder": True, "projector_type": ear.name} | more).items():
+        writer.add(f"clip.{key}", value)
+    for key, value in (keys | ear.extra).items():
+        writer.add(f"clip.audio.{key}", value)
+    for name, array in tensors(ear).items():
+        writer.add_tensor(name, array, GGMLType.F32)
+    writer.write()
+    return path
+
+
+def samples(n: int, seed: int = 0) -> np.ndarray:
+    """Tones that rise and fall, and noise."""
+    t = np.arange(n) / 16000
+    noise = np.random.RandomState(n % 1000 + seed).standard_normal(n)
+    tones = sum(np.sin(2 * np.pi * (110 * k + 40 * seed) * t + k * np.sin(3 * t)) / k for k in range(1, 9))
+    return (0.2 * tones * np.abs(np.sin(2.1 * t + seed)) + 0.01 * noise).astype(np.float32)
+
+
+def heard(ear: TinyEar, n: int, seed: int = 0) -> Prepared:
+    """A sound as the tower reads it."""
+    return prepare_sound(Sound(samples(n, seed)), ear.settings)

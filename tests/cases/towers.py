@@ -1,0 +1,295 @@
+"""Tiny random towers: one of each family, and the pictures that they see."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from woolly.gguf import GGUFWriter
+from woolly.quant import GGMLType
+from woolly.senses import Piece, Prepared
+
+PATCH, SIDE = 4, 8  # pixels of a patch, patches of a side of the trained picture
+N_PATCH = 3 * PATCH**2
+TEXT = 64  # width of the text model
+
+
+@dataclass(frozen=True)
+class TinyTower:
+    name: str
+    projector: str
+    grids: tuple[tuple[int, int, int], ...]  # of the pictures of its golden
+    root: dict[str, tuple[int, ...]]  # shapes of tensors outside blocks
+    width: int = 32
+    n_layers: int = 2
+    heads: int = 2
+    ffn: int = 48
+    gated: bool = False
+    rms: bool = False
+    biases: bool = True  # of attention's and the network's matrices
+    more: dict[str, int] = field(default_factory=dict)  # lengths of further vectors of each block
+    extra: dict[str, Any] = field(default_factory=dict)  # keys after "clip."
+    type: GGMLType = GGMLType.F32
+
+
+def norm(name: str, n: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (n,)} | ({f"{name}.bias": (n,)} if bias else {})
+
+
+def matrix(name: str, rows: int, columns: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+
+
+FILTERS = {"v.patch_embd.weight": (32, 3, PATCH, PATCH)}
+TWO_FRAMES = FILTERS | {"v.patch_embd.weight.1": (32, 3, PATCH, PATCH)}
+BIAS = {"v.patch_embd.bias": (32,)}
+TABLE = {"v.position_embd.weight": (SIDE**2, 32)}
+CLASS = {"v.class_embd": (32,), "v.position_embd.weight": (SIDE**2 + 1, 32)}
+SQUARE = ((1, SIDE, SIDE),)
+MERGER = matrix("mm.0", 128, 128) | matrix("mm.2", TEXT, 128)
+DEEP = {key: n for i in (0, 1) for key, n in (norm(f"v.deepstack.{i}.norm", 128)
+        | matrix(f"v.deepstack.{i}.fc1", 128, 128) | matrix(f"v.deepstack.{i}.fc2", TEXT, 128)).items()}  # fmt: skip
+
+TOWERS = {
+    tower.name: tower
+    for tower in (
+        TinyTower(
+            "gemma3",
+            "gemma3",
+            SQUARE,
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32)
+            | {"mm.soft_emb_norm.weight": (32,), "mm.input_projection.weight": (32, TEXT)},
+            extra={"use_gelu": True, "vision.projector.scale_factor": 4},
+        ),
+        TinyTower(
+            "llava",
+            "mlp",
+            SQUARE,
+            FILTERS | CLASS | norm("v.pre_ln", 32) | matrix("mm.0", TEXT, 32) | matrix("mm.2", TEXT, TEXT),
+            n_layers=3,
+            extra={"vision.feature_layer": [3]},
+        ),
+        TinyTower(
+            "qwen2vl",
+            "qwen2vl_merger",
+            ((1, 4, 6), (1, 2, 2)),
+            TWO_FRAMES | norm("v.post_ln", 32) | MERGER,
+            ffn=64,
+        ),
+        TinyTower(
+            "qwen2.5vl",
+            "qwen2.5vl_merger",
+            ((1, 6, 10), (1, 4, 4)),
+            TWO_FRAMES | norm("v.post_ln", 32, False) | MERGER,
+            n_layers=3,
+            gated=True,
+            rms=True,
+            extra={"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16},
+        ),
+        TinyTower(
+            "qwen3vl",
+            "qwen3vl_merger",
+            ((1, 4, 6), (1, 8, 8), (1, 10, 12)),
+            TWO_FRAMES | BIAS | TABLE | norm("v.post_ln", 32) | MERGER | DEEP,
+            n_layers=3,
+            extra={"use_gelu": True, "vision.spatial_merge_size": 2},
+        ),
+        TinyTower(
+            "idefics3",
+            "idefics3",
+            SQUARE,
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | matrix("mm.model.fc", TEXT, 128, False),
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2},
+        ),
+        TinyTower(
+            "pixtral",
+            "pixtral",
+            ((1, 3, 5), (1, 8, 8)),
+            FILTERS | norm("v.pre_ln", 32, False) | matrix("mm.1", TEXT, 32) | matrix("mm.2", TEXT, TEXT)
+            | {"v.token_embd.img_break": (TEXT,)},
+            gated=True,
+            rms=True,
+            biases=False,
+            extra={"use_silu": True},
+        ),
+        TinyTower(
+            "mistral3",
+            "pixtral",
+            ((1, 4, 6), (1, 8, 8)),
+            FILTERS | norm("v.pre_ln", 32, False) | norm("mm.input_norm", 32, False)
+            | matrix("mm.patch_merger", 32, 128, False) | matrix("mm.1", TEXT, 32, False)
+            | matrix("mm.2", TEXT, TEXT, False),
+            gated=True,
+            rms=True,
+            biases=False,
+            extra={"use_silu": True, "vision.spatial_merge_size": 2},
+        ),
+        TinyTower(
+            "internvl",
+            "internvl",
+            SQUARE,
+            FILTERS | BIAS | CLASS | norm("mm.model.mlp.0", 128) | matrix("mm.model.mlp.1", TEXT, 128)
+            | matrix("mm.model.mlp.3", TEXT, TEXT),
+            more={"ls1.weight": 32, "ls2.weight": 32},
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2},
+        ),
+        TinyTower(
+            "llava1.6",
+            "mlp",
+            SQUARE,
+            FILTERS | CLASS | norm("v.pre_ln", 32) | matrix("mm.0", TEXT, 32) | matrix("mm.2", TEXT, TEXT)
+            | {"v.image_newline": (TEXT,)},
+            extra={"vision.feature_layer": [2], "vision.image_grid_pinpoints": [32, 64, 64, 32, 64, 64],
+                   "vision.mm_patch_merge_type": "spatial_unpad"},
+        ),
+        TinyTower(
+            "granite",
+            "mlp",
+            SQUARE,
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | matrix("mm.0", TEXT, 96) | matrix("mm.2", TEXT, TEXT)
+            | {"v.image_newline": (TEXT,)},
+            n_layers=4,
+            extra={"use_gelu": True, "vision.feature_layer": [1, 2, 4], "vision.image_grid_pinpoints": [32, 64]},
+        ),
+        TinyTower(
+            "gemma4",
+            "gemma4v",
+            ((1, 6, 9), (1, 3, 6)),
+            FILTERS | {"v.position_embd.weight": (2, 12, 32), "v.std_bias": (32,), "v.std_scale": (32,)}
+            | matrix("mm.input_projection", TEXT, 32, False),
+            gated=True,
+            rms=True,
+            biases=False,
+            more={"attn_q_norm.weight": 16, "attn_k_norm.weight": 16, "attn_post_norm.weight": 32,
+                  "ffn_post_norm.weight": 32, "attn_q.input_min": 1, "attn_q.input_max": 1, "ffn_up.output_min": 1,
+                  "ffn_up.output_max": 1},
+            extra={"vision.projector.scale_factor": 3, "vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
+        ),
+        TinyTower(
+            "lfm2",
+            "lfm2",
+            ((1, 4, 6), (1, 8, 8), (1, 2, 12), (1, 12, 10)),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | norm("mm.input_norm", 128) | matrix("mm.1", 48, 128)
+            | matrix("mm.2", TEXT, 48),
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2},
+        ),
+        TinyTower(
+            "llama4",
+            "llama4",
+            SQUARE,
+            FILTERS | CLASS | norm("v.pre_ln", 32) | norm("v.post_ln", 32) | matrix("mm.model.mlp.1", 48, 128, False)
+            | matrix("mm.model.mlp.2", 48, 48, False) | matrix("mm.model.fc", TEXT, 48, False),
+            ffn=128,
+            extra={"use_gelu": True, "vision.projector.scale_factor": 2},
+        ),
+        TinyTower(
+            "glm4v",
+            "glm4v",
+            ((1, 4, 6), (1, 8, 8), (1, 10, 12)),
+            TWO_FRAMES | BIAS | TABLE | norm("v.norm_embd", 32, False) | norm("v.post_ln", 32, False)
+            | {"mm.patch_merger.weight": (TEXT, 32, 2, 2), "mm.patch_merger.bias": (TEXT,)}
+            | matrix("mm.model.fc", TEXT, TEXT, False) | norm("mm.post_norm", TEXT) | matrix("mm.gate", 48, TEXT, False)
+            | matrix("mm.up", 48, TEXT, False) | matrix("mm.down", TEXT, 48, False),
+            ffn=64,
+            gated=True,
+            rms=True,
+            biases=False,
+            extra={"use_silu": True, "vision.spatial_merge_size": 2},
+        ),
+        TinyTower(
+            "paddleocr",
+            "paddleocr",
+            ((1, 4, 6), (1, 10, 12)),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | norm("mm.input_norm", 32) | matrix("mm.1", 128, 128)
+            | matrix("mm.2", TEXT, 128),
+            extra={"use_gelu": True, "vision.image_max_pixels": 16 * 200, "vision.image_min_pixels": 16 * 4},
+        ),
+        TinyTower(
+            "minicpmv",
+            "resampler",
+            ((1, 4, 6), (1, 8, 8), (1, 5, 3)),
+            FILTERS | BIAS | TABLE | norm("v.post_ln", 32) | {"resampler.query": (4, 128)}
+            | matrix("resampler.kv", 128, 32, False) | norm("resampler.ln_q", 128) | norm("resampler.ln_kv", 128)
+            | norm("resampler.ln_post", 128) | matrix("resampler.attn.q", 128, 128)
+            | matrix("resampler.attn.k", 128, 128) | matrix("resampler.attn.v", 128, 128)
+            | matrix("resampler.attn.out", 128, 128)
+            | matrix("resampler.proj", TEXT, 128, False),
+            extra={"use_gelu": True, "minicpmv_version": 3, "minicpmv_query_num": 4},
+        ),
+    )
+}  # fmt: skip
+
+
+def shapes(tower: TinyTower) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors."""
+    out, width, has_norm_bias = dict(tower.root), tower.width, not tower.rms
+    for i in range(tower.n_layers):
+        block = norm("ln1", width, has_norm_bias) | norm("ln2", width, has_norm_bias)
+        for one in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            block |= matrix(one, width, width, tower.biases)
+        for one in ("ffn_gate", "ffn_up") if tower.gated else ("ffn_up",):
+            block |= matrix(one, tower.ffn, width, tower.biases)
+        block |= matrix("ffn_down", width, tower.ffn, tower.biases) | {k: (n,) for k, n in tower.more.items()}
+        out |= {f"v.blk.{i}.{name}": shape for name, shape in block.items()}
+    return out
+
+
+def tensors(tower: TinyTower) -> dict[str, np.ndarray]:
+    """Every weight: norms and scales near 1, biases near 0, matrices that keep the size of what they meet."""
+    random = np.random.RandomState(zlib.crc32(f"tower {tower.name}".encode()))
+    out = {}
+    for name, shape in shapes(tower).items():
+        values = random.standard_normal(shape)
+        if len(shape) == 1:
+            is_scale = "norm" in name or "ln" in name or ".ls" in name
+            values = 0.1 * values + (is_scale and name.endswith(".weight"))
+            if name.endswith(("_min", "_max")):  # bounds that many numbers exceed
+                values = np.abs(values) + 0.3 if name.endswith("_max") else -np.abs(values) - 0.5
+        elif "position" not in name:
+            values = values * np.prod(shape[1:]) ** -0.5
+        out[name] = values.astype(np.float32)
+    return out
+
+
+def write_tower(tower: TinyTower, path: Path) -> Path:
+    """Writes the file of a tower and gives the path back."""
+    writer = GGUFWriter(path)
+    keys = {
+        "has_vision_encoder": True,
+        "projector_type": tower.projector,
+        "vision.image_size": PATCH * SIDE,
+        "vision.patch_size": PATCH,
+        "vision.embedding_length": tower.width,
+        "vision.feed_forward_length": tower.ffn,
+        "vision.block_count": tower.n_layers,
+        "vision.projection_dim": TEXT,
+        "vision.attention.head_count": tower.heads,
+        "vision.attention.layer_norm_epsilon": 1e-6,
+        "vision.image_mean": [0.5, 0.5, 0.5],
+        "vision.image_std": [0.5, 0.5, 0.5],
+    }
+    writer.add("general.architecture", "clip")
+    writer.add("general.type", "mmproj")
+    for key, value in (keys | tower.extra).items():
+        writer.add(f"clip.{key}", value)
+    for name, array in tensors(tower).items():
+        is_matrix = array.ndim == 2 and "position" not in name
+        writer.add_tensor(name, array, tower.type if is_matrix else GGMLType.F32)
+    writer.write()
+    return path
+
+
+def piece(grid: tuple[int, int, int], seed: int = 0) -> Piece:
+    """A picture of noise."""
+    random = np.random.RandomState(1000 * seed + 100 * grid[1] + grid[2])
+    return Piece(random.uniform(-1, 1, (int(np.prod(grid)), N_PATCH)).astype(np.float32), grid)
+
+
+def picture(
+    *grids: tuple[int, int, int], seed: int = 0, tiles: tuple[int, int] = (0, 0), size: tuple[int, int] = (0, 0)
+) -> Prepared:
+    return Prepared.of("image", [piece(grid, seed + i) for i, grid in enumerate(grids)], tiles=tiles, size=size)

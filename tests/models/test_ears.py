@@ -1,0 +1,140 @@
+"""Rows of towers for sound agree with transformers, from samples on, and their bits depend on nothing but the sound."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.ears import EARS, heard, tensors, write_ear
+from tests.cases.towers import TOWERS
+from tests.cases.towers import tensors as tower_tensors
+from woolly.engine.seeing import open_tower
+from woolly.errors import ModelError, RequestError, UnsupportedError
+from woolly.gguf import GGUFWriter, open_gguf
+from woolly.models.towers import trace_towers
+from woolly.quant import GGMLType
+from woolly.runtime import Options
+from woolly.senses import LISTENERS, Piece
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+
+
+def rows_of(tower, prepared):
+    return np.concatenate([tower.rows(piece, "audio") for piece in prepared.pieces])
+
+
+@pytest.mark.parametrize("name", EARS)
+def test_a_tower_gives_what_transformers_gives(name, tmp_path):
+    ear, golden = EARS[name], np.load(GOLDENS / f"ear-{name}.npz")
+    path = write_ear(ear, tmp_path / "ear.gguf")
+    opened = {which: open_tower(path, which, Options(threads=2)) for which in ("reference", "cpu")}
+    lengths, *kept = (golden[key] for key in golden.files)
+    for n, length, want in zip(ear.lengths, lengths, kept, strict=True):
+        prepared = heard(ear, n)
+        assert sum(ear.settings.row_grid(piece.grid)[2] for piece in prepared.pieces) == length
+        for which, tower in opened.items():
+            if which == "reference" and n != ear.lengths[0]:
+                continue
+            rows = rows_of(tower, prepared)
+            assert rows.shape[0] == length
+            error = np.linalg.norm(rows[:: ear.keep] - want, axis=1) / np.linalg.norm(want, axis=1)
+            assert error.max() < 1e-4, (which, n, error.max())
+    for tower in opened.values():
+        tower.close()
+
+
+def test_every_family_has_a_golden_and_a_layout():
+    assert set(EARS) == set(LISTENERS)
+
+
+@pytest.mark.parametrize("name", ["ultravox", "qwen3a"])
+def test_rows_do_not_depend_on_threads_nor_on_where_the_work_stops(name, tmp_path):
+    ear = EARS[name]
+    path = write_ear(ear, tmp_path / "ear.gguf")
+    one, two = open_tower(path, "cpu", Options(threads=1)), open_tower(path, "cpu", Options(threads=3))
+    prepared = heard(ear, 24_000)
+    want = rows_of(one, prepared)
+    np.testing.assert_array_equal(rows_of(two, prepared), want)
+    sweep, n_stops = one.sweep(prepared.pieces[0], "audio"), 0
+    while (got := sweep.advance(0.0)) is None:
+        n_stops += 1
+    assert n_stops > 10
+    np.testing.assert_array_equal(got, want)
+    one.close()
+    two.close()
+
+
+def test_filters_in_slices_have_the_bits_of_all_at_once(tmp_path, monkeypatch):
+    path, prepared = write_ear(EARS["qwen3a"], tmp_path / "ear.gguf"), heard(EARS["qwen3a"], 24_000)
+    whole = open_tower(path, "cpu", Options(threads=2))
+    monkeypatch.setattr("woolly.models.towers.registry._MOST_ROWS", 77)
+    cut = open_tower(path, "cpu", Options(threads=2))
+    np.testing.assert_array_equal(rows_of(cut, prepared), rows_of(whole, prepared))
+    whole.close()
+    cut.close()
+
+
+def rewritten(ear, arrays, path, **keys):
+    """The file of a tower with other tensors and keys."""
+    with open_gguf(write_ear(ear, path.with_suffix(".whole"))) as file:
+        writer = GGUFWriter(path)
+        for key, value in (dict(file.metadata) | keys).items():
+            writer.add(key, value)
+        for name, array in arrays.items():
+            writer.add_tensor(name, array, GGMLType.F16 if "conv" in name and array.ndim > 2 else GGMLType.F32)
+        writer.write()
+    return path
+
+
+def test_a_file_may_hold_towers_for_both_and_one_family_that_is_not_known(tmp_path, caplog):
+    ear, eye = EARS["qwen2a"], TOWERS["gemma3"]
+    vision = {
+        "clip.has_vision_encoder": True, "clip.vision.projector_type": "gemma3", "clip.vision.image_size": 32,
+        "clip.vision.patch_size": 4, "clip.vision.embedding_length": 32, "clip.vision.block_count": 2,
+        "clip.vision.attention.head_count": 2, "clip.vision.attention.layer_norm_epsilon": 1e-6,
+        "clip.vision.image_mean": [0.5] * 3, "clip.vision.image_std": [0.5] * 3,
+        "clip.vision.projector.scale_factor": 4, "clip.use_gelu": True,
+    }  # fmt: skip
+    both = rewritten(ear, tensors(ear) | tower_tensors(eye), tmp_path / "both.gguf", **vision)
+    tower = open_tower(both, "cpu", Options(threads=1))
+    assert tower.sight is not None and tower.ears is not None and tower.width == 64
+    assert tower.rows(heard(ear, 8_500).pieces[0], "audio").shape == (13, 64)
+    tower.close()
+    odd = vision | {"clip.vision.projector_type": "gemma9v"}
+    tower = open_tower(
+        rewritten(ear, tensors(ear) | tower_tensors(eye), tmp_path / "odd.gguf", **odd), "cpu", Options(threads=1)
+    )
+    assert tower.sight is None and tower.ears is not None
+    assert "one of the two towers of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
+    tower.close()
+
+
+def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
+    ear = EARS["ultravox"]
+    cases = [
+        (tensors(ear) | {"a.blk.0.surprise.weight": np.zeros(3, np.float32)}, {}, ModelError, "a.blk.0.surprise"),
+        ({k: v for k, v in tensors(ear).items() if k != "mm.a.mlp.2.weight"}, {}, ModelError, "mm.a.mlp.2.weight is m"),
+        (tensors(ear), {"clip.projector_type": "parakeet"}, UnsupportedError, "'parakeet' of sounds is not supported"),
+        (tensors(ear), {"clip.audio.projector.stack_factor": 0}, ModelError, "stack_factor is 0; a whole number"),
+        (tensors(ear), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
+        (tensors(ear), {"clip.has_audio_encoder": False}, UnsupportedError, "no tower for pictures or sound"),
+        (tensors(ear) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
+    ]
+    for i, (arrays, keys, error, message) in enumerate(cases):
+        with (
+            open_gguf(rewritten(ear, arrays, tmp_path / f"{i}.gguf", **keys)) as file,
+            pytest.raises(error, match=rf"{i}.gguf: .*{message}"),
+        ):
+            trace_towers(file)
+
+
+def test_a_piece_that_does_not_fit_is_refused(tmp_path):
+    tower = open_tower(write_ear(EARS["qwen2a"], tmp_path / "ear.gguf"), "cpu", Options(threads=1))
+    with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
+        tower.check(heard(replace(EARS["qwen2a"], n_mels=80), 3_000).pieces[0], "audio")
+    with pytest.raises(RequestError, match="3001 frames, and the tower hears up to 3000"):
+        tower.check(Piece(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")
+    with pytest.raises(RequestError, match="this model sees no pictures"):
+        tower.check(Piece(np.zeros((4, 48), np.float32), (1, 2, 2)), "image")
+    tower.close()

@@ -1,0 +1,204 @@
+"""Rows of towers agree with transformers, and their bits depend on nothing but the picture."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.towers import TOWERS, piece, tensors, write_tower
+from woolly.engine.seeing import open_tower, tower_bytes
+from woolly.engine.seeing.work import row_work
+from woolly.errors import ModelError, RequestError
+from woolly.gguf import open_gguf
+from woolly.models.towers import trace_towers
+from woolly.quant import GGMLType
+from woolly.runtime import Options
+from woolly.senses import PROJECTORS
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_a_tower_gives_what_transformers_gives(name, tmp_path):
+    tower, golden = TOWERS[name], np.load(GOLDENS / f"tower-{name}.npz")
+    path = write_tower(tower, tmp_path / "tower.gguf")
+    opened = {
+        "reference": open_tower(path, "reference", Options()),
+        "cpu": open_tower(path, "cpu", Options(threads=1)),
+        "cpu of 3 threads": open_tower(path, "cpu", Options(threads=3)),
+    }
+    for grid, key in zip(tower.grids, golden.files, strict=True):
+        want, got = golden[key], {which: one.rows(piece(grid)) for which, one in opened.items()}
+        for which, rows in got.items():
+            assert rows.shape == want.shape
+            error = np.linalg.norm(rows - want, axis=1) / np.linalg.norm(want, axis=1)
+            assert error.max() < 1e-5 if which == "reference" else error.max() < 1e-4, (which, error.max())
+        np.testing.assert_array_equal(got["cpu"], got["cpu of 3 threads"])
+    for one in opened.values():
+        one.close()
+
+
+def test_every_family_has_a_golden_and_a_layout():
+    assert {tower.projector for tower in TOWERS.values()} == set(PROJECTORS)
+
+
+def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
+    tower = TOWERS["qwen2.5vl"]
+    one = open_tower(write_tower(tower, tmp_path / "tower.gguf"), "cpu", Options(threads=2))
+    pieces = [piece(grid, seed) for seed, grid in enumerate(tower.grids)]
+    want = [one.rows(each) for each in pieces]
+    for each, rows in zip(reversed(pieces), reversed(want), strict=True):
+        sweep, n_stops = one.sweep(each), 0
+        while (got := sweep.advance(0)) is None:
+            n_stops += 1
+        assert n_stops > 10
+        np.testing.assert_array_equal(got, rows)
+    one.close()
+
+
+@pytest.mark.parametrize("name", ["qwen2.5vl", "gemma4"])
+def test_steps_that_take_long_are_cut_by_rows_to_the_same_bits(name, tmp_path):
+    one = open_tower(write_tower(TOWERS[name], tmp_path / "tower.gguf"), "cpu", Options(threads=2))
+    large = piece((1, 12, 12) if name == "gemma4" else (1, 20, 16))
+    want, n_rows = one.rows(large), len(large.values)
+    cut, run_part = [], one.programs[0].run_part
+
+    def spied(batch, state, step, first, last):
+        cut.append((one.programs[0].running_plan.steps[step].op, first, last))
+        return run_part(batch, state, step, first, last)
+
+    one.programs[0].run_part = spied
+    sweep, n_slices = one.sweep(large), 0
+    while (got := sweep.advance(0)) is None:
+        n_slices += 1
+    np.testing.assert_array_equal(got, want)
+    assert {op for op, _, _ in cut} == {"attend", "linears"}
+    assert max(last - first for _, first, last in cut) == 128 and max(last for _, _, last in cut) == n_rows
+    assert n_slices > len(one.programs[0].running_plan.steps)
+    one.close()
+
+
+def test_work_is_counted_by_products(tmp_path):
+    one = open_tower(write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
+    plan, sweep = one.programs[0].running_plan, one.sweep(piece((1, 20, 16)))
+    by_op = {}
+    for step, work in zip(plan.steps, row_work(plan, 320), strict=True):
+        by_op.setdefault(step.op, []).append(work)
+    assert max(by_op["attend"]) >= 320 * 2 * 32  # rows that it sees, products and sums of 32 columns each
+    assert max(by_op["linears"]) >= 32 * 3 * 32
+    n_slices = 1
+    while sweep.advance(3_000_000) is None:
+        n_slices += 1
+    assert 1 < n_slices < len(plan.steps)  # several small steps in one slice
+    one.close()
+
+
+def test_some_rows_alone_are_refused_for_steps_that_compute_all(tmp_path):
+    one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options(threads=1))
+    sweep = one.sweep(piece((1, 8, 8)))
+    sweep.advance(0)
+    state = sweep._stages[0].state(64)
+    first, attend = (
+        next(i for i, step in enumerate(one.programs[0].running_plan.steps) if step.op == op)
+        for op in ("given", "attend")
+    )
+    for step, rows in ((first, (0, 8)), (attend, (0, 65)), (attend, (8, 8)), (attend, (-1, 4))):
+        with pytest.raises(ValueError, match="rows"):
+            one.programs[0].run_part(sweep._batch, state, step, *rows)
+    one.close()
+
+
+def test_memory_of_a_tower_follows_from_its_header(tmp_path):
+    small = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 100})
+    large = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 4000})
+    sizes = [tower_bytes(write_tower(one, tmp_path / f"{i}.gguf")) for i, one in enumerate((small, large))]
+    weights = sum(array.nbytes for array in tensors(small).values())
+    assert weights < sizes[0] < sizes[1]
+    patches = 4000 * 48 * 4
+    assert sizes[1] - sizes[0] > 2 * patches
+    opened = open_tower(tmp_path / "1.gguf", "cpu", Options(threads=1))
+    assert sizes[1] > opened.programs[0].about.arena_bytes + weights
+    opened.close()
+    assert tower_bytes(tmp_path / "none.gguf") == 0
+    fixed = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "fixed.gguf"), "cpu", Options(threads=1))
+    assert fixed.programs[0].max_rows == 8 * 8 + 1  # one size of pictures needs no room for larger ones
+    fixed.close()
+
+
+def test_quantized_towers_run(tmp_path):
+    tower = replace(TOWERS["gemma3"], type=GGMLType.Q8_0, ffn=64)
+    exact = open_tower(write_tower(replace(tower, type=GGMLType.F32), tmp_path / "exact.gguf"), "cpu", Options())
+    small = open_tower(write_tower(tower, tmp_path / "small.gguf"), "cpu", Options())
+    want, got = (one.rows(piece(tower.grids[0])) for one in (exact, small))
+    assert np.linalg.norm(got - want) < 0.05 * np.linalg.norm(want)
+
+
+def test_old_files_with_swapped_names_are_read(tmp_path):
+    """As converters wrote llava's: the matrix that widens is called down."""
+    tower = TOWERS["llava"]
+    plain = open_tower(write_tower(tower, tmp_path / "plain.gguf"), "cpu", Options())
+    swapped = {}
+    for name, array in tensors(tower).items():
+        other = name.replace("ffn_up", "?").replace("ffn_down", "ffn_up").replace("?", "ffn_down")
+        swapped[other] = array
+    path = rewritten(tower, swapped, tmp_path / "swapped.gguf")
+    one = open_tower(path, "cpu", Options())
+    np.testing.assert_array_equal(one.rows(piece(tower.grids[0])), plain.rows(piece(tower.grids[0])))
+
+
+def rewritten(tower, arrays, path):
+    """The file of a tower with other tensors."""
+    from woolly.gguf import GGUFWriter
+
+    with open_gguf(write_tower(tower, path.with_suffix(".whole"))) as file:
+        writer = GGUFWriter(path)
+        for key, value in file.metadata.items():
+            writer.add(key, value)
+        for name, array in arrays.items():
+            writer.add_tensor(name, array, GGMLType.F32)
+        writer.write()
+    return path
+
+
+def test_a_tensor_that_no_step_reads_is_refused(tmp_path):
+    tower = TOWERS["idefics3"]
+    arrays = tensors(tower) | {"v.blk.0.surprise.weight": np.zeros(3, np.float32)}
+    with (
+        open_gguf(rewritten(tower, arrays, tmp_path / "odd.gguf")) as file,
+        pytest.raises(ModelError, match=r"odd.gguf: .*v.blk.0.surprise.weight"),
+    ):
+        trace_towers(file)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    tower = TOWERS["qwen2vl"]
+    arrays = tensors(tower)
+    del arrays["mm.2.weight"]
+    with (
+        open_gguf(rewritten(tower, arrays, tmp_path / "odd.gguf")) as file,
+        pytest.raises(ModelError, match=r"mm.2.weight is missing"),
+    ):
+        trace_towers(file)
+
+
+def test_a_piece_that_does_not_fit_is_refused(tmp_path):
+    one = open_tower(write_tower(TOWERS["gemma3"], tmp_path / "tower.gguf"), "cpu", Options())
+    one.check(piece((1, 8, 8)))
+    with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 8"):
+        one.check(piece((1, 4, 8)))
+    dynamic = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 100})
+    one = open_tower(write_tower(dynamic, tmp_path / "dynamic.gguf"), "cpu", Options())
+    with pytest.raises(RequestError, match="120 patches of 4 x 4 pixels, but the tower takes 100"):
+        one.check(piece((1, 10, 12)))
+    with pytest.raises(RequestError, match="3 x 4 patches cannot be merged by 2"):
+        one.check(piece((1, 3, 4)))
+
+
+def test_feature_layers_outside_the_tower_are_refused(tmp_path):
+    tower = replace(TOWERS["llava"], extra={"vision.feature_layer": [1, 4]})
+    with (
+        open_gguf(write_tower(tower, tmp_path / "tower.gguf")) as file,
+        pytest.raises(ModelError, match=r"feature_layer is \[1, 4\]; 1 to 3 was expected"),
+    ):
+        trace_towers(file)

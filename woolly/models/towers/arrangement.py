@@ -1,0 +1,113 @@
+"""The Arrangement: how the patches of one grid go through a tower. A plan knows no grid; this is its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Arrangement", "Grid", "Int32", "Kernel", "bilinear", "by_blocks", "lines_and_columns", "stretched"]
+
+Int32 = npt.NDArray[np.int32]
+Grid = tuple[int, int, int]
+Kernel = Literal["bilinear", "bicubic", "antialiased"]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """The rows of a tower's batch, and what becomes of them.
+
+    A tower of several stages has one for each: what is a patch to the first is a result of the stage before to others.
+    """
+
+    # [n_rows]: the patch of each row, as pieces number them, line by line; -1: a row without one. [n_rows, n]: patches
+    # that stand side by side, as a convolution reads them; -1: zeros.
+    order: Int32
+    outputs: Int32  # the rows from which results are made, ascending
+    results: Int32 | None = None  # the result of each row of the prompt, line by line; None: in order
+    # As `Batch` has them, in the order of the rows.
+    turns: Int32 | None = None
+    sees: Int32 | None = None
+    places: Int32 | None = None
+    shares: npt.NDArray[np.float32] | None = None
+    unit: int = 0  # numbers of what `order` counts; 0: patches
+
+    def gather(self, values: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
+        """What the rows from `first` to `last` read of patches, or of results of the stage before."""
+        units = values.reshape(-1, self.unit) if self.unit else values
+        order = self.order[first:last]
+        out = units[np.maximum(order, 0)]
+        out[order < 0] = 0.0
+        return np.ascontiguousarray(out.reshape(len(order), -1))
+
+
+def by_blocks(grid: Grid, side: int) -> Int32:
+    """Patches by blocks of side x side, line by line of blocks, and line by line within each."""
+    frames, height, width = grid
+    patches = np.arange(frames * height * width, dtype=np.int32)
+    blocks = patches.reshape(frames, height // side, side, width // side, side).transpose(0, 1, 3, 2, 4)
+    return np.ascontiguousarray(blocks).reshape(-1)
+
+
+def lines_and_columns(grid: Grid, order: Int32) -> Int32:
+    """[2, n_rows]: the line and the column of each row's patch."""
+    _, height, width = grid
+    return np.stack([order // width % height, order % width]).astype(np.int32)
+
+
+def bilinear(grid: Grid, order: Int32, side: int) -> tuple[Int32, npt.NDArray[np.float32]]:
+    """Places in a table of side x side positions, and shares, [n_rows, 4]: the table stretched to the corners."""
+    places: list[npt.NDArray[np.int64]] = []
+    shares: list[npt.NDArray[np.float32]] = []
+    near: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
+    for length, at in zip(grid[1:], lines_and_columns(grid, order), strict=True):
+        exact = np.linspace(0, side - 1, length, dtype=np.float32)[at]
+        low = exact.astype(np.int64)
+        near.append((low, np.minimum(low + 1, side - 1), exact - low.astype(np.float32)))
+    (top, bottom, down), (left, right, along) = near
+    for line, share in ((top, 1 - down), (bottom, down)):
+        for column, part in ((left, 1 - along), (right, along)):
+            places.append(line * side + column)
+            shares.append((share * part).astype(np.float32))
+    return np.stack(places, 1).astype(np.int32), np.stack(shares, 1)
+
+
+def stretched(grid: Grid, order: Int32, side: int, kernel: Kernel, taps: int) -> tuple[Int32, npt.NDArray[np.float32]]:
+    """Places in a table of side x side positions, and shares, [n_rows, taps]: the table resized over whole cells.
+
+    As torch's `interpolate` without `align_corners`; "antialiased" is its bilinear kernel that widens as it shrinks.
+    """
+    places = np.full((len(order), taps), -1, np.int32)
+    shares = np.zeros((len(order), taps), np.float32)
+    lines, columns = lines_and_columns(grid, order)
+    (down, down_share), (along, along_share) = (_axis(length, side, kernel) for length in grid[1:])
+    n = down.shape[1] * along.shape[1]
+    if n > taps:
+        raise ValueError(f"a grid of {grid[1]} x {grid[2]} patches takes {n} places of a table, of at most {taps}")
+    places[:, :n] = (down[lines][:, :, None] * side + along[columns][:, None, :]).reshape(-1, n)
+    shares[:, :n] = (down_share[lines][:, :, None] * along_share[columns][:, None, :]).reshape(-1, n)
+    return places, shares
+
+
+def _axis(length: int, side: int, kernel: Kernel) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """[length, taps] each: the places of a table's axis that each of `length` cells is made of, and how much."""
+    scale = side / length
+    wide = max(scale, 1.0) if kernel == "antialiased" else 1.0
+    centre = (np.arange(length) + 0.5) * scale - 0.5
+    if kernel == "bilinear":
+        centre = np.maximum(centre, 0.0)
+    reach = 2.0 if kernel == "bicubic" else wide
+    first = np.floor(centre - reach).astype(np.int64) + 1
+    places = first[:, None] + np.arange(2 * int(np.ceil(reach)))
+    apart = np.abs(places - centre[:, None]) / wide
+    if kernel == "bicubic":
+        near = (1.25 * apart - 2.25) * apart**2 + 1
+        shares = np.where(apart <= 1, near, ((-0.75 * apart + 3.75) * apart - 6.0) * apart + 3.0)
+    else:
+        shares = np.maximum(1.0 - apart, 0.0)
+    if kernel == "antialiased":
+        shares[(places < 0) | (places >= side)] = 0.0
+        shares /= shares.sum(axis=1, keepdims=True)
+    return np.clip(places, 0, side - 1), shares

@@ -1,0 +1,30 @@
+"""Gemma 3: SigLIP, the mean of 4 x 4 patches, a norm and a matrix."""
+
+from __future__ import annotations
+
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, square
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "TRANSPOSED", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("gemma3",)
+# Files hold it as transformers does, a row for each column of the input.
+TRANSPOSED = ("mm.input_projection.weight",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    x = p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu")
+    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="mean")
+    y = p.rms_norm(y, "mm.soft_emb_norm", eps=hp.eps)
+    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks whose mean is a row."""
+    return square(hp, grid)

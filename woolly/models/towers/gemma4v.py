@@ -1,0 +1,102 @@
+"""Gemma 4: pictures of any size, a table for columns and one for lines, norms around all, the mean of 3 x 3 patches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.tensors import made, picked
+from woolly.plan import Handle, Rope, Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
+
+PROJECTORS = ("gemma4v",)
+
+_TABLE = "v.position_embd.weight"
+_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Pixels from 0 to 1 become -1 to 1 here; scores are not scaled."""
+    quarter = hp.head_dim // 4
+    rope = Rope(hp.head_dim, hp.head_dim, 100.0, "halves", sections=(quarter, quarter), spectrum="each")
+    x = p.linear(p.given(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
+    x = p.blend(x, "v.position_embd", taps=2)
+    for i in range(hp.n_layers):
+        with p.scope(f"v.blk.{i}"):
+            h = p.rms_norm(x, "ln1", eps=hp.eps)
+            q, k, v = (_clipped(p, h, f"v.blk.{i}.attn_{one}", hp) for one in "qkv")
+            q, k = (p.rope(p.rms_norm(one, f"attn_{n}_norm", eps=hp.eps), rope) for one, n in ((q, "q"), (k, "k")))
+            v = p.rms_norm(v, eps=hp.eps, group=hp.head_dim)
+            a = _clipped(
+                p, p.attention(q, k, v, head_dim=hp.head_dim, scale=1.0, mask="all"), f"v.blk.{i}.attn_out", hp
+            )
+            x = x + p.rms_norm(a, "attn_post_norm", eps=hp.eps)
+            h = p.rms_norm(x, "ln2", eps=hp.eps)
+            gate, up = (_clipped(p, h, f"v.blk.{i}.ffn_{one}", hp) for one in ("gate", "up"))
+            y = _clipped(p, p.act(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp)
+            x = x + p.rms_norm(y, "ffn_post_norm", eps=hp.eps)
+            x = p.gain(x, "out_scale") if p.has("out_scale") else x
+    y = p.fold(x, rows=hp.merge**2, kind="mean") * hp.width**0.5
+    if p.has("v.std_scale"):
+        y = (y + p.vector("made.std_bias")) * p.vector("v.std_scale")
+    p.skip("v.std_bias")
+    y = p.rms_norm(y, eps=hp.eps)
+    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "vectors", "none")
+
+
+def _clipped(p: Tracer, x: Handle, name: str, hp: TowerParams) -> Handle:
+    """X times a matrix, both bounded as the file says."""
+    low, high, least, most = (
+        float(hp.tensors[f"{name}.{one}"].dequantize().reshape(-1)[0])
+        if f"{name}.{one}" in hp.tensors
+        else sign * _LARGEST
+        for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
+    )
+    rest = name.rpartition(".")[2]
+    p.skip(*(f"{rest}.{one}" for one in _BOUNDS))
+    if max(-low, high) < _LARGEST:
+        x = p.clip(x, max(low, -_LARGEST), min(high, _LARGEST))
+    y = p.linear(x, rest, width=p.rows(rest))
+    return p.clip(y, max(least, -_LARGEST), min(most, _LARGEST)) if max(-least, most) < _LARGEST else y
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Both tables as one, and columns of heads so that pairs which turn by the column come first in each half."""
+    table = hp.tensors[_TABLE]
+    out = {_TABLE: replace(table, shape=(table.n_elements // hp.width, hp.width))}
+    out["made.minus_one"] = made("made.minus_one", np.full(hp.patch, -1.0))
+    if "v.std_bias" in hp.tensors:
+        out["made.std_bias"] = made("made.std_bias", -hp.tensors["v.std_bias"].dequantize())
+    head = np.arange(hp.head_dim).reshape(2, 2, -1).swapaxes(0, 1).reshape(-1)
+    rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
+    for i in range(hp.n_layers):
+        for one in "qk":
+            for name, order in ((f"attn_{one}.weight", rows), (f"attn_{one}_norm.weight", head)):
+                full = f"v.blk.{i}.{name}"
+                if full in hp.tensors:
+                    out[full] = picked(hp.tensors[full], order)
+    return out
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks whose mean is a row."""
+    order = by_blocks(grid, hp.merge)
+    lines, columns = lines_and_columns(grid, order)
+    n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
+    if max(grid[1:]) > n_places:
+        raise ValueError(f"the tower knows {n_places} lines and columns, not {grid[1]} x {grid[2]}")
+    places = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    shares = np.ones(places.shape, np.float32)
+    return Arrangement(order, outputs, turns=np.stack([columns, lines]), places=places, shares=shares)
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of the most rows that its processor allows."""
+    return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2

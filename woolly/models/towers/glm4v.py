@@ -1,0 +1,48 @@
+"""GLM 4.1V, 4.5V and GLM-OCR: Qwen 2 VL with RMS norms, gates and a stretched table; a filter of 2 x 2, a network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns, stretched
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.qwen2vl import patches, vision_rope
+from woolly.models.towers.tensors import as_matrix
+from woolly.models.towers.vit import layer
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "remake"]
+
+PROJECTORS = ("glm4v",)
+
+_FILTER = "mm.patch_merger.weight"
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. GLM-OCR has no table of positions."""
+    x, rope = p.rms_norm(patches(p, hp), "v.norm_embd", eps=hp.eps), vision_rope(hp)
+    x = p.blend(x, "v.position_embd", taps=16) if p.has("v.position_embd") else x
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)
+    y = p.fold(p.rms_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="columns")
+    y = p.linear(y, "mm.patch_merger", width=p.rows("mm.patch_merger"))
+    y = p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc"))
+    y = p.act(p.layer_norm(y, "mm.post_norm", eps=1e-5), "gelu_erf")
+    gate, up = (p.linear(y, name, width=p.rows(name)) for name in ("mm.gate", "mm.up"))
+    p.output(p.linear(p.glu(gate, up, "silu"), "mm.down", width=p.rows("mm.down")), "vectors", "none")
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """The filter as a matrix."""
+    return {_FILTER: as_matrix(hp.tensors[_FILTER])} if _FILTER in hp.tensors else {}
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    outputs, turns = np.arange(0, len(order), hp.merge**2, dtype=np.int32), lines_and_columns(grid, order)
+    if not hp.table_side:
+        return Arrangement(order, outputs, turns=turns)
+    places, shares = stretched(grid, order, hp.table_side, "bicubic", 16)
+    return Arrangement(order, outputs, turns=turns, places=places, shares=shares)

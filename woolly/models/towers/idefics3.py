@@ -1,0 +1,27 @@
+"""Idefics 3 and SmolVLM: SigLIP, some patches side by side in a row, and a matrix."""
+
+from __future__ import annotations
+
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, square
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("idefics3",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    x = p.blend(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.position_embd")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu")
+    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches of a tile, by the blocks of a row."""
+    return square(hp, grid)

@@ -1,0 +1,33 @@
+"""InternVL: InternViT with weights of its residuals, some patches side by side in a row, a norm and two matrices."""
+
+from __future__ import annotations
+
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, mlp, square, with_class
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("internvl",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Its gelu is the exact one."""
+    x = with_class(p, p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width))
+    x = p.blend(x, "v.position_embd")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="silu" if hp.act == "silu" else "gelu_erf", norm="rms" if _is_rms(p) else "layer")
+    y = p.layer_norm(p.fold(x, rows=hp.merge**2, kind="join"), "mm.model.mlp.0", eps=1e-5)
+    p.output(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.3"), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """The class row, then the patches of a tile by the blocks of a row."""
+    return square(hp, grid, has_class=True)
+
+
+def _is_rms(p: Tracer) -> bool:
+    """Whether norms are RMS norms, as in the largest tower: their weights have no bias then."""
+    return not p.has("v.blk.0.ln1.bias")

@@ -1,0 +1,44 @@
+"""LFM2-VL: SigLIP 2, whose table of positions is stretched to the picture, 2 x 2 patches in a row, two matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, stretched
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("lfm2",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.blend(x, "v.position_embd", taps=_taps(hp))
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu")
+    x = p.layer_norm(x, "v.post_ln", eps=hp.eps) if p.has("v.post_ln") else x
+    y = p.fold(x, rows=hp.merge**2, kind="join")
+    if p.has("mm.input_norm"):
+        y = p.layer_norm(y, "mm.input_norm", eps=1e-5)
+    p.output(mlp(p, y, "mm.1", "mm.2"), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    places, shares = stretched(grid, order, hp.table_side, "antialiased", _taps(hp))
+    return Arrangement(order, np.arange(0, len(order), hp.merge**2, dtype=np.int32), places=places, shares=shares)
+
+
+def _taps(hp: TowerParams) -> int:
+    """Places of the table that a patch of the thinnest picture is made of: a whole line or column, two wide."""
+    return 2 * hp.table_side + 2
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of a tile of 512, or of the most rows."""
+    return max(hp.table_side**2, 1024)

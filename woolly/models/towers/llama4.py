@@ -1,0 +1,41 @@
+"""Llama 4: tiles with rope over lines and columns, a class row at the end, 2 x 2 patches in a row, three matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, mlp, square, with_class
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Rope, Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("llama4",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Its gelu is the exact one."""
+    quarter = hp.head_dim // 4
+    rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="each")
+    x = with_class(p, p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width))
+    x = p.layer_norm(p.blend(x, "v.position_embd"), "v.pre_ln", eps=hp.eps)
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu_erf", rope=rope)
+    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
+    y = p.act(mlp(p, y, "mm.model.mlp.1", "mm.model.mlp.2"), "gelu_erf")
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row, which turn by column and line from 1 on; then the class row, which stays."""
+    patches = square(hp, grid)
+    n = len(patches.order)
+    order = np.append(patches.order, np.int32(-1))
+    lines, columns = np.where(order >= 0, lines_and_columns(grid, order) + 1, 0)
+    is_class = np.where(order >= 0, -1, 0)
+    places = np.stack([np.where(order >= 0, order, n), is_class, is_class], axis=1).astype(np.int32)
+    shares = np.tile(np.array([1, 1, -1], np.float32), (n + 1, 1))
+    turns = np.stack([columns, lines]).astype(np.int32)
+    return Arrangement(order, patches.outputs, turns=turns, places=places, shares=shares)

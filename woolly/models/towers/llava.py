@@ -1,0 +1,61 @@
+"""LLaVA and Granite Vision: features of layers of CLIP or SigLIP, without the class row, and two matrices."""
+
+from __future__ import annotations
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, mlp, square, with_class
+from woolly.models.towers.vit import most_of_square as most_patches
+from woolly.plan import Tracer
+
+__all__ = ["CONSTANTS", "PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("mlp",)
+CONSTANTS = ("v.image_newline",)  # the end of each line of 1.6
+
+# Blocks of whole CLIP encoders. Files without `feature_layer` hold all blocks, of which the last is not read, or one
+# less.
+_WHOLE = (12, 24, 32)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Features of several layers stand side by side (Granite Vision)."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.blend(with_class(p, x) if _has_class(hp) else x, "v.position_embd")
+    if p.has("v.pre_ln"):
+        x = p.layer_norm(x, "v.pre_ln", eps=hp.eps)
+    chosen = _chosen(hp)
+    p.skip("v.post_ln", *(f"v.blk.{i}" for i in range(max(chosen), hp.n_layers)))
+    seen = {0: x}
+    for i in range(max(chosen)):
+        seen[i + 1] = layer(p, seen[i], hp, i, act=hp.act or "gelu_quick")
+    if p.has("mm.3"):
+        raise UnsupportedError("projectors of llava with norms (Yi-VL) are not supported yet")
+    p.skip("v.image_newline")
+    y, *others = (p.output_rows(seen[i]) for i in chosen)
+    for one in others:
+        y = p.join(y, one)
+    p.output(
+        mlp(p, y, "mm.0", "mm.2") if p.has("mm.2") else p.linear(y, "mm.0", width=p.rows("mm.0")), "vectors", "none"
+    )
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """The class row of CLIP, then the patches."""
+    return square(hp, grid, has_class=_has_class(hp))
+
+
+def _has_class(hp: TowerParams) -> bool:
+    """Whether the encoder is CLIP; SigLIP has no class row."""
+    return "v.class_embd" in hp.tensors
+
+
+def _chosen(hp: TowerParams) -> tuple[int, ...]:
+    """The layers after which features are taken; 0: before the first."""
+    if not hp.keys.has("vision.feature_layer"):
+        return (hp.n_layers - (hp.n_layers in _WHOLE),)
+    chosen = hp.keys.whole_numbers("vision.feature_layer")
+    if not all(0 <= one <= hp.n_layers for one in chosen) or max(chosen) == 0:
+        raise ModelError(f"metadata key clip.vision.feature_layer is {list(chosen)}; 1 to {hp.n_layers} was expected")
+    return chosen

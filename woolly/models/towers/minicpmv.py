@@ -1,0 +1,79 @@
+"""MiniCPM-V 2.6, 4.0 and 4.5: SigLIP, then queries of the file look at its patches once (the resampler)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.gguf import Tensor
+from woolly.models.towers.arrangement import Arrangement, Grid, Int32, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.tensors import made
+from woolly.models.towers.vit import layer
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches", "remake"]
+
+PROJECTORS = ("resampler",)
+
+_HEAD = 128  # columns of a head of the resampler
+_MOST_SIDE = 70  # lines and columns of a piece that have a wave of their own
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Rows of queries go along with those of patches, and no row sees them."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x = p.blend(x, "v.position_embd")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu", mask="block")
+    x = p.layer_norm(x, "v.post_ln", eps=hp.eps)
+    with p.scope("resampler"):
+        width = p.rows("attn.out")
+        kv = p.linear(x, "kv", width=width) if p.has("kv") else x
+        v = p.layer_norm(kv, "ln_kv", eps=1e-6)
+        q = p.layer_norm(p.blend(kv * 0.0, "query", first=3), "ln_q", eps=1e-6)
+        k = p.blend(v, "waves", first=1, taps=2)
+        q, k, v = (p.linear(one, f"attn.{name}", width=width) for one, name in ((q, "q"), (k, "k"), (v, "v")))
+        a = p.output_rows(p.attention(q, k, v, head_dim=_HEAD, scale=_HEAD**-0.5, mask="block"))
+        y = p.layer_norm(p.linear(a, "attn.out", width=width), "ln_post", eps=1e-6)
+        p.skip("pos_embed_k", "pos_embed")
+        p.output(p.linear(y, "proj", width=p.rows("proj")), "vectors", "none")
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Waves for each line and column of a piece."""
+    width = hp.tensors["resampler.attn.out.weight"].shape[0]
+    half, quarter = width // 2, width // 4
+    turns = np.arange(_MOST_SIDE)[:, None] / 10000.0 ** (np.arange(quarter) / quarter)
+    waves = np.zeros((2, _MOST_SIDE, width))
+    waves[0, :, :half] = np.concatenate([np.sin(turns), np.cos(turns)], axis=1)  # of columns
+    waves[1, :, half:] = waves[0, :, :half]  # of lines
+    return {"resampler.waves.weight": made("resampler.waves.weight", waves.reshape(-1, width))}
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches line by line, then the queries, whose rows are the result. All rows see the patches."""
+    n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
+    if max(grid[1:]) > _MOST_SIDE:
+        raise ValueError(f"the tower knows {_MOST_SIDE} lines and columns, not {grid[1]} x {grid[2]}")
+    order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
+    lines, columns = lines_and_columns(grid, order[:n])
+    places = np.full((len(order), 4), -1, np.int32)
+    places[:n, 0] = _bucket(lines, grid[1], side) * side + _bucket(columns, grid[2], side)
+    places[:n, 1], places[:n, 2] = columns, _MOST_SIDE + lines
+    places[n:, 3] = np.arange(n_queries)
+    sees = np.tile(np.array([0, n], np.int32), (len(order), 1))
+    outputs = np.arange(n, n + n_queries, dtype=np.int32)
+    return Arrangement(order, outputs, sees=sees, places=places, shares=np.ones(places.shape, np.float32))
+
+
+def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
+    """The place of the table's axis that lines, or columns, of a piece fall on."""
+    edges = np.arange(1, side, dtype=np.float32) * np.float32(1 / side)
+    shares = at.astype(np.float32) * np.float32(1 / length)
+    return np.asarray(np.searchsorted(edges, shares, side="right"), np.intp)
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of a slice, whose sides are rounded to whole patches."""
+    return 2 * hp.side**2

@@ -1,0 +1,33 @@
+"""PaddleOCR-VL: SigLIP with rope over lines and columns, its table stretched to the corners; a norm, two matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.qwen2vl import vision_rope
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build"]
+
+PROJECTORS = ("paddleocr",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    x = p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width)
+    x, rope = p.blend(x, "v.position_embd", taps=4), vision_rope(hp)
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu", rope=rope)
+    x = p.layer_norm(p.layer_norm(x, "v.post_ln", eps=hp.eps), "mm.input_norm", eps=1e-5)
+    p.output(mlp(p, p.fold(x, rows=hp.merge**2, kind="join"), "mm.1", "mm.2"), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    places, shares = bilinear(grid, order, hp.table_side)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)

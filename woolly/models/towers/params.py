@@ -1,0 +1,122 @@
+"""What the file of a tower says of its encoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.models.metadata import Keys
+from woolly.plan.ops.basic import Act
+from woolly.senses import EarSettings, TowerSettings
+
+__all__ = ["EarParams", "Encoder", "TowerParams", "read_ear", "read_tower"]
+
+_MAX_BLOCKS = 1024
+
+
+class Encoder(Protocol):
+    """What a layer of a tower needs to know."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+
+    @property
+    def head_dim(self) -> int:
+        """Columns of a head."""
+
+    @property
+    def eps(self) -> float:
+        """Epsilon of norms."""
+
+
+@dataclass(frozen=True)
+class EarParams:
+    """Sizes of an encoder of sound."""
+
+    settings: EarSettings
+    width: int
+    n_layers: int
+    heads: int
+    eps: float
+
+    @property
+    def head_dim(self) -> int:
+        """Columns of a head."""
+        return self.width // self.heads
+
+    @property
+    def patch(self) -> int:
+        """Numbers of a frame."""
+        return self.settings.n_mels
+
+
+@dataclass(frozen=True)
+class TowerParams:
+    """Sizes of a vision transformer, and how its pictures are cut."""
+
+    settings: TowerSettings
+    width: int
+    n_layers: int
+    heads: int
+    eps: float
+    act: Act | None  # what the file says: "gelu", "silu", or None
+    keys: Keys  # for what one family alone has, under "vision."
+    tensors: Mapping[str, Tensor]  # of the file
+
+    @property
+    def head_dim(self) -> int:
+        """Columns of a head."""
+        return self.width // self.heads
+
+    @property
+    def patch(self) -> int:
+        """Numbers of a patch."""
+        return 3 * self.settings.patch_size**2
+
+    @property
+    def side(self) -> int:
+        """Patches of a side of the picture, or tile, that the tower was trained with."""
+        return self.settings.image_size // self.settings.patch_size
+
+    @property
+    def table_side(self) -> int:
+        """Lines and columns of the table of positions, for files whose image_size is not that of training; 0: none."""
+        table = self.tensors.get("v.position_embd.weight")
+        return 0 if table is None else math.isqrt(table.n_elements // self.width)
+
+    @property
+    def merge(self) -> int:
+        """Patches of each side that make one row."""
+        return self.settings.merge
+
+
+def read_tower(keys: Keys, settings: TowerSettings, tensors: Mapping[str, Tensor]) -> TowerParams:
+    """The parameters that all towers for pictures have."""
+    act: Act | None = None
+    if keys.flag("use_gelu", False) or keys.flag("use_silu", False):
+        act = "silu" if keys.flag("use_silu", False) else "gelu"
+    return TowerParams(settings, *_sizes(keys, "vision"), act, keys, tensors)
+
+
+def read_ear(keys: Keys, settings: EarSettings) -> EarParams:
+    """The parameters that all towers for sound have."""
+    return EarParams(settings, *_sizes(keys, "audio"))
+
+
+def _sizes(keys: Keys, kind: str) -> tuple[int, int, int, float]:
+    """Width, layers, heads and the epsilon of norms."""
+    width, heads = keys.positive(f"{kind}.embedding_length"), keys.positive(f"{kind}.attention.head_count")
+    n_layers = keys.positive(f"{kind}.block_count")
+    if n_layers > _MAX_BLOCKS or width % heads != 0:
+        raise ModelError(
+            f"the tower claims {n_layers} blocks, of at most {_MAX_BLOCKS}, and {heads} heads in a width of {width}"
+        )
+    eps = keys.number(f"{kind}.attention.layer_norm_epsilon")
+    if not eps >= 0:
+        raise ModelError(f"metadata key clip.{kind}.attention.layer_norm_epsilon is {eps:g}; at least 0 was expected")
+    return width, n_layers, heads, eps

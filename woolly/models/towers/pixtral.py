@@ -1,0 +1,42 @@
+"""Pixtral and Mistral Small 3.1: pictures of any size, rope over lines and columns, a norm before all layers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Rope, Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build", "most_patches"]
+
+PROJECTORS = ("pixtral",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Converters bring the pairs of a head side by side."""
+    x = p.rms_norm(p.linear(p.given(width=hp.patch), "v.patch_embd", width=hp.width), "v.pre_ln", eps=hp.eps)
+    quarter = hp.head_dim // 4
+    rope = Rope(hp.head_dim, hp.head_dim, 10000.0, "adjacent", sections=(quarter, quarter), spectrum="every")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu_erf" if hp.act == "gelu" else "silu", norm="rms", rope=rope)
+    if p.has("mm.patch_merger"):
+        y = p.fold(p.rms_norm(x, "mm.input_norm", eps=hp.eps), rows=hp.merge**2, kind="columns")
+        y = p.linear(y, "mm.patch_merger", width=hp.width)
+    else:
+        y = p.output_rows(x)
+    p.skip("v.token_embd.img_break")  # the text model has it, too
+    p.output(mlp(p, y, "mm.1", "mm.2"), "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row, which are single patches unless the file merges them."""
+    order = by_blocks(grid, hp.merge)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    return Arrangement(order, outputs, turns=lines_and_columns(grid, order))
+
+
+def most_patches(hp: TowerParams) -> int:
+    """Patches of a picture within the longest side, whose sides are filled up to whole rows."""
+    return (hp.side + hp.merge) ** 2

@@ -1,0 +1,75 @@
+"""Qwen 2 VL and 2.5 VL: pictures of any size, rope over lines and columns, 2 x 2 patches side by side in a row.
+
+2.5 has RMS norms, gates, and windows in all layers but each n-th.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.vit import Norm, layer, mlp, normed
+from woolly.plan import Handle, Rope, Tracer
+from woolly.plan.ops.attention import Mask
+
+__all__ = ["PROJECTORS", "arrange", "build", "patches", "vision_rope"]
+
+PROJECTORS = ("qwen2vl_merger", "qwen2.5vl_merger")
+
+_WINDOW = 112  # pixels of a side
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower."""
+    norm: Norm = "rms" if _is_windowed(hp) else "layer"
+    x, rope = patches(p, hp), vision_rope(hp)
+    period = hp.keys.positive("vision.n_wa_pattern") if _is_windowed(hp) else 1
+    for i in range(hp.n_layers):
+        mask: Mask = "all" if (i + 1) % period == 0 else "block"
+        x = layer(p, x, hp, i, act=hp.act or "gelu_quick", norm=norm, rope=rope, mask=mask)
+    y = p.fold(normed(p, x, "v.post_ln", hp, norm), rows=hp.merge**2, kind="join")
+    p.output(mlp(p, y, "mm.0", "mm.2"), "vectors", "none")
+
+
+def patches(p: Tracer, hp: TowerParams) -> Handle:
+    """Patches of a picture that stands still: both frames of a patch are the same."""
+    given = p.given(width=hp.patch)
+    first = p.linear(given, "v.patch_embd", width=hp.width)
+    return first + p.linear(given, "v.patch_embd.weight.1", width=hp.width)
+
+
+def vision_rope(hp: TowerParams) -> Rope:
+    """Half of the pairs turn by the line, half by the column, with the same frequencies."""
+    quarter = hp.head_dim // 4
+    return Rope(hp.head_dim, hp.head_dim, 10000.0, "halves", sections=(quarter, quarter), spectrum="each")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row; with windows, the blocks of one window after another."""
+    n_rows, frames = hp.merge**2, grid[0]
+    blocks = by_blocks(grid, hp.merge).reshape(-1, n_rows)
+    if not _is_windowed(hp):
+        order = blocks.reshape(-1)
+        outputs = np.arange(0, len(order), n_rows, dtype=np.int32)
+        return Arrangement(order, outputs, turns=lines_and_columns(grid, order))
+    height, width = grid[1] // hp.merge, grid[2] // hp.merge
+    side = hp.keys.positive("vision.window_size", _WINDOW) // hp.merge // hp.settings.patch_size
+    line, column = np.divmod(np.arange(height * width), width)
+    windows = np.tile(line // side * (-(-width // side)) + column // side, frames)
+    windows += np.repeat(np.arange(frames), height * width) * (windows.max() + 1)
+    by_window = np.argsort(windows, kind="stable")
+    order = blocks[by_window].reshape(-1)
+    own = np.repeat(windows[by_window], n_rows)
+    firsts, ends = (np.searchsorted(own, own, side=which) for which in ("left", "right"))
+    return Arrangement(
+        order,
+        np.arange(0, len(order), n_rows, dtype=np.int32),
+        results=np.argsort(by_window, kind="stable").astype(np.int32),
+        turns=lines_and_columns(grid, order),
+        sees=np.stack([firsts, ends], axis=1).astype(np.int32),
+    )
+
+
+def _is_windowed(hp: TowerParams) -> bool:
+    return hp.settings.projector == "qwen2.5vl_merger"

@@ -1,0 +1,42 @@
+"""Qwen 3 VL: Qwen 2 VL with a table of positions, stretched to the picture, and rows of layers for the decoder's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from woolly.models.towers.arrangement import Arrangement, Grid, bilinear, by_blocks, lines_and_columns
+from woolly.models.towers.params import TowerParams
+from woolly.models.towers.qwen2vl import patches, vision_rope
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Handle, Tracer
+
+__all__ = ["PROJECTORS", "arrange", "build"]
+
+PROJECTORS = ("qwen3vl_merger",)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """The whole tower. Rows of the layers with a merger of their own stand beside those of the last, in order."""
+    x, rope = p.blend(patches(p, hp), "v.position_embd", taps=4), vision_rope(hp)
+    deep: list[Handle] = []
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act=hp.act or "gelu", rope=rope)
+        if p.has(f"v.deepstack.{i}.fc1"):
+            with p.scope(f"v.deepstack.{i}"):
+                y = p.layer_norm(p.fold(x, rows=hp.merge**2, kind="join"), "norm", eps=hp.eps)
+                deep.append(mlp(p, y, "fc1", "fc2"))
+    y = p.fold(p.layer_norm(x, "v.post_ln", eps=hp.eps), rows=hp.merge**2, kind="join")
+    y = mlp(p, y, "mm.0", "mm.2")
+    for one in deep:
+        y = p.join(y, one)
+    p.output(y, "vectors", "none")
+
+
+def arrange(hp: TowerParams, grid: Grid) -> Arrangement:
+    """Patches by the blocks of a row."""
+    order = by_blocks(grid, hp.merge)
+    places, shares = bilinear(grid, order, hp.side)
+    outputs = np.arange(0, math.prod(grid), hp.merge**2, dtype=np.int32)
+    return Arrangement(order, outputs, turns=lines_and_columns(grid, order), places=places, shares=shares)

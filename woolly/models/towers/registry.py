@@ -1,0 +1,153 @@
+"""The one way from a projector's file to the plans of its towers.
+
+Every module of this folder that has `PROJECTORS` is a family of towers; it lists the `clip.projector_type`s. `build`
+says the plan of a tower for pictures, `stages` those of a tower for sound, and `arrange` how patches, or frames, go
+through it. A tower for pictures may have `CONSTANTS`, names of rows that the file holds as they come into the prompt,
+`remake`, tensors that its steps read in another form, and `most_patches`, its largest piece.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import GGUFFile, Tensor
+from woolly.models import towers
+from woolly.models.metadata import Keys
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
+from woolly.models.towers.stage import TowerStage
+from woolly.models.towers.tensors import as_matrix, made, transposed
+from woolly.plan import Tracer
+from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
+
+__all__ = ["TracedTower", "trace_towers"]
+
+
+_SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
+_MOST_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
+
+
+@dataclass(frozen=True, eq=False)
+class TracedTower:
+    """A tower's plans, with what its runs need besides."""
+
+    stages: tuple[TowerStage, ...]
+    settings: TowerSettings | EarSettings
+    tensors: Mapping[str, Tensor]  # those of the file, in the shapes that the plans read
+    params: TowerParams | EarParams
+    arrange: Callable[[Grid], tuple[Arrangement, ...]]
+    # [n, width]: rows of the file itself, such as one that ends a line; they come after those of every piece.
+    constants: npt.NDArray[np.float32] | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the rows that it makes."""
+        return self.stages[-1].plan.width
+
+
+def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
+    """The towers of a file that `general.architecture` calls clip: one for pictures, one for sound, or both."""
+    try:
+        halves = read_halves(file.metadata)
+        keys = Keys(file.metadata, "clip")
+        sight = () if halves.sight is None else (_trace_sight(file, keys, halves.sight),)
+        ears = () if halves.ears is None else (_trace_ears(file, keys, halves.ears),)
+        return sight + ears
+    except (ModelError, UnsupportedError) as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"{file.path}: the tower cannot be built from these keys: {error}") from error
+
+
+def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedTower:
+    module = _module(settings.projector, "build")
+    tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
+    params = read_tower(keys, settings, tensors)
+    if hasattr(module, "remake"):
+        tensors |= module.remake(params)
+    tracer = Tracer(f"clip {settings.projector}", tensors, is_tower=True)
+    module.build(tracer, params)
+    plan = tracer.plan()
+    stage = TowerStage(plan, _most_patches(module, params) + 1 + settings.n_queries)
+    constants = _constants(file, getattr(module, "CONSTANTS", ()), plan.width)
+    return TracedTower((stage,), settings, tensors, params, lambda grid: (module.arrange(params, grid),), constants)
+
+
+def _most_patches(module: ModuleType, hp: TowerParams) -> int:
+    """Patches of the largest piece: what the family says, else as many pixels as the file allows, within a bound."""
+    if hasattr(module, "most_patches"):
+        return int(module.most_patches(hp))
+    pixels = hp.settings.max_pixels
+    return max(hp.side**2, min(pixels // hp.settings.patch_size**2 if pixels else MOST_PATCHES, MOST_PATCHES))
+
+
+def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArray[np.float32] | None:
+    """The rows of the file that come into prompts as they are; None if it has none."""
+    found = [file.tensors[name].dequantize().reshape(-1) for name in names if name in file.tensors]
+    for row in found:
+        if len(row) != width:
+            raise ModelError(f"a row of {len(row)} numbers is to come into prompts, but the tower makes {width}")
+    return np.stack(found).astype(np.float32) if found else None
+
+
+def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTower:
+    module = _module(settings.projector, "stages")
+    params = read_ear(keys, settings)
+    tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_SOUND)})
+    longest = module.arrange(params, (1, 1, settings.family.most_frames))
+    left, stages = dict(tensors), []
+    for builder, arranged in zip(module.stages(settings), longest, strict=True):
+        own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
+        tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
+        builder.build(tracer, params)
+        plan, n_rows = tracer.plan(), len(arranged.order)
+        stages.append(TowerStage(plan, n_rows if plan.paged else min(n_rows, _MOST_ROWS)))
+    return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid))
+
+
+def _shaped(file: GGUFFile, turned: tuple[str, ...]) -> dict[str, Tensor]:
+    """The tensors with filters of patches as matrices, and some matrices transposed."""
+    out = dict(file.tensors)
+    for name, tensor in file.tensors.items():
+        if name.startswith("v.patch_embd.weight") and len(tensor.shape) > 2 and tensor.type.block_size == 1:
+            out[name] = as_matrix(tensor)
+        elif name in turned and len(tensor.shape) == 2:
+            out[name] = transposed(tensor)
+    return out
+
+
+def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with filters of convolutions as matrices whose columns are the channels of each tap in turn."""
+    out = dict(tensors)
+    for name, tensor in tensors.items():
+        if not name.startswith(("a.conv1d.", "a.conv2d.")):
+            continue
+        if name.endswith(".bias"):
+            out[name] = replace(tensor, shape=(math.prod(tensor.shape),))
+        elif len(tensor.shape) > 2:
+            array = np.moveaxis(tensor.dequantize().reshape(tensor.shape), 1, -1)
+            out[name] = made(name, array.reshape(len(array), -1))
+    if "a.conv_out.weight" in out and "a.conv2d.3.weight" in out:
+        # Files have the channels one after another, with all pitches of each; rows bring pitches, with all channels.
+        weight = out["a.conv_out.weight"].dequantize()
+        channels = out["a.conv2d.3.weight"].shape[0]
+        turned = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)
+        out["a.conv_out.weight"] = made("a.conv_out.weight", turned.reshape(weight.shape))
+    return out
+
+
+def _module(projector: str, what: str) -> ModuleType:
+    for found in pkgutil.iter_modules(towers.__path__):
+        module = importlib.import_module(f"{towers.__name__}.{found.name}")
+        if projector in getattr(module, "PROJECTORS", ()) and hasattr(module, what):
+            return module
+    raise UnsupportedError(f"the projector type {projector!r} is not supported yet")

@@ -1,0 +1,101 @@
+"""The layer that all transformers of towers share, and where a square picture's patches stand."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from woolly.errors import UnsupportedError
+from woolly.models.towers.arrangement import Arrangement, Grid, by_blocks
+from woolly.models.towers.params import Encoder, TowerParams
+from woolly.plan import Handle, Rope, Tracer
+from woolly.plan.ops.attention import Mask
+from woolly.plan.ops.basic import Act
+
+__all__ = ["Norm", "layer", "mlp", "most_of_square", "normed", "square", "with_class"]
+
+Norm = Literal["layer", "rms"]
+
+
+def normed(p: Tracer, x: Handle, name: str, hp: Encoder, norm: Norm = "layer") -> Handle:
+    """X normed by a weight."""
+    return p.rms_norm(x, name, eps=hp.eps) if norm == "rms" else p.layer_norm(x, name, eps=hp.eps)
+
+
+def layer(
+    p: Tracer,
+    x: Handle,
+    hp: Encoder,
+    index: int,
+    *,
+    act: Act,
+    norm: Norm = "layer",
+    rope: Rope | None = None,
+    mask: Mask = "all",
+    tower: str = "v",
+) -> Handle:
+    """Attention and feed-forward, each after a norm and times a weight if the file has one."""
+    with p.scope(f"{tower}.blk.{index}"):
+        h = normed(p, x, "ln1", hp, norm)
+        if p.has("attn_qkv"):
+            q, k, v = (p.linear(h, "attn_qkv", width=hp.width, first=i * hp.width) for i in range(3))
+        else:
+            q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
+        if p.has("attn_q_norm"):
+            q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+        if rope is not None:
+            q, k = p.rope(q, rope), p.rope(k, rope)
+        a = p.attention(q, k, v, head_dim=hp.head_dim, scale=hp.head_dim**-0.5, mask=mask)
+        a = p.linear(a, "attn_out", width=hp.width)
+        x = x + (a * p.vector("ls1") if p.has("ls1") else a)
+        y = _feed_forward(p, normed(p, x, "ln2", hp, norm), hp, act)
+        return x + (y * p.vector("ls2") if p.has("ls2") else y)
+
+
+def _feed_forward(p: Tracer, h: Handle, hp: Encoder, act: Act) -> Handle:
+    # Old converters swapped the names of the two matrices.
+    up, down = ("ffn_up", "ffn_down") if p.rows("ffn_down") == hp.width else ("ffn_down", "ffn_up")
+    y = p.linear(h, up, width=p.rows(up))
+    if not p.has("ffn_gate"):
+        return p.linear(p.act(y, act), down, width=hp.width)
+    if act not in ("silu", "gelu_erf"):
+        raise UnsupportedError(f"a gate with {act} is not supported yet in a tower")
+    return p.linear(p.glu(p.linear(h, "ffn_gate", width=p.rows(up)), y, act), down, width=hp.width)
+
+
+def mlp(p: Tracer, x: Handle, first: str, second: str, act: Act = "gelu_erf") -> Handle:
+    """Two matrices with an activation between them."""
+    return p.linear(p.act(p.linear(x, first, width=p.rows(first)), act), second, width=p.rows(second))
+
+
+def with_class(p: Tracer, x: Handle) -> Handle:
+    """X with the class row in its place, as `square` arranges it."""
+    if p.has("v.patch_embd.bias"):
+        x = p.blend(x, "v.patch_embd.bias", first=2)
+    return p.blend(x, "v.class_embd", first=1)
+
+
+def most_of_square(hp: TowerParams) -> int:
+    """Patches of a piece, for families whose pieces have the trained size, or fit into it."""
+    return hp.side**2
+
+
+def square(hp: TowerParams, grid: Grid, *, has_class: bool = False) -> Arrangement:
+    """Patches of a picture of the trained size, by blocks that make one row; a class row may come first.
+
+    Each row has a place in the table of positions, one in that of the class row, and one that takes the patches' bias
+    off the class row, which has no patch.
+    """
+    if grid != (1, hp.side, hp.side):
+        raise ValueError(f"the tower reads pictures of {hp.side} x {hp.side} patches, not {grid[1]} x {grid[2]}")
+    order = by_blocks(grid, hp.merge)
+    n_patches = len(order)
+    if has_class:
+        order = np.concatenate([np.array([-1], np.int32), order])
+    is_patch = order >= 0
+    is_class = np.where(is_patch, -1, 0)
+    places = np.stack([order + has_class, is_class, is_class], axis=1).astype(np.int32)
+    shares = np.tile(np.array([1, 1, -1], np.float32), (len(order), 1))
+    outputs = np.arange(int(has_class), int(has_class) + n_patches, hp.merge**2, dtype=np.int32)
+    return Arrangement(order, outputs, places=places, shares=shares)

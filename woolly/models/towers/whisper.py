@@ -1,0 +1,107 @@
+"""Whisper's encoder: frames of a spectrogram, two convolutions, a transformer; Ultravox, Qwen 2 Audio, Voxtral.
+
+A convolution is a stage: each row reads the rows of the stage before that its filter covers. Qwen 2.5 Omni is this
+encoder over chunks of 2 s, which neither filters nor attention cross.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.errors import ModelError
+from woolly.models.towers.arrangement import Arrangement, Grid
+from woolly.models.towers.params import EarParams
+from woolly.models.towers.stage import StageBuilder, filter_rows
+from woolly.models.towers.vit import layer, mlp
+from woolly.plan import Tracer
+from woolly.senses import EarSettings
+from woolly.senses.ears import after_conv
+
+__all__ = ["PROJECTORS", "arrange", "stages"]
+
+PROJECTORS = ("ultravox", "qwen2a", "voxtral", "qwen2.5o")
+
+_CHUNK = 200  # frames that Qwen 2.5 Omni hears at once
+_NORM = 1e-6  # epsilon of Ultravox' own norms
+_TAPS = 3
+
+
+def _first_conv(p: Tracer, hp: EarParams) -> None:
+    """Each frame with its neighbours."""
+    x = p.act(p.linear(p.given(width=_TAPS * hp.patch), "a.conv1d.1", width=hp.width), "gelu_erf")
+    p.output(p.output_rows(x), "vectors", "none")
+
+
+def _encoder(p: Tracer, hp: EarParams) -> None:
+    """Each second row with its neighbours, and all layers; then what makes rows of the prompt, but Ultravox'."""
+    kind = hp.settings.projector
+    n_places = after_conv(_CHUNK if kind == "qwen2.5o" else hp.settings.family.most_frames)
+    if p.rows("a.position_embd") < n_places:
+        raise ModelError(f"a.position_embd has {p.rows('a.position_embd')} rows; {n_places} were expected")
+    x = p.act(p.linear(p.given(width=_TAPS * hp.width), "a.conv1d.2", width=hp.width), "gelu_erf")
+    x = p.blend(x, "a.position_embd")
+    for i in range(hp.n_layers):
+        x = layer(p, x, hp, i, act="gelu_erf", mask="block" if kind == "qwen2.5o" else "all", tower="a")
+    if kind in ("qwen2a", "qwen2.5o"):
+        y = p.layer_norm(p.fold(x, rows=2, kind="mean"), "a.post_ln", eps=hp.eps)
+        y = p.linear(y, "mm.a.fc", width=p.rows("mm.a.fc"))
+    else:
+        y = p.layer_norm(x, "a.post_ln", eps=hp.eps)
+        if kind == "voxtral":
+            y = mlp(p, p.fold(y, rows=hp.settings.stack, kind="join"), "mm.a.mlp.1", "mm.a.mlp.2")
+        else:
+            y = p.output_rows(y)
+    p.output(y, "vectors", "none")
+
+
+def _projector(p: Tracer, hp: EarParams) -> None:
+    """Ultravox: some rows side by side, a norm, a gate, a norm, a matrix."""
+    y = p.rms_norm(p.given(width=hp.settings.stack * hp.width), "mm.a.norm_pre", eps=_NORM)
+    half = p.rows("mm.a.mlp.1") // 2
+    up, gate = (p.linear(y, "mm.a.mlp.1", width=half, first=first) for first in (0, half))
+    y = p.rms_norm(p.glu(gate, up, "silu"), "mm.a.norm_mid", eps=_NORM)
+    p.output(p.output_rows(p.linear(y, "mm.a.mlp.2", width=p.rows("mm.a.mlp.2"))), "vectors", "none")
+
+
+_FIRST = StageBuilder(_first_conv, ("a.conv1d.1.",))
+
+
+def stages(settings: EarSettings) -> tuple[StageBuilder, ...]:
+    """The stages of a family."""
+    if settings.projector == "ultravox":
+        return _FIRST, StageBuilder(_encoder, ("a.",)), StageBuilder(_projector, ("mm.a.",))
+    return _FIRST, StageBuilder(_encoder, ("a.", "mm.a."))
+
+
+def arrange(hp: EarParams, grid: Grid) -> tuple[Arrangement, ...]:
+    """What each stage reads of the one before, chunk by chunk; only Qwen 2.5 Omni has several."""
+    n, kind, stack = grid[2], hp.settings.projector, hp.settings.stack
+    if not 0 < n <= hp.settings.family.most_frames:
+        raise ValueError(f"a piece has {n} frames, and the tower hears up to {hp.settings.family.most_frames}")
+    size = _CHUNK if kind == "qwen2.5o" else n
+    filters, halved, places, sees = [], [], [], []
+    n_filtered = n_rows = 0
+    for first in range(0, n, size):
+        end = min(first + size, n)
+        # The last of an odd number of frames is seen by the first filter alone: silence after the sound.
+        own = (end - first) // 2 * 2 if kind in ("qwen2a", "voxtral") else end - first
+        filters.append(filter_rows(range(first, first + own), first, end))
+        rows = after_conv(own)
+        halved.append(filter_rows(n_filtered + 2 * np.arange(rows), n_filtered, n_filtered + own))
+        places.append(np.arange(rows, dtype=np.int32))
+        sees.append(np.tile(np.array([n_rows, n_rows + rows], np.int32), (rows, 1)))
+        n_filtered, n_rows = n_filtered + own, n_rows + rows
+    joined = {"qwen2a": 2, "qwen2.5o": 2, "voxtral": stack}.get(kind, 1)
+    conv = Arrangement(np.concatenate(filters), np.arange(n_filtered, dtype=np.int32))
+    main = Arrangement(
+        np.concatenate(halved),
+        np.arange(0, n_rows // joined * joined, joined, dtype=np.int32),
+        sees=np.concatenate(sees) if kind == "qwen2.5o" else None,
+        places=np.concatenate(places)[:, None],
+        shares=np.ones((n_rows, 1), np.float32),
+    )
+    if kind != "ultravox":
+        return conv, main
+    beside = np.full(-(-n_rows // stack) * stack, -1, np.int32)
+    beside[:n_rows] = np.arange(n_rows)
+    return conv, main, Arrangement(beside.reshape(-1, stack), np.arange(len(beside) // stack, dtype=np.int32))
