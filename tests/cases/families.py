@@ -12,6 +12,8 @@ import numpy as np
 
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
+from tests.cases.mixtures import MIXTURES
+from tests.cases.older import OLDER
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import GRANITE, N_VOCAB, TINY, YARN, Tiny, metadata
 from tests.cases.windowed import WINDOWED
@@ -75,6 +77,8 @@ FAMILIES = (
     | TINY
     | WINDOWED
     | LATENTS
+    | MIXTURES
+    | OLDER
     | {GEMMA3N.name: GEMMA3N}
     | {
         tiny.name: tiny

@@ -145,7 +145,8 @@ def _rwkv7(tiny: Tiny, i: int) -> Shapes:
 
 
 NO_HEADS = {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
-QWEN = ssm(64, 16, 4, 2) | {"full_attention_interval": 4, "rope.dimension_sections": [2, 1, 1, 0]}
+NEXT = ssm(64, 16, 4, 2) | {"full_attention_interval": 4}  # a model of text alone: its positions have no sections
+QWEN = NEXT | {"rope.dimension_sections": [2, 1, 1, 0]}
 NEMOTRON = ssm(128, 16, 8, 2) | {"attention.head_count_kv": [0, 2, 0, 0, 0], "attention.layer_norm_epsilon": 1e-5}
 
 HYBRIDS = {
@@ -164,7 +165,7 @@ HYBRIDS = {
             "qwen35moe", "qwen35moe", n_layers=4, n_rot=8, experts=4, expert_ffn=24, shared=40, blocks=_qwen, extra=QWEN
         ),
         Tiny(
-            "qwen3next", "qwen3next", n_layers=4, n_rot=8, experts=4, expert_ffn=24, shared=40, blocks=_qwen, extra=QWEN
+            "qwen3next", "qwen3next", n_layers=4, n_rot=8, experts=4, expert_ffn=24, shared=40, blocks=_qwen, extra=NEXT
         ),
         Tiny(
             "lfm2",

@@ -1,15 +1,19 @@
 """Metadata that does not make a model is refused in one sentence that names the key."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, tensors, write_tiny
+from woolly import LLM
 from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.models import architectures, trace
+from woolly.plan.rope import rope_frequencies
 from woolly.runtime import Options
 from woolly.runtime.cpu import CpuBackend
 
@@ -135,3 +139,22 @@ def test_divisors_that_no_rope_reads_are_refused(tmp_path):
         pytest.raises(ModelError, match=r"does not use \(rope_freqs\.weight\)"),
     ):
         trace(file)
+
+
+@pytest.mark.parametrize(("factor", "magnitude"), [(None, 1 + 0.1 * math.log(8)), (1.5, 1.5)])
+def test_a_factor_of_the_file_takes_the_place_of_yarns_own(factor, magnitude, tmp_path):
+    changes = {"llama__rope__scaling__type": "yarn", "llama__rope__scaling__factor": 8.0}
+    changes |= {} if factor is None else {"llama__rope__scaling__yarn_attn_factor": factor}
+    with rewrite(tmp_path, **changes) as file:
+        rope = next(step.rope() for step in trace(file).steps if step.op == "rope")
+    assert rope_frequencies(rope)[1] == pytest.approx(magnitude)
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "hunyuan-dense"])
+def test_sections_of_positions_are_one_in_a_text(name, tmp_path):
+    tiny, rows = FAMILIES[name], []
+    for extra in ({}, {"rope.dimension_sections": [2, 1, 1, 0]}):
+        path = write_tiny(replace(tiny, extra=tiny.extra | extra), tmp_path / "tiny.gguf")
+        with LLM(path, backend="reference") as llm:
+            rows.append(llm.logits([5, 9, 2, 7]))
+    np.testing.assert_array_equal(*rows)

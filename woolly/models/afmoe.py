@@ -7,7 +7,7 @@ from dataclasses import replace
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.plan import Handle, Tracer
+from woolly.plan import Tracer
 
 __all__ = ["build", "read"]
 
@@ -24,18 +24,8 @@ def build(p: Tracer, hp: TransformerParams) -> None:
     x = p.embed("token_embd", width=hp.width) * hp.width**0.5
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            a = _attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            a = parts.gated_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
             x = x + p.rms_norm(a, "post_attention_norm", eps=hp.eps)
             f = parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
             x = x + p.rms_norm(f, "post_ffw_norm", eps=hp.eps)
     p.output(parts.logits(p, x, hp))
-
-
-def _attention(p: Tracer, h: Handle, hp: TransformerParams, i: int) -> Handle:
-    """Every element of the result has a gate of its own."""
-    layer = hp.layers[i]
-    q, k, v = parts.projections(p, h, layer)
-    gate = p.act(p.linear(h, "attn_gate", width=layer.heads * layer.v_dim), "sigmoid")
-    q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    q, k = (parts.turned(p, y, layer) for y in (q, k))
-    return p.linear(parts.attend(p, q, k, v, hp, i) * gate, "attn_output", width=hp.width)

@@ -32,7 +32,7 @@ def read(keys: Keys) -> DeepseekParams:
     rope, scale = hp.layers[0].rope, latent.k_dim**-0.5
     assert rope is not None
     rope = replace(rope, head_dim=latent.n_rot)
-    if rope.log_multiplier and rope.factor > 1.0:
+    if keys.is_set(yarn) and rope.log_multiplier and rope.factor > 1.0:
         multiplier = rope.log_multiplier / 0.1  # converters multiply this family's by 0.1
         scale *= (1.0 + 0.1 * multiplier * math.log(rope.factor)) ** 2
         # What other models' magnitude is divided by is here both: the published pairs are equal.

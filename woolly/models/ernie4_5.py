@@ -14,6 +14,6 @@ ARCHITECTURES = ("ernie4_5", "ernie4_5-moe")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
-    hp = read_transformer(keys, "adjacent", knows=EXPERT_KEYS)
+    """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
+    hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "rope.dimension_sections"))
     return replace(hp, experts=read_experts(keys, normalize=True))

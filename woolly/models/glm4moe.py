@@ -13,8 +13,9 @@ __all__ = ["build", "build_draft", "read"]
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "nextn_predict_layers"))
+    """Parameters of the file. Of text all sections of positions are one: they turn as without sections."""
+    known = (*EXPERT_KEYS, "nextn_predict_layers", "rope.dimension_sections")
+    hp = read_transformer(keys, "halves", knows=known)
     return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))
 
 

@@ -10,7 +10,7 @@ from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["ARCHITECTURES", "GraniteParams", "build", "read", "read_logit_scale"]
+__all__ = ["ARCHITECTURES", "GraniteParams", "build", "read", "read_granite", "read_logit_scale"]
 
 ARCHITECTURES = ("granite", "granitehybrid", "granitemoe")
 
@@ -27,9 +27,14 @@ class GraniteParams:
 
 def read(keys: Keys) -> GraniteParams:
     """Parameters of the file."""
+    return read_granite(keys)
+
+
+def read_granite(keys: Keys, period: int | None = None) -> GraniteParams:
+    """Parameters of the file, with windows by its pattern if there is a `period`."""
     hybrid = keys.architecture == "granitehybrid"
     knows = (*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale", *(("ssm.state_size",) if hybrid else ()))
-    hp = read_transformer(keys, "adjacent", knows=knows, optional_heads=hybrid)
+    hp = read_transformer(keys, "adjacent", knows=knows, optional_heads=hybrid, period=period)
     hp = replace(hp, recurrence=read_recurrence(keys)) if hybrid else hp
     hp = hp.with_ropes(*(keys.flag("rope.scaling.finetuned", True) for _ in hp.layers))
     return GraniteParams(

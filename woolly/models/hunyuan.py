@@ -1,4 +1,4 @@
-"""Hunyuan dense and MoE: q and k are normed per head after they turned."""
+"""Hunyuan dense and MoE, Maincoder: q and k are normed per head after they turned."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
+from woolly.plan.rope import RopeStyle
 
 __all__ = ["ARCHITECTURES", "build", "read"]
 
-ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe")
+ARCHITECTURES = ("hunyuan-dense", "hunyuan-moe", "maincoder")
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Parameters of the file. Its alpha stretches the base of the rope."""
-    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "rope.scaling.alpha"))
+    """Parameters of the file. Its alpha stretches the base of the rope; of text all sections of positions are one."""
+    style: RopeStyle = "adjacent" if keys.architecture == "maincoder" else "halves"
+    known = (*EXPERT_KEYS, "rope.scaling.alpha", "rope.dimension_sections")
+    hp = read_transformer(keys, style, knows=known)
     if alpha := keys.number("rope.scaling.alpha", 0.0):
         d = hp.layers[0].head_dim
         if alpha < 0 or d <= 2:

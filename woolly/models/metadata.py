@@ -69,6 +69,14 @@ class Keys:
             raise self._wrong(name, "an array of strings", value)
         return tuple(value)
 
+    def whole_numbers(self, name: str) -> tuple[int, ...]:
+        """An array of whole numbers, or one alone."""
+        value: Any = self._get(name, None)
+        values = [value] if _is_whole(value) else _listed(value)
+        if not values or not all(_is_whole(one) for one in values):
+            raise self._wrong(name, "a whole number or an array of them", value)
+        return tuple(int(one) for one in values)
+
     def has(self, name: str) -> bool:
         """Whether the file gives this key."""
         return f"{self.architecture}.{name}" in self._metadata

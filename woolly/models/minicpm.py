@@ -1,17 +1,20 @@
-"""MiniCPM: Granite's scalars, with values of its own for files that do not carry them."""
+"""MiniCPM and its mixture: Granite's scalars, with values of its own for files that do not carry them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from woolly.models.granite import GraniteParams, build, read_logit_scale
 from woolly.models.metadata import Keys
-from woolly.models.params import read_transformer
+from woolly.models.params import EXPERT_KEYS, read_experts, read_transformer
 
 __all__ = ["build", "read"]
 
 
 def read(keys: Keys) -> GraniteParams:
     """Parameters of the file."""
-    hp = read_transformer(keys, "adjacent", knows=("embedding_scale", "residual_scale", "logit_scale"))
+    hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, "embedding_scale", "residual_scale", "logit_scale"))
+    hp = replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
     return GraniteParams(
         common=hp,
         embedding_scale=keys.number("embedding_scale", 12.0),

@@ -1,4 +1,4 @@
-"""Nemotron 4 and Minitron: layer norms, half of each head turns, a feed-forward network with relu squared."""
+"""Nemotron 4, Minitron and Jais 2: layer norms, a feed-forward network with relu squared and no gate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 
-__all__ = ["build", "read"]
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("nemotron", "jais2")
 
 
 def read(keys: Keys) -> TransformerParams:

@@ -81,6 +81,7 @@ class Layer:
     window: int  # positions that attention sees, 0 for all
     rope: Rope | None  # None: positions do not turn q and k
     divisors: str | None = ""  # tensor that divides the frequencies, None for none; "": rope_freqs, if the file has it
+    clamp: float = 0.0  # bound of q, k and v, 0 for none
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ def read_transformer(
     heads = keys.per_layer("attention.head_count", n)
     kv_heads = keys.per_layer("attention.head_count_kv", n, heads[0]) if keys.has(_KV) else heads
     ffns = keys.per_layer("feed_forward_length", n, 0 if optional_heads else None)
+    clamp = keys.number("attention.clamp_kqv", 0.0)  # known, or refused above
     if not any(heads):
         raise ModelError("no layer has attention heads")
     layers: list[Layer] = []
@@ -236,7 +238,8 @@ def read_transformer(
             raise ModelError(f"{n_heads} attention heads cannot share {n_kv} key-value heads evenly")
         rope = read_rope(keys, head_dim, style, local_base if has_window else None)
         scale = keys.number("attention.scale", 0.0) or head_dim**-0.5
-        layers.append(Layer(n_heads, n_kv, head_dim, v_dim, ffn, scale, window if has_window else 0, rope))
+        seen = window if has_window else 0
+        layers.append(Layer(n_heads, n_kv, head_dim, v_dim, ffn, scale, seen, rope, clamp=max(0.0, clamp)))
     mask: Mask = "" if keys.flag("attention.causal", causal) else "all"
     recurrent, drafts = tuple(n_kv == 0 for n_kv in kv_heads), tuple(f"blk.{n + i}" for i in range(n_drafts))
     return TransformerParams(width, eps, tuple(layers), mask=mask, recurrent=recurrent, drafts=drafts)
@@ -281,7 +284,12 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
     beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1.0)
     if beta_fast <= 0 or beta_slow <= 0:
         raise ModelError(f"yarn's betas are {beta_fast:g} and {beta_slow:g}; both must be positive")
-    magnitude = keys.number("rope.scaling.attn_factor", 1.0) * keys.number("rope.scaling.yarn_attn_factor", 1.0)
+    whole = keys.number("rope.scaling.yarn_attn_factor", 0.0) if scaling == "yarn" else 0.0
+    magnitude = keys.number("rope.scaling.attn_factor", 1.0) * (whole or 1.0)
+    # A factor of the file takes the place of YaRN's own, as in transformers: a multiplier of 1 cancels that.
+    log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0) or (1.0 if whole else 0.0)
+    given = keys.whole_numbers("rope.dimension_sections") if keys.is_set("rope.dimension_sections") else ()
+    sections = tuple(n for n in given if n)
     return Rope(
         head_dim=head_dim,
         n_rot=n_rot,
@@ -294,7 +302,10 @@ def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | N
         beta_fast=beta_fast,
         beta_slow=beta_slow,
         original_context=keys.positive("rope.scaling.original_context_length", keys.positive("context_length")),
-        log_multiplier=keys.number("rope.scaling.yarn_log_multiplier", 0.0) if scaling == "yarn" else 0.0,
+        log_multiplier=log_multiplier if scaling == "yarn" else 0.0,
+        # Sections that are not all of the head say nothing: text turns by one position.
+        sections=sections if sum(sections) == n_rot // 2 and min(sections, default=0) > 0 else (),
+        order="turns" if keys.architecture.startswith("qwen3") else "runs",
     )
 
 

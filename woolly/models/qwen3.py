@@ -1,4 +1,4 @@
-"""Qwen 3, its mixtures and the text half of its VL models: q and k are normed per head before they turn; no biases."""
+"""Qwen 3, its mixtures, the text half of its VL models, OpenELM: q and k are normed per head before they turn."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
-from woolly.plan import Tracer
+from woolly.plan import Handle, Tracer
 
-__all__ = ["ARCHITECTURES", "build", "read"]
+__all__ = ["ARCHITECTURES", "build", "layer", "read"]
 
-ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe")
+ARCHITECTURES = ("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "openelm")
 
 
 def read(keys: Keys) -> TransformerParams:
@@ -22,9 +22,15 @@ def read(keys: Keys) -> TransformerParams:
 
 def build(p: Tracer, hp: TransformerParams) -> None:
     """The whole model."""
+    p.skip(*hp.drafts)
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
-            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+            x = layer(p, x, hp, i)
     parts.read_out(p, x, hp)
+
+
+def layer(p: Tracer, x: Handle, hp: TransformerParams, i: int) -> Handle:
+    """X after one layer."""
+    x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=True)
+    return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)

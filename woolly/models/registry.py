@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
-from woolly.gguf import GGUFFile
+from woolly.gguf import Described, GGUFFile
 from woolly.models.metadata import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
 
@@ -40,7 +40,9 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(name for module in _modules() for name in _names(module)))
 
 
-def trace(file: GGUFFile, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None) -> Plan:
+def trace(
+    file: Described, result: Result | None = None, pooling: Pooling | None = None, ctx: int | None = None
+) -> Plan:
     """The plan of the model in a file, for a context of `ctx` positions; None: as long as the file claims.
 
     The file decides what it results in, unless the caller does: an encoder gives vectors or scores, a decoder logits,

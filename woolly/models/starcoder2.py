@@ -1,13 +1,16 @@
-"""StarCoder 2: layer norms and biases everywhere, a feed-forward network with gelu and no gate."""
+"""StarCoder 2, CodeShell: layer norms and biases everywhere, a feed-forward network with gelu and no gate."""
 
 from __future__ import annotations
 
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
-from woolly.plan import Tracer
+from woolly.plan import Handle, Tracer
+from woolly.plan.ops.basic import Act
 
-__all__ = ["build", "read"]
+__all__ = ["ARCHITECTURES", "build", "build_plain", "read"]
+
+ARCHITECTURES = ("starcoder2", "codeshell")
 
 
 def read(keys: Keys) -> TransformerParams:
@@ -17,9 +20,14 @@ def read(keys: Keys) -> TransformerParams:
 
 def build(p: Tracer, hp: TransformerParams) -> None:
     """The whole model."""
-    x = p.embed("token_embd", width=hp.width)
+    build_plain(p, p.embed("token_embd", width=hp.width), hp)
+
+
+def build_plain(p: Tracer, x: Handle, hp: TransformerParams, *, act: Act = "gelu", parallel: bool = False) -> None:
+    """All after the embedding x. With `parallel` the feed-forward network reads what attention reads, normed apart."""
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)
-            x = x + parts.plain_feed_forward(p, p.layer_norm(x, "ffn_norm", eps=hp.eps), hp, i, act="gelu")
+            a = parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            h = p.layer_norm(x if parallel else x + a, "ffn_norm", eps=hp.eps)
+            x = x + a + parts.plain_feed_forward(p, h, hp, i, act=act)
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

@@ -8,7 +8,7 @@ from woolly.errors import ModelError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Layer, TransformerParams, read_experts, read_transformer
-from woolly.plan import Handle, Tracer
+from woolly.plan import Tracer
 
 __all__ = ["Step35Params", "build", "read"]
 
@@ -61,21 +61,8 @@ def build(p: Tracer, params: Step35Params) -> None:
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
-            x = x + _attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + parts.gated_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, optional=True)
             h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
             limit, shared_limit = params.limits[i], params.shared_limits[i]
             x = x + parts.experts_or_feed_forward(p, h, hp, i, limit=limit, shared_limit=shared_limit)
     p.output(parts.logits(p, x, hp))
-
-
-def _attention(p: Tracer, h: Handle, hp: TransformerParams, i: int) -> Handle:
-    """Every head has a gate of what it gives."""
-    layer = hp.layers[i]
-    q, k, v = parts.projections(p, h, layer)
-    gate = p.act(p.linear(h, "attn_gate", width=layer.heads), "sigmoid") if p.has("attn_gate") else None
-    if p.has("attn_q_norm"):
-        q = p.rms_norm(q, "attn_q_norm", eps=hp.eps)
-    if p.has("attn_k_norm"):
-        k = p.rms_norm(k, "attn_k_norm", eps=hp.eps)
-    a = parts.attend(p, parts.turned(p, q, layer), parts.turned(p, k, layer), v, hp, i)
-    return p.linear(a if gate is None else a * gate, "attn_output", width=hp.width)

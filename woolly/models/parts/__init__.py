@@ -1,6 +1,13 @@
 """Paragraphs that several papers share."""
 
-from woolly.models.parts.attention import attend, projections, self_attention, shared_attention, turned
+from woolly.models.parts.attention import (
+    attend,
+    gated_attention,
+    projections,
+    self_attention,
+    shared_attention,
+    turned,
+)
 from woolly.models.parts.embedding import typed
 from woolly.models.parts.encoder import post_norm_layers
 from woolly.models.parts.experts import experts, experts_or_feed_forward
@@ -17,6 +24,7 @@ __all__ = [
     "experts",
     "experts_or_feed_forward",
     "feed_forward",
+    "gated_attention",
     "gated_delta_net",
     "gated_input",
     "latent_attention",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from woolly.models.params import Layer, TransformerParams
 from woolly.plan import Handle, Tracer
+from woolly.plan.ops.basic import Act
 
-__all__ = ["attend", "projections", "self_attention", "shared_attention", "turned"]
+__all__ = ["attend", "gated_attention", "projections", "self_attention", "shared_attention", "turned"]
 
 
 def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, qk_norm: bool = False) -> Handle:
@@ -15,6 +16,27 @@ def self_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, q
         q, k = p.rms_norm(q, "attn_q_norm", eps=hp.eps), p.rms_norm(k, "attn_k_norm", eps=hp.eps)
     q, k = (turned(p, x, hp.layers[layer]) for x in (q, k))
     return p.linear(attend(p, q, k, v, hp, layer), "attn_output", width=hp.width)
+
+
+def gated_attention(
+    p: Tracer, h: Handle, hp: TransformerParams, layer: int, *, act: Act = "sigmoid", optional: bool = False
+) -> Handle:
+    """Attention whose every head, or every element, has a gate; the height of the gate's matrix tells which.
+
+    q and k are normed per head. With `optional` the file may lack norms and gate.
+    """
+    this = hp.layers[layer]
+    q, k, v = projections(p, h, this)
+    gate = None
+    if p.has("attn_gate") or not optional:
+        width = this.heads if p.rows("attn_gate") == this.heads else this.heads * this.v_dim
+        gate = p.act(p.linear(h, "attn_gate", width=width), act)
+    if p.has("attn_q_norm") or not optional:
+        q = p.rms_norm(q, "attn_q_norm", eps=hp.eps)
+    if p.has("attn_k_norm") or not optional:
+        k = p.rms_norm(k, "attn_k_norm", eps=hp.eps)
+    a = attend(p, turned(p, q, this), turned(p, k, this), v, hp, layer)
+    return p.linear(a if gate is None else a * gate, "attn_output", width=hp.width)
 
 
 def shared_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, kept: dict[bool, Handle]) -> Handle:
@@ -45,6 +67,8 @@ def projections(p: Tracer, h: Handle, layer: Layer) -> tuple[Handle, Handle, Han
         q, k, v = (p.linear(h, "attn_qkv", width=n, first=at) for n, at in zip(widths, firsts, strict=True))
     else:
         q, k, v = (p.linear(h, f"attn_{x}", width=n) for x, n in zip("qkv", widths, strict=True))
+    if layer.clamp:
+        q, k, v = (p.clamp(x, layer.clamp) for x in (q, k, v))
     return q, k, v
 
 

@@ -50,7 +50,7 @@ def experts(
         weights_scale=mixture.scale,
         act=act,
         limit=limit,
-        select="exp_probs_b.bias" if p.has("exp_probs_b.bias") else None,
+        select=next((name for name in ("exp_probs_b.bias", "exp_probs_b") if p.has(name)), None),
         groups=mixture.groups,
         groups_used=mixture.groups_used,
         group_top=mixture.group_top,
@@ -60,8 +60,12 @@ def experts(
 
 
 def _shared(p: Tracer, h: Handle, limit: float) -> Handle:
-    """The expert of all rows, times the sigmoid of its own gate if it has one."""
-    ffn = p.rows("ffn_up_shexp")
-    gate, up = p.linear(h, "ffn_gate_shexp", width=ffn), p.linear(h, "ffn_up_shexp", width=ffn)
+    """The expert of all rows, times the sigmoid of its own gate if it has one; gate and up may be one matrix."""
+    if p.has("ffn_gate_shexp"):
+        ffn = p.rows("ffn_up_shexp")
+        gate, up = p.linear(h, "ffn_gate_shexp", width=ffn), p.linear(h, "ffn_up_shexp", width=ffn)
+    else:
+        ffn = p.rows("ffn_up_shexp") // 2
+        gate, up = (p.linear(h, "ffn_up_shexp", width=ffn, first=at) for at in (0, ffn))
     y = p.linear(p.glu(gate, up, limit=limit), "ffn_down_shexp", width=h.width)
     return y * p.act(p.linear(h, "ffn_gate_inp_shexp", width=1), "sigmoid") if p.has("ffn_gate_inp_shexp") else y

@@ -7,6 +7,7 @@ from functools import partial
 
 from woolly.models.metadata import Keys
 from woolly.models.params import Layer, TransformerParams
+from woolly.models.parts.attention import turned
 from woolly.plan import Handle, Tracer
 
 __all__ = ["Latent", "latent_attention", "read_latent"]
@@ -45,8 +46,7 @@ def latent_attention(p: Tracer, h: Handle, hp: TransformerParams, layer: int, la
         q = p.linear(h, "attn_q", width=heads * latent.k_dim)
     kv = p.linear(h, "attn_kv_a_mqa", width=rank + n_rot)
     turned_q, turned_k = p.columns(q, first=straight, width=n_rot, groups=heads), p.columns(kv, first=rank, width=n_rot)
-    if this.rope is not None:
-        turned_q, turned_k = (p.rope(x, this.rope) for x in (turned_q, turned_k))
+    turned_q, turned_k = (turned(p, x, this) for x in (turned_q, turned_k))
     q = p.columns(q, first=0, width=straight, groups=heads)
     c = p.rms_norm(p.columns(kv, first=0, width=rank), "attn_kv_a_norm", eps=hp.eps)
     attention = partial(p.attention, scale=this.scale, temper=hp.temper, temper_length=hp.temper_length)

@@ -1,0 +1,24 @@
+"""BLOOM: GPT-2 with a norm of the embedding, and scores that fall with distance instead of a table of positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.models.starcoder2 import build_plain
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. No key says how fast scores fall: 8 is in the paper."""
+    hp = read_transformer(keys, "halves", knows=("attention.max_alibi_bias",), norm="layer").without_ropes()
+    return replace(hp, alibi=keys.number("attention.max_alibi_bias", 8.0))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.layer_norm(p.embed("token_embd", width=hp.width), "token_embd_norm", eps=hp.eps)
+    build_plain(p, x, hp)

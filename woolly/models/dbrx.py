@@ -1,0 +1,31 @@
+"""DBRX: layer norms without biases, bounds of q, k and v, experts in every layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "attention.clamp_kqv"), norm="layer")
+    return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    if hp.experts is None:
+        raise ModelError("a dbrx file without experts is not complete")
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + parts.self_attention(p, p.layer_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            x = x + parts.experts(p, p.layer_norm(x, "attn_output_norm", eps=hp.eps), hp.experts)
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

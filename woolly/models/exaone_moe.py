@@ -1,0 +1,21 @@
+"""K-EXAONE: Qwen 3 with experts after dense layers, and windows in three of four layers, the only ones that turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.models.qwen3 import build
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("exaone-moe",)
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    window = keys.positive("attention.sliding_window", 128)  # of 0, no layer would turn
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "nextn_predict_layers"), period=4, window=window)
+    hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
+    return replace(hp, experts=read_experts(keys, normalize=False, scoring="sigmoid"))

@@ -1,0 +1,14 @@
+"""Falcon 7B, 40B, 180B and Falcon 2: Phi 2 with the exact gelu; from 40B on attention has a norm of its own."""
+
+from __future__ import annotations
+
+from woolly.models.params import TransformerParams
+from woolly.models.phi2 import build_parallel, read
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    build_parallel(p, hp, act="gelu_erf")

@@ -1,0 +1,22 @@
+"""GPT-2, StarCoder: layer norms, biases, positions from a table, a feed-forward network with gelu and no gate."""
+
+from __future__ import annotations
+
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.models.starcoder2 import build_plain
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "build", "read"]
+
+ARCHITECTURES = ("gpt2", "starcoder")
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "halves", norm="layer").without_ropes()
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    build_plain(p, p.embed_position(p.embed("token_embd", width=hp.width), "position_embd"), hp)

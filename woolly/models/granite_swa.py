@@ -1,0 +1,22 @@
+"""Granite with windows: sinks in every layer, and rotary positions only in layers that the file names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.models.granite import GraniteParams, build, read_granite
+from woolly.models.metadata import Keys
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> GraniteParams:
+    """Parameters of the file."""
+    if not keys.has("attention.sliding_window_pattern"):
+        raise ModelError(f"metadata key {keys.architecture}.attention.sliding_window_pattern is missing")
+    out = read_granite(keys, period=1)
+    if not keys.has("attention.rope_pattern"):
+        return out
+    turned = keys.pattern("attention.rope_pattern", out.common.n_layers, 0)
+    return replace(out, common=out.common.with_ropes(*turned))

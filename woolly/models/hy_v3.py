@@ -1,0 +1,26 @@
+"""Hunyuan 3, Ling 2 and Ring 2: Qwen 3 with experts chosen by biased sigmoids after dense layers, some for all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.models.qwen3 import build, layer
+from woolly.plan import Tracer
+
+__all__ = ["ARCHITECTURES", "build", "build_draft", "read"]
+
+ARCHITECTURES = ("hy_v3", "bailingmoe2")
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=(*EXPERT_KEYS, "nextn_predict_layers"))
+    return replace(hp, experts=read_experts(keys, normalize=keys.architecture == "hy_v3", scoring="sigmoid"))
+
+
+def build_draft(p: Tracer, hp: TransformerParams) -> None:
+    """The block that guesses: one more layer."""
+    parts.next_token(p, hp, lambda x: layer(p, x, hp, hp.n_layers - 1))

@@ -1,0 +1,29 @@
+"""Laguna: attention behind softplus gates, windows with heads and a rope of their own, biased sigmoid experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. The first layer of each four sees all positions."""
+    base = keys.number("rope.freq_base", 10000.0)
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, dense_first=True, local_base=base)
+    return replace(hp, experts=read_experts(keys, normalize=True, scoring="sigmoid"))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + parts.gated_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, act="softplus")
+            x = x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i)
+    p.output(parts.logits(p, x, hp))

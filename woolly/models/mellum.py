@@ -1,0 +1,18 @@
+"""Mellum 2: Qwen 3 MoE with windows in three of four layers, which turn by a rope of their own without scaling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.models.qwen3 import build
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    base = keys.number("rope.freq_base", 10000.0)
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, local_base=base)
+    return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn // keys.positive("expert_used_count", 1)))

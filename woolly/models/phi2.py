@@ -1,0 +1,32 @@
+"""Phi 1.5 and 2: one layer norm feeds attention and a feed-forward network without a gate, side by side."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+from woolly.plan.ops.basic import Act
+
+__all__ = ["build", "build_parallel", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "halves", norm="layer")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    build_parallel(p, hp, act="gelu")
+
+
+def build_parallel(p: Tracer, hp: TransformerParams, *, act: Act) -> None:
+    """The whole model with an activation of its own. Attention has a norm of its own if the file holds a second one."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.layer_norm(x, "attn_norm", eps=hp.eps)
+            a = p.layer_norm(x, "attn_norm_2", eps=hp.eps) if p.has("attn_norm_2") else h
+            x = x + parts.self_attention(p, a, hp, i) + parts.plain_feed_forward(p, h, hp, i, act=act)
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=hp.eps), hp))

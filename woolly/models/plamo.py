@@ -1,0 +1,25 @@
+"""PLaMo 1: Llama with attention and feed-forward network side by side behind one norm."""
+
+from __future__ import annotations
+
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import TransformerParams, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file."""
+    return read_transformer(keys, "halves")
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            h = p.rms_norm(x, "attn_norm", eps=hp.eps)
+            x = x + parts.self_attention(p, h, hp, i) + parts.feed_forward(p, h, hp, i)
+    p.output(parts.logits(p, x, hp))

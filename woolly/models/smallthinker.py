@@ -1,0 +1,35 @@
+"""SmallThinker: a router that reads the layer's input before attention, experts with relu gates, windows that turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["build", "read"]
+
+
+def read(keys: Keys) -> TransformerParams:
+    """Parameters of the file. With windows, the first layer of each four has none and does not turn."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS, period=4, dense_first=True)
+    if any(layer.window for layer in hp.layers):
+        hp = hp.with_ropes(*(layer.window > 0 for layer in hp.layers))
+    return replace(hp, experts=read_experts(keys, normalize=True, ffn=hp.ffn))
+
+
+def build(p: Tracer, hp: TransformerParams) -> None:
+    """The whole model."""
+    if hp.experts is None:
+        raise ModelError("a smallthinker file without experts is not complete")
+    x = p.embed("token_embd", width=hp.width)
+    for i in range(hp.n_layers):
+        with p.scope(f"blk.{i}"):
+            before = x
+            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i)
+            h = p.rms_norm(x, "ffn_norm", eps=hp.eps)
+            x = x + parts.experts(p, h, hp.experts, act="relu", router_x=before)
+    p.output(parts.logits(p, x, hp))
