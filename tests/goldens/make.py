@@ -19,7 +19,7 @@ import transformers
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
-from tests.goldens import classes, hybrids, rwkv7
+from tests.goldens import classes, hybrids, loops, older, rwkv7
 
 HERE = Path(__file__).parent
 TEXT = (
@@ -44,18 +44,18 @@ class File:
 
 def kind_of(file):
     """The module that knows the family."""
-    return hybrids if file.architecture in hybrids.CLASSES else classes
+    return next((kind for kind in (hybrids, older) if file.architecture in kind.CLASSES), classes)
 
 
 def build(file):
     """The same model in transformers, in f32."""
     kind = kind_of(file)
     name = kind.class_name(file)
-    texts = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", "Step3p7")
+    texts = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe", *WithHead.NAMES)
     config_name = f"{name}TextConfig" if name in texts else f"{name}Config"
     config = getattr(transformers, config_name)(**kind.options(file))
-    causal = getattr(transformers, f"{name}ForCausalLM", None) or WithHead
-    model = causal(config).float().eval()
+    causal = WithHead if name in WithHead.NAMES else getattr(transformers, f"{name}ForCausalLM", None)
+    model = (causal or getattr(transformers, f"{name}LMHeadModel"))(config).float().eval()
     if file.architecture == "deci":
         for i, n in enumerate(np.atleast_1d(file.get("attention.head_count_kv"))):
             if n == 0 and f"blk.{i}.attn_output.weight" in file.tensors:
@@ -66,17 +66,24 @@ def build(file):
 
 
 class WithHead(torch.nn.Module):
-    """Step's text model, which transformers has inside one that sees images."""
+    """A text model that transformers has inside one that sees images."""
+
+    NAMES = ("DeepseekOcr2", "MuseGlimmer", "Step3p7")
 
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.model = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        step = transformers.models.step3p7.modeling_step3p7.Step3p7TextModel
+        name = type(config).__name__.replace("Config", "Model")
+        self.model = getattr(transformers, name, step)(config)
         self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, ids):
         hidden = self.model(input_ids=ids).last_hidden_state
-        return transformers.modeling_outputs.CausalLMOutput(logits=self.lm_head(hidden))
+        logits = self.lm_head(hidden) * getattr(self.config, "output_multiplier", 1.0)
+        if bound := getattr(self.config, "final_logit_softcapping", None):
+            logits = bound * torch.tanh(logits / bound)
+        return transformers.modeling_outputs.CausalLMOutput(logits=logits)
 
 
 class Alone(torch.nn.Module):
@@ -98,6 +105,8 @@ def load(model, file):
         config = model.config
         shared = range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers)
         left -= {f"blk.{i}.attn_{x}.weight" for i in shared for x in ("k", "k_norm", "v")}
+    if file.architecture == "muse-glimmer":  # what q and k are multiplied by, which is a number in the configuration
+        left -= {name for name in left if name.endswith(("attn_q_norm.weight", "attn_k_norm.weight"))}
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and "output.weight" not in file.tensors:
             continue
@@ -121,6 +130,8 @@ def logits(path, ids):
     file = File(path)
     if file.architecture == "rwkv7":
         return rwkv7.logits(file, ids)
+    if loops.has(file):
+        return loops.logits(file, ids)
     with torch.no_grad():
         return build(file)(torch.tensor([ids])).logits[0].numpy()
 

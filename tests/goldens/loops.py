@@ -1,0 +1,170 @@
+"""Decoders that transformers has no class for, written down in torch from their papers, in f64."""
+
+import torch
+from torch.nn.functional import layer_norm, relu, silu, softmax
+
+
+class Block:
+    """The tensors of one layer, or of none."""
+
+    def __init__(self, file, i=None):
+        self.file, self.prefix = file, "" if i is None else f"blk.{i}."
+        self.eps = float(file.get("attention.layer_norm_rms_epsilon", file.get("attention.layer_norm_epsilon")))
+
+    def get(self, name):
+        array = self.file.tensors.get(self.prefix + name)
+        return None if array is None else torch.from_numpy(array.astype("float64"))
+
+    def linear(self, x, name):
+        bias = self.get(f"{name}.bias")
+        y = x @ self.get(f"{name}.weight").T
+        return y if bias is None else y + bias
+
+    def norm(self, x, name):
+        weight = self.get(f"{name}.weight")
+        weight = self.get(name) if weight is None else weight
+        if self.file.get("attention.layer_norm_epsilon") is not None:
+            return layer_norm(x, x.shape[-1:], weight, self.get(f"{name}.bias"), self.eps)
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * weight
+
+    def heads(self, x, name, n):
+        """Q, k or v as (heads, rows, columns), from a matrix of its own or from one of all three."""
+        counts = [self.count("head_count"), *[self.count("head_count_kv")] * 2]
+        if self.get("attn_qkv.weight") is None:
+            return self.linear(x, f"attn_{name}").reshape(len(x), n, -1).transpose(0, 1)
+        y = self.linear(x, "attn_qkv").reshape(len(x), sum(counts), -1).transpose(0, 1)
+        return y.split(counts)["qkv".index(name)]
+
+    def count(self, key):
+        value = self.file.get(f"attention.{key}")
+        return int(value[int(self.prefix.split(".")[1])] if hasattr(value, "__len__") else value)
+
+    def swiglu(self, x):
+        if self.get("ffn_gate.weight") is None:
+            gate, up = self.linear(x, "ffn_up").chunk(2, dim=-1)
+        else:
+            gate, up = self.linear(x, "ffn_gate"), self.linear(x, "ffn_up")
+        return self.linear(silu(gate) * up, "ffn_down")
+
+    def experts(self, x, scores, act, used):
+        """Each row through its best experts, whose shares are made to sum to 1."""
+        shares, chosen = scores.topk(used)
+        shares = shares / shares.sum(-1, keepdim=True)
+        gate, up, down = (self.get(f"ffn_{name}_exps.weight") for name in ("gate", "up", "down"))
+        rows = [
+            sum(s * (down[e] @ (act(gate[e] @ row) * (up[e] @ row))) for s, e in zip(shares[i], chosen[i], strict=True))
+            for i, row in enumerate(x)
+        ]
+        return torch.stack(rows)
+
+
+def turned(x, base, adjacent):
+    """Rotary positions of (heads, rows, columns), as products of complex numbers."""
+    width = x.shape[-1]
+    pairs = x.unflatten(-1, (-1, 2)) if adjacent else x.unflatten(-1, (2, -1)).transpose(-1, -2)
+    angles = torch.outer(torch.arange(x.shape[1]).double(), base ** (-torch.arange(0, width, 2).double() / width))
+    out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.polar(torch.ones_like(angles), angles))
+    return (out if adjacent else out.transpose(-1, -2)).flatten(-2)
+
+
+def slopes(heads, most=8.0):
+    """How fast scores fall with each position of distance: heads beyond a power of two lie between the others."""
+    whole = 1 << (heads.bit_length() - 1)
+    exponents = [most * (h + 1) / whole for h in range(whole)] + [
+        most * (h + 0.5) / whole for h in range(heads - whole)
+    ]
+    return torch.tensor([2.0**-e for e in exponents]).double()[:, None, None]
+
+
+def mixed(q, k, v, *, window=0, fall=0.0, scale=None):
+    """What causal attention gives, as (rows, heads * columns); heads of k and v serve several of q."""
+    k, v = (x.repeat_interleave(len(q) // len(x), dim=0) for x in (k, v))
+    far = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
+    scores = q @ k.transpose(1, 2) * (scale or q.shape[-1] ** -0.5) - fall * far
+    hidden = (far < 0) | (far >= window) if window else far < 0
+    return (softmax(scores.masked_fill(hidden, -torch.inf), -1) @ v).transpose(0, 1).flatten(1)
+
+
+def attention(b, x, *, turn=None, norms=False, late=False, fall=0.0, scale=None, window=0):
+    """Attention of one layer; `turn` is the base of its rope and whether pairs are adjacent."""
+    q, k, v = (b.heads(x, name, b.count("head_count" if name == "q" else "head_count_kv")) for name in "qkv")
+    if norms and not late:
+        q, k = b.norm(q, "attn_q_norm"), b.norm(k, "attn_k_norm")
+    if turn is not None:
+        q, k = turned(q, *turn), turned(k, *turn)
+    if late:
+        q, k = b.norm(q, "attn_q_norm"), b.norm(k, "attn_k_norm")
+    return b.linear(mixed(q, k, v, fall=fall, scale=scale, window=window), "attn_output")
+
+
+def latent(b, x, base):
+    """K and V of all heads from one row; the part that turns is shared by all."""
+    heads, n_rot = b.count("head_count"), int(b.file.get("rope.dimension_count"))
+    rank, v_dim = int(b.file.get("attention.kv_lora_rank")), int(b.file.get("attention.value_length"))
+    kv = b.linear(x, "attn_kv_a_mqa")
+    both = (b.norm(kv[:, :rank], "attn_kv_a_norm") @ b.get("attn_kv_b.weight").T).reshape(len(x), heads, -1)
+    k, v = both.transpose(0, 1)[..., :-v_dim], both.transpose(0, 1)[..., -v_dim:]
+    q = b.linear(x, "attn_q").reshape(len(x), heads, -1).transpose(0, 1)
+    q = torch.cat([q[..., :-n_rot], turned(q[..., -n_rot:].contiguous(), base, True)], -1)
+    shared = turned(kv[None, :, rank:].contiguous(), base, True).expand(heads, -1, -1)
+    return b.linear(mixed(q, torch.cat([k, shared], -1), v), "attn_output")
+
+
+def layer(file, i, x):
+    """X after layer i, as the architecture's paper has it."""
+    b, base, name = Block(file, i), float(file.get("rope.freq_base")), file.architecture
+    h = b.norm(x, "attn_norm")
+    if name in ("baichuan", "refact"):
+        x = x + attention(b, h, fall=slopes(b.count("head_count")))
+    elif name == "jais":
+        d = int(file.get("attention.key_length"))
+        x = x + attention(b, h, fall=slopes(b.count("head_count")), scale=1 / d)
+    elif name == "plamo":
+        return x + attention(b, h, turn=(base, False)) + b.swiglu(h)
+    elif name == "plamo3":
+        window = int(file.get("attention.sliding_window")) if i % 8 < 7 else 0
+        turn = (float(file.get("rope.freq_base_swa")) if window else base, False)
+        x = x + b.norm(attention(b, h, turn=turn, norms=True, window=window), "post_attention_norm")
+        return x + b.norm(b.swiglu(b.norm(x, "ffn_norm")), "post_ffw_norm")
+    elif name == "bailingmoe":
+        x = x + attention(b, h, turn=(base, True))
+        h = b.norm(x, "ffn_norm")
+        chosen = b.experts(h, softmax(b.linear(h, "ffn_gate_inp"), -1), silu, 2)
+        return (
+            x + chosen + b.linear(silu(b.linear(h, "ffn_gate_shexp")) * b.linear(h, "ffn_up_shexp"), "ffn_down_shexp")
+        )
+    elif name == "openelm":
+        x = x + attention(b, h, turn=(base, False), norms=True)
+    elif name == "maincoder":
+        x = x + attention(b, h, turn=(base, True), late=True)
+    elif name == "plm":
+        x = x + latent(b, h, base)
+        return x + b.linear(relu(b.linear(b.norm(x, "ffn_norm"), "ffn_up")) ** 2, "ffn_down")
+    elif name == "smallthinker":
+        window = int(file.get("attention.sliding_window")) if i % 4 else 0
+        scores = torch.sigmoid(b.linear(x, "ffn_gate_inp"))
+        x = x + attention(b, h, turn=(base, False) if window else None, window=window)
+        return x + b.experts(b.norm(x, "ffn_norm"), scores, relu, 2)
+    elif name == "arctic":
+        e = b.norm(x, "ffn_norm_exps")
+        e = b.experts(e, softmax(b.linear(e, "ffn_gate_inp"), -1), silu, 2)
+        x = x + attention(b, h, turn=(base, True)) + e
+        return x + b.swiglu(b.norm(x - e, "ffn_norm"))
+    return x + b.swiglu(b.norm(x, "ffn_norm"))
+
+
+NAMES = ("arctic", "bailingmoe", "jais", "maincoder", "openelm", "plamo", "plamo3", "plm", "refact", "smallthinker")
+
+
+def has(file):
+    """Whether transformers has no class of the model."""
+    return file.architecture in NAMES or (file.architecture == "baichuan" and int(file.get("block_count")) == 40)
+
+
+def logits(file, ids):
+    top = Block(file)
+    x = top.get("token_embd.weight")[ids]
+    for i in range(int(file.get("block_count"))):
+        x = layer(file, i, x)
+    head = "output" if "output.weight" in file.tensors else "token_embd"
+    return top.linear(top.norm(x, "output_norm"), head).numpy()
