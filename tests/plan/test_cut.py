@@ -16,8 +16,8 @@ from woolly.plan.passes.cut import layer_bytes
 from woolly.runtime import Batch, Options, choose
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 40)
-# Layers of these share values or entries of the state with others, which must not travel.
-WHOLE = {"gemma3n", "gemma4-e", "rwkv7"}
+# Layers of these share values or entries of the state with others, which must not travel; olmo has no norm's weight.
+WHOLE = {"gemma3n", "gemma4-e", "olmo", "rwkv7"}
 
 
 def in_parts(programs, batch, states):

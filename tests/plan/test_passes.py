@@ -8,10 +8,12 @@ import pytest
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
+from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Rope, Tracer
 from woolly.plan.passes import FUSIONS, fuse
+from woolly.plan.passes.bring import bring
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options, choose
 
@@ -58,3 +60,11 @@ def test_norms_of_other_epsilons_stay_steps_of_their_own():
     p.output(p.attention(q, k, x, head_dim=4, scale=0.5))
     ops = Counter(step.op for step in fuse(p.plan()).steps)
     assert ops == {"embed": 1, "rms_norm": 2, "store": 1, "attend": 1}
+
+
+def test_rows_of_pictures_are_refused_by_a_plan_with_alibi(tmp_path):
+    with open_gguf(write_tiny(FAMILIES["bloom"], tmp_path / "tiny.gguf")) as file:
+        plan = trace(file)
+    width = plan.values[plan.steps[0].output].width
+    with pytest.raises(UnsupportedError, match="bloom models with ALiBi take no rows of pictures"):
+        bring(plan, width)

@@ -195,6 +195,7 @@ def test_every_plain_op_of_the_table_can_be_traced():
     texts = {"at__weight": (5, 8), "kinds__weight": (2, 8)}
     p = tracer(up__weight=(8, 8), norm__weight=(4,), **experts, **recurrent, **texts)
     x = p.embed_type(p.embed_position(p.embed("token_embd", width=8), "at"), "kinds", 3)
+    x = p.blend(x + p.given(width=8), "at", taps=2)
     two, b, _ = p.split(x, 2, 2, 4)
     x = p.scan_mamba(p.conv(x, "filter", kernel=2), p.previous(x), two, b, a="rates", d="skips")
     x = p.scan_mamba2(x, two, b, b, a="two", d="two", groups=1) + p.vector("norm")
@@ -207,11 +208,12 @@ def test_every_plain_op_of_the_table_can_be_traced():
     h = p.rms_norm(x, "norm", eps=1e-6)
     q = p.rope(p.linear(h, "up", width=8), ROPE)
     x = x + p.attention(q, q, h, head_dim=4, scale=0.5)
-    x = p.glu(x, p.act(p.gain(p.softcap(x, 3.0), "norm"), "relu2")) * 0.5
+    x = p.glu(x, p.act(p.gain(p.softcap(p.clip(p.clamp(x, 5.0), -1.0, 2.0), 3.0), "norm"), "relu2")) * 0.5
     x = x + p.attention(p.columns(q, first=0, width=8), q, q, head_dim=4, scale=0.5)
     x = p.layer_norm(p.xielu(x, alpha_p=1.0, alpha_n=1.0, beta=0.5, eps=-1e-6), eps=1e-6) * x
     x = p.moe(x, "router", "gate", "gate", "down", n_experts=2, ffn=6, n_used=1)
     p.output_rows(x)
+    p.fold(x, rows=2, kind="join")
     p.output(p.pool(x, "mean"))
     plan = p.plan()
     assert {step.op for step in plan.steps} == {op.name for op in OPS.values() if not op.fused}

@@ -50,4 +50,4 @@ def plan_digest(plan: Plan) -> str:
 
 
 def _attribute(value: Any) -> Attribute:
-    return Rope(**value) if isinstance(value, dict) else value
+    return Rope(**{**value, "sections": tuple(value["sections"])}) if isinstance(value, dict) else value

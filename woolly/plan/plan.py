@@ -168,8 +168,8 @@ class Plan:
 
     @cached_property
     def n_tokens(self) -> int:
-        """Ids that the model knows: rows of the table that tokens are looked up in."""
-        return next(step.weights[0].shape[0] for step in self.steps if step.op == "embed")
+        """Ids that the model knows: rows of the table that tokens are looked up in; 0 of a tower."""
+        return next((step.weights[0].shape[0] for step in self.steps if step.op == "embed"), 0)
 
     @property
     def width(self) -> int:
@@ -184,7 +184,7 @@ class Plan:
     @property
     def is_causal(self) -> bool:
         """Whether no row sees later ones. Otherwise a text must be whole in one batch, and nothing is kept of it."""
-        return not any(dict(step.attributes).get("mask") == "all" for step in self.steps)
+        return not any(dict(step.attributes).get("mask") in ("all", "block") for step in self.steps)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class Plan:
         """
         out: list[str] = []
         for step in self.steps:
-            found = next((m[0] for w in step.weights if (m := re.match(r"(enc\.)?blk\.\d+", w.name))), "")
+            found = next((m[0] for w in step.weights if (m := re.match(r"((enc|v|a)\.)?blk\.\d+", w.name))), "")
             rows = {self.values[value].rows for value in (*step.inputs, *step.outputs)}
             out.append(out[-1] if out and not step.weights and len(rows) == 1 else found)
         return tuple(out)

@@ -23,6 +23,7 @@ __all__ = ["Handle", "Recorder", "TensorLike", "Vector"]
 
 # Tensors that no text model reads: towers for images and sound in the same file, and scales for int8 hardware.
 _TOWERS = ("v.", "mm.", "a.")
+_SOUND = ("a.", "mm.a.")  # the other tower of a file, beside that for images
 _SIDECAR = ".input_scale"
 # Frames of this folder are not the model's.
 _HERE = str(Path(__file__).parent)
@@ -76,7 +77,19 @@ class Handle:
 class Recorder:
     """The steps of one model over the tensors of one file, as far as they are traced."""
 
-    def __init__(self, architecture: str, tensors: Mapping[str, TensorLike], pooling: Pooling | None = None) -> None:
+    def __init__(
+        self,
+        architecture: str,
+        tensors: Mapping[str, TensorLike],
+        pooling: Pooling | None = None,
+        is_tower: bool = False,
+        ignored: tuple[str, ...] | None = None,
+    ) -> None:
+        """`is_tower` says that a tower is traced, whose tensors a text model skips.
+
+        `ignored` are beginnings of names that no step reads; None: those of towers, or of the tower for sound.
+        """
+        self._ignored = ignored if ignored is not None else _SOUND if is_tower else _TOWERS
         self.pooling = pooling  # how vectors of texts are asked for; None: as the model does it, or logits
         self._architecture = architecture
         self._tensors = tensors
@@ -101,6 +114,10 @@ class Recorder:
     def rows(self, name: str) -> int:
         """Rows of the matrix `name`; a vector is one."""
         return self._row(name).shape[0]
+
+    def columns_of(self, name: str) -> int:
+        """Columns of the matrix `name`."""
+        return self._row(name).shape[1]
 
     def has(self, name: str) -> bool:
         """Whether the file holds `name.weight`, or `name` itself, in the current scope."""
@@ -150,7 +167,11 @@ class Recorder:
         return plan
 
     def _is_skipped(self, tensor: str) -> bool:
-        return tensor.startswith((*_TOWERS, *(f"{name}." for name in self._skipped))) or tensor.endswith(_SIDECAR)
+        return (
+            tensor in self._skipped
+            or tensor.startswith((*self._ignored, *(f"{name}." for name in self._skipped)))
+            or tensor.endswith(_SIDECAR)
+        )
 
     def _step(
         self,

@@ -11,10 +11,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rope", "RopeStyle", "rope_frequencies"]
+__all__ = ["Rope", "RopeStyle", "SectionOrder", "Spectrum", "rope_axes", "rope_frequencies"]
 
 # Which two elements of a head turn together: "adjacent" is (2i, 2i + 1), "halves" is (i, i + n_rot / 2).
 RopeStyle = Literal["adjacent", "halves"]
+# How pairs are dealt out to the sections of a rope with several positions: "runs" one run of pairs each; "turns" one
+# pair each in turn, as long as a section has some left, the rest to the first.
+SectionOrder = Literal["runs", "turns"]
+# The frequencies of a rope with sections: "one" descending row over all pairs; "each" section its own row; "every" the
+# row over all pairs, of which section s of n has each n-th from the s-th on.
+Spectrum = Literal["one", "each", "every"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,16 @@ class Rope:
     original_context: int = 0
     log_multiplier: float = 0.0  # YaRN's divisor of the magnitude; 0: none
     truncate: bool = True  # YaRN's range of blended pairs is rounded outwards
+    # Pairs that turn by each of a row's positions (M-RoPE: time, line, column; a tower: line, column). A batch that
+    # gives one position alone turns all pairs by it.
+    sections: tuple[int, ...] = ()
+    order: SectionOrder = "runs"
+    spectrum: Spectrum = "one"
 
     def __str__(self) -> str:
         scaling = f" {'yarn' if self.yarn else 'linear'} x{self.factor:g}" if self.factor != 1.0 else ""
-        return f"{self.style} {self.n_rot}/{self.head_dim} base {self.base:g}{scaling}"
+        sections = f" sections {'+'.join(map(str, self.sections))}" if self.sections else ""
+        return f"{self.style} {self.n_rot}/{self.head_dim} base {self.base:g}{scaling}{sections}"
 
 
 def rope_frequencies(
@@ -53,7 +65,7 @@ def rope_frequencies(
     may follow.
     """
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
-    frequencies = _powers(rope.base, rope.n_rot)
+    frequencies = _spectrum(rope)
     if divisors is not None:
         frequencies = frequencies / divisors[: len(pairs)].astype(np.float64)
     if not rope.yarn:
@@ -69,6 +81,31 @@ def rope_frequencies(
         log = 0.1 * math.log(rope.factor)
         magnitude *= (1.0 + log) / (1.0 + rope.log_multiplier * log)
     return frequencies / rope.factor * (1.0 - mix) + frequencies * mix, magnitude
+
+
+def rope_axes(rope: Rope) -> npt.NDArray[np.intp]:
+    """Which of a row's positions each pair turns by; empty for a rope without sections."""
+    if not rope.sections:
+        return np.zeros(0, np.intp)
+    n_pairs, n = rope.n_rot // 2, len(rope.sections)
+    if rope.order == "turns":
+        axes = [i % n if i < n * rope.sections[i % n] else 0 for i in range(n_pairs)]
+    else:
+        axes = [axis for axis, length in enumerate(rope.sections) for _ in range(length)]
+    if len(axes) != n_pairs:
+        raise ValueError(f"sections of {' + '.join(map(str, rope.sections))} pairs are not the {n_pairs} that turn")
+    return np.array(axes, np.intp)
+
+
+def _spectrum(rope: Rope) -> npt.NDArray[np.float64]:
+    """Radians per position of each pair, before any scaling."""
+    if rope.spectrum == "one":
+        return _powers(rope.base, rope.n_rot)
+    n = len(rope.sections)
+    if rope.spectrum == "every":
+        powers = _powers(rope.base, rope.n_rot)
+        return np.concatenate([powers[axis::n] for axis in range(n)])
+    return np.concatenate([_powers(rope.base, 2 * length) for length in rope.sections])
 
 
 @lru_cache(maxsize=64)

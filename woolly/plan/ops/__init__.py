@@ -7,5 +7,18 @@ from woolly.plan.ops.recurrent import RecurrentOps
 from woolly.plan.ops.streams import StreamOps
 from woolly.plan.ops.table import OPS, Cost, Load, Op
 from woolly.plan.ops.texts import TextOps
+from woolly.plan.ops.towers import TowerOps
 
-__all__ = ["OPS", "AttentionOps", "BasicOps", "Cost", "ExpertOps", "Load", "Op", "RecurrentOps", "StreamOps", "TextOps"]
+__all__ = [
+    "OPS",
+    "AttentionOps",
+    "BasicOps",
+    "Cost",
+    "ExpertOps",
+    "Load",
+    "Op",
+    "RecurrentOps",
+    "StreamOps",
+    "TextOps",
+    "TowerOps",
+]

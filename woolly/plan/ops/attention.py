@@ -22,8 +22,9 @@ _ATTENTION = (
 )
 
 # "": a row sees itself and the rows before it, the latest `window` of them. "chunked": those since the last multiple of
-# the window. "all": a row sees its whole text, or the rows at most half a window away.
-Mask = Literal["", "chunked", "all"]
+# the window. "all": a row sees its whole text, or the rows at most half a window away. "block": a row sees what the
+# batch says (`Batch.sees`), a part of its text. A batch may say that with the mask "" some rows see later ones, too.
+Mask = Literal["", "causal", "chunked", "all", "block"]
 
 
 def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
@@ -32,7 +33,7 @@ def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
     entry = plan.paged[step.integer("entry")]
     share = entry.width / sum(other.width for other in plan.paged.values())
     read = min(last, window + load.n_rows - 1) if window else last
-    if step.text("mask") == "all":
+    if step.text("mask") in ("all", "block"):
         seen = load.n_rows * (min(last, window + 1) if window else last)
     else:
         seen = sum(min(p + 1, window) if window else p + 1 for p in range(load.first, last))
@@ -94,14 +95,16 @@ class AttentionOps(Recorder):
 
         With `v_dim` instead of v, V is the first v_dim columns of each head of k. With `like`, the result of an earlier
         attention, q looks at what that one keeps. A window of n sees the n latest positions, its own included, or those
-        since the last multiple of n if the mask is "chunked"; 0 sees all. A softcap of c bounds the scores by
-        c * tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t
-        a row's q is times 1 + t * log(1 + (position + temper_offset) // temper_length). With the mask "all" a row sees
+        since the last multiple of n if the mask is "chunked"; 0 sees all. A softcap of c bounds the scores by c *
+        tanh(score / c); 0 leaves them. `sinks` names one more score per head, which has no value. With `temper` t a
+        row's q is times 1 + t * log(1 + (position + temper_offset) // temper_length). With the mask "all" a row sees
         later rows, too, a window of n those at most n // 2 positions away, and steps share one entry, for nothing is
-        kept of a text. `alibi` is the largest exponent of heads' slopes: scores fall by a head's slope for each
-        position of distance. `distances` names a table of (buckets, heads): what is added to scores by their distance,
-        in T5's buckets.
+        kept of a text. With "causal" a row sees no later ones even if the batch says so. `alibi` is the largest
+        exponent of heads' slopes: scores fall by a head's slope for each position of distance, before the softcap.
+        `distances` names a table of (buckets, heads): what is added to scores by their distance, in T5's buckets.
         """
+        if window and mask == "block":
+            self._fail("attention with the mask 'block' has no window: the batch says what rows see")
         if window == 0 and mask == "chunked":
             self._fail(f"attention with the mask {mask!r} needs a window")
         if temper and temper_length < 1:
@@ -109,8 +112,9 @@ class AttentionOps(Recorder):
         if like is not None and k is None and v is None:
             index, entry = self._shared(like, head_dim, window)
         elif like is None and k is not None:
-            entry = self._paged(k, v, head_dim, v_dim, 0 if mask == "all" else window)
-            index = self._state.index(entry) if mask == "all" and entry in self._state else len(self._state)
+            is_whole = mask in ("all", "block")
+            entry = self._paged(k, v, head_dim, v_dim, 0 if is_whole else window)
+            index = self._state.index(entry) if is_whole and entry in self._state else len(self._state)
             self._state[index:] = self._state[index:] or [entry]
         else:
             self._fail("attention needs k, or an earlier attention that it is like, not both")
@@ -122,8 +126,8 @@ class AttentionOps(Recorder):
         weights = {} if sinks is None else {"sinks": self._vector(sinks)}
         if weights and weights["sinks"].shape != (n_heads,):
             self._fail(f"{weights['sinks'].name} has {weights['sinks'].shape[0]} elements for {n_heads} heads")
-        if (alibi or distances is not None) and mask != "all":
-            self._fail("attention scores distances within whole texts alone")
+        if (alibi and mask == "chunked") or (distances is not None and mask != "all"):
+            self._fail("attention scores distances in chunks, or by a table for rows that are causal, not yet")
         if distances is not None:
             weights["distances"] = self._matrix(distances)
             # Buckets of 512 rows and more begin beyond the distance of 128 at which they end.
@@ -195,4 +199,5 @@ OPS["attend"] = Op(
     part="attention",
     cost=_cache_cost,
     fused=True,
+    cuts_rows=True,
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Act", "BasicOps", "Gate"]
 
 Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped"]
-Act = Literal["silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh"]
+Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh"]
 
 _PARTS = {"attn_output": "output", "ffn_gate": "gate, up", "ffn_up": "gate, up", "ffn_down": "down"}
 
@@ -136,7 +136,10 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), attributes=("kind",))
     def act(self, x: Handle, kind: Act) -> Handle:
-        """An activation of each element; gelu is its tanh form, gelu_erf the exact one, relu2 is relu squared."""
+        """An activation of each element; relu2 is relu squared.
+
+        Gelu is its tanh form, gelu_erf the exact one, gelu_quick x * sigmoid(1.702 x).
+        """
         if kind not in get_args(Act):
             self._fail(f"act got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")
         return self._step("act", (x,), x.value.rows, x.width, kind=kind)
@@ -161,6 +164,20 @@ class BasicOps(Recorder):
         if cap <= 0:
             self._fail(f"softcap got {cap:g}; a positive bound was expected")
         return self._step("softcap", (x,), x.value.rows, x.width, cap=float(cap))
+
+    @op(inputs=("x",), attributes=("limit",))
+    def clamp(self, x: Handle, limit: float) -> Handle:
+        """X bounded by the limit on both sides."""
+        if limit <= 0:
+            self._fail(f"clamp got {limit:g}; a positive bound was expected")
+        return self._step("clamp", (x,), x.value.rows, x.width, limit=float(limit))
+
+    @op(inputs=("x",), attributes=("low", "high"))
+    def clip(self, x: Handle, low: float, high: float) -> Handle:
+        """X bounded from below and from above."""
+        if not low < high:
+            self._fail(f"clip got {low:g} to {high:g}; bounds in order were expected")
+        return self._step("clip", (x,), x.value.rows, x.width, low=float(low), high=float(high))
 
     @op(inputs=("a", "b"))
     def mul(self, a: Handle, b: Handle) -> Handle:
@@ -259,4 +276,5 @@ OPS["linears"] = Op(
     scratch=("activations",),
     part=_linear_part,
     fused=True,
+    cuts_rows=True,
 )

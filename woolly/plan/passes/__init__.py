@@ -1,20 +1,25 @@
 """Speed applied from outside: each pass turns a plan into another that computes the same."""
 
+from collections.abc import Callable, Sequence
+
 from woolly.plan.passes.append import append
+from woolly.plan.passes.bring import bring
 from woolly.plan.passes.cut import cut, cut_points, join, part, possible_cuts, shares
 from woolly.plan.passes.fuse_attention import fuse_attention
 from woolly.plan.passes.fuse_glu import fuse_glu
 from woolly.plan.passes.fuse_norm import fuse_norm
 from woolly.plan.passes.fuse_residual import fuse_residual
 from woolly.plan.passes.merge_linears import merge_linears
-from woolly.plan.passes.place import Placement, barriers, place
+from woolly.plan.passes.place import ArenaLayout, barriers, place
 from woolly.plan.plan import Plan
 
 __all__ = [
     "FUSIONS",
-    "Placement",
+    "ArenaLayout",
+    "Pass",
     "append",
     "barriers",
+    "bring",
     "cut",
     "cut_points",
     "fuse",
@@ -30,12 +35,14 @@ __all__ = [
     "shares",
 ]
 
+Pass = Callable[[Plan], Plan]
+
 # In this order: later passes look for what earlier ones made.
-FUSIONS = (fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
+FUSIONS: tuple[Pass, ...] = (fuse_attention, merge_linears, fuse_norm, fuse_glu, fuse_residual)
 
 
-def fuse(plan: Plan) -> Plan:
-    """All fusions, one after another."""
-    for one_pass in FUSIONS:
+def fuse(plan: Plan, passes: Sequence[Pass] = FUSIONS) -> Plan:
+    """All fusions, or some of them, one after another."""
+    for one_pass in passes:
         plan = one_pass(plan)
     return plan

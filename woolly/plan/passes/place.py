@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from woolly.plan.plan import Plan
 
-__all__ = ["Placement", "barriers", "place"]
+__all__ = ["ArenaLayout", "barriers", "place"]
 
 _BYTES = 4  # values are f32
 
 
 @dataclass(frozen=True)
-class Placement:
+class ArenaLayout:
     """Byte offset of each value that a step makes, and the size of the arena."""
 
     offsets: dict[int, int]
@@ -25,7 +25,7 @@ class Placement:
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
 
-def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> Placement:
+def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
     """First fit by lifetime: values that are never alive together share memory. What no step reads comes last, alone.
 
     That is the result, and that of a draft: as large as a whole batch of logits and mostly never touched, so that it
@@ -57,10 +57,10 @@ def place(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int
         offsets[value] = at
     end = max((offsets[v] + sizes[v] for v in offsets), default=0)
     offsets |= dict.fromkeys(results, end)
-    return Placement(offsets, sizes, end + max(sizes[v] for v in results))
+    return ArenaLayout(offsets, sizes, end + max(sizes[v] for v in results))
 
 
-def barriers(plan: Plan, placement: Placement) -> tuple[bool, ...]:
+def barriers(plan: Plan, placement: ArenaLayout) -> tuple[bool, ...]:
     """For each step whether all threads must have finished the steps before it.
 
     A step may start early only if it reads nothing that was written, and writes nothing that was read or written,

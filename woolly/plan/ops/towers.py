@@ -1,0 +1,52 @@
+"""Ops of towers, which make rows of pictures, and of models that take such rows in place of tokens."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from woolly.plan.ops.table import OPS, Op, op
+from woolly.plan.recorder import Handle, Recorder
+
+__all__ = ["Fold", "TowerOps"]
+
+Fold = Literal["join", "columns", "mean"]
+
+
+class TowerOps(Recorder):
+    """What a tower's file says of patches."""
+
+    @op()
+    def given(self, *, width: int) -> Handle:
+        """The rows that the batch brings (`Batch.hidden`), as they are."""
+        if width < 1:
+            self._fail(f"given got a width of {width}; at least 1 was expected")
+        return self._step("given", (), "batch", width)
+
+    @op(inputs=("x",), weights=("table",), tables=("table",), attributes=("first", "taps"))
+    def blend(self, x: Handle, table: str, *, first: int = 0, taps: int = 1) -> Handle:
+        """X plus rows of `table`: each row's `Batch.places` from column `first` on, `taps` of them, times its shares.
+
+        A place of -1 adds nothing. So a table is looked up, or interpolated, and the plan knows no grid.
+        """
+        weight = self._row(table)
+        if weight.shape[1] != x.width or x.value.rows != "batch":
+            self._fail(f"{weight.name} has {weight.shape[1]} columns, but x is {x.value.rows} x {x.width}")
+        if first < 0 or taps < 1:
+            self._fail(f"blend got {taps} places from {first} on; at least one, from 0 on, was expected")
+        return self._step("blend", (x,), "batch", x.width, (weight,), first=first, taps=taps)
+
+    @op(inputs=("x",), attributes=("count", "kind"))
+    def fold(self, x: Handle, *, rows: int, kind: Fold) -> Handle:
+        """As many rows as `rows` from each wanted row on, made one.
+
+        "join": side by side; "columns": the first column of all, then the second, ...; "mean": their mean.
+        """
+        if x.value.rows != "batch" or rows < 1:
+            self._fail(f"fold got {rows} rows of {x.value.rows}; at least one of all rows was expected")
+        if kind not in get_args(Fold):
+            self._fail(f"fold got the kind {kind!r}; one of {', '.join(get_args(Fold))} was expected")
+        return self._step("fold", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind)
+
+
+# Rows that the batch brings (`Batch.brought`), columns `part` * width on: in place of those of x, or added to them.
+OPS["place"] = Op("place", inputs=("x",), attributes=("part", "adds"), fused=True)

@@ -1,0 +1,71 @@
+"""Rows of a tower in place of tokens: where a text model takes them in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.plan.plan import Plan, Step, Value
+
+__all__ = ["bring"]
+
+
+def bring(plan: Plan, width: int) -> Plan:
+    """The plan with `place` after its embedding, for rows of `width` columns.
+
+    A factor on the embedding is of tokens alone: rows come after it. If rows are a multiple of the embedding's width,
+    the parts after the first are added to what the first layers leave.
+    """
+    # Gemma 4's table of layers' own inputs stays: rows of pictures take those of token 0, which stands in their place.
+    inputs = "per_layer_token_embd.weight" if plan.architecture == "gemma4" else ""
+    embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != inputs]
+    if len(embeds) != 1 or plan.result != "logits":
+        raise UnsupportedError(f"{plan.architecture} models take no rows of pictures yet")
+    if any(dict(step.attributes).get("alibi") for step in plan.steps):
+        # Rows of a picture may see later ones, and tables of ALiBi end a few positions after a row's own.
+        raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of pictures")
+    own = plan.values[embeds[0].output].width
+    if width % own != 0:
+        raise ModelError(
+            f"the tower makes rows of {width} numbers, but the {plan.architecture} model has {own}: they belong to"
+            " other models"
+        )
+    plan = replace(plan, steps=tuple(_masked(plan, step) for step in plan.steps))
+    readers = [step for step in plan.steps if embeds[0].output in step.inputs]
+    # Granite multiplies what it is given, whatever it is.
+    is_of_tokens = len(readers) == 1 and readers[0].op == "scale" and not plan.architecture.startswith("granite")
+    last = readers[0] if is_of_tokens else embeds[0]
+    ends = {plan.steps.index(last): 0}
+    for part in range(1, width // own):
+        inside = [i for i, layer in enumerate(plan.layers) if layer == f"blk.{part - 1}"]
+        if not inside:
+            raise ModelError(
+                f"the tower makes rows for {width // own - 1} layers, but the {plan.architecture} model has {part - 1}:"
+                " they belong to other models"
+            )
+        ends[inside[-1]] = part
+    values, steps = list(plan.values), list[Step]()
+    renamed: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        steps.append(replace(step, inputs=tuple(renamed.get(v, v) for v in step.inputs)))
+        if (part_of := ends.get(index)) is None:
+            continue
+        left = plan.values[step.output]
+        values.append(Value(len(values), left.width, left.rows))
+        attributes = (("part", part_of), ("adds", int(part_of > 0)))
+        steps.append(Step("place", (left.id,), (values[-1].id,), (), attributes, step.source))
+        renamed[left.id] = values[-1].id
+    return replace(plan, steps=tuple(steps), values=tuple(values))
+
+
+def _masked(plan: Plan, step: Step) -> Step:
+    """The step of a model in which rows of a picture see each other in some layers alone.
+
+    Gemma 4: in those with a window; if layers have inputs of their own (E2B, E4B), in none.
+    """
+    if plan.architecture != "gemma4" or step.op != "attention":
+        return step
+    has_inputs = any(one.op == "embed" and one.weights[0].tensor.startswith("per_layer") for one in plan.steps)
+    if step.integer("window") and not has_inputs:
+        return step
+    return replace(step, attributes=tuple((k, "causal" if k == "mask" else v) for k, v in step.attributes))
