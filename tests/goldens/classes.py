@@ -4,19 +4,24 @@ import re
 
 import numpy as np
 
-from tests.cases.tiny import LLAMA3
-from tests.goldens import latents, streams, windowed
+from tests.goldens import latents, mixtures, streams, windowed
+from tests.goldens.positions import rope_parameters, windows
 
 # Converters reorder q and k of these so that rotary pairs are side by side; their classes pair halves.
-PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "smollm3", "arcee", "internlm2", "minicpm", "deci", "xverse")
+PERMUTED = (
+    *("llama", "granite", "granitemoe", "granite_swa", "mistral3", "smollm3", "arcee", "internlm2", "minicpm", "deci"),
+    *("xverse", "baichuan", "deepseek", "muse-glimmer", "olmo"),
+)
 # Norm weights of these files are 1 higher than those of the checkpoint.
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "step35")
-CLASSES = {
+PLUS_ONE = ("gemma", "gemma2", "gemma3", "muse-glimmer", "nemotron", "step35")
+CLASSES = mixtures.CLASSES | {
     "afmoe": "Afmoe",
     "apertus": "Apertus",
     "arcee": "Arcee",
+    "baichuan": "Llama",
     "bitnet": "BitNet",
     "chatglm": "Glm",
+    "codeshell": "Starcoder2",
     "cohere2": "Cohere2",
     "command-r": "Cohere",
     "deci": "Llama",
@@ -38,18 +43,23 @@ CLASSES = {
     "hunyuan-dense": "HunYuanDenseV1",
     "hunyuan-moe": "HunYuanMoEV1",
     "internlm2": "Llama",
+    "jais2": "Jais2",
     "llama": "Llama",
     "llama4": "Llama4",
     "mimo2": "MiMoV2Flash",
     "minicpm": "Granite",
+    "minicpm3": "MiniCPM3",
     "minimax-m2": "MiniMaxM2",
     "mistral3": "Ministral3",
     "nemotron": "Nemotron",
+    "olmo": "Olmo",
     "olmo2": "Olmo2",
     "olmoe": "Olmoe",
+    "orion": "StableLm",
     "pangu-embedded": "Llama",
     "phi3": "Phi3",
     "phimoe": "Phimoe",
+    "qwen": "Qwen2",
     "qwen2": "Qwen2",
     "qwen2moe": "Qwen2Moe",
     "qwen2vl": "Qwen2",
@@ -71,6 +81,8 @@ def class_name(file):
         return name
     if file.architecture == "llama" and file.get("expert_count"):
         return "Mixtral"
+    if file.architecture in ("granite_swa", "minicpm") and file.get("expert_count"):
+        return "GraniteMoeSWA" if file.architecture == "granite_swa" else "GraniteMoe"
     return (
         "Olmo3"
         if file.architecture == "olmo2" and file.get("attention.sliding_window")
@@ -81,46 +93,6 @@ def class_name(file):
 def one(value):
     """The largest of an array that differs from layer to layer."""
     return max(int(x) for x in np.atleast_1d(value))
-
-
-def rope_parameters(file):
-    base, kind = float(file.get("rope.freq_base", 10000.0)), file.get("rope.scaling.type")
-    head, n_rot = int(file.get("attention.key_length", 0)), int(file.get("rope.dimension_count", 0))
-    out = {"rope_type": "default", "rope_theta": base}
-    if n_rot and head:
-        out["partial_rotary_factor"] = n_rot / head
-    if "rope_freqs.weight" in file.tensors:
-        out |= {"rope_type": "llama3", **LLAMA3}
-    elif file.get("rope.scaling.alpha"):
-        out["rope_theta"] = base * float(file.get("rope.scaling.alpha")) ** (head / (head - 2))
-    elif kind == "linear":
-        out |= {"rope_type": "linear", "factor": float(file.get("rope.scaling.factor"))}
-    elif kind == "yarn":
-        original = int(file.get("rope.scaling.original_context_length"))
-        factor = float(file.get("rope.scaling.factor"))
-        out |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        if file.architecture == "gpt-oss":
-            out |= {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
-        if file.get("rope.scaling.yarn_log_multiplier"):
-            out |= {"mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
-            out |= {"llama_4_scaling_beta": float(file.get("attention.temperature_scale", 0.0))}
-    elif "rope_factors_long.weight" in file.tensors:
-        lists = {f"{x}_factor": file.tensors[f"rope_factors_{x}.weight"].tolist() for x in ("long", "short")}
-        original = int(file.get("rope.scaling.original_context_length"))
-        out |= {"rope_type": "longrope", **lists, "original_max_position_embeddings": original}
-        out |= {"attention_factor": float(file.get("rope.scaling.attn_factor")), "factor": 2.0}
-    return out
-
-
-def windows(file):
-    """Which layers have a window."""
-    period = {"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "afmoe": 4}.get(
-        file.architecture
-    )
-    pattern, n = file.get("attention.sliding_window_pattern", period), int(file.get("block_count"))
-    if np.ndim(pattern):
-        return [bool(x) for x in pattern]
-    return [int(pattern) == 0 or i % int(pattern) < int(pattern) - 1 for i in range(n)]
 
 
 def options(file):
@@ -203,11 +175,17 @@ def options(file):
             : out["num_hidden_layers"]
         ]
         out |= {"sliding_window": int(file.get("attention.sliding_window")), "layer_types": layers}
-    elif arch in ("exaone4", "phi3", "starcoder2"):
+    elif arch in ("codeshell", "exaone4", "phi3", "starcoder2"):
         out |= {"sliding_window": None} | ({"layer_types": ["full_attention"] * 2} if arch == "exaone4" else {})
-    if arch == "starcoder2":
+    if arch in ("codeshell", "starcoder2"):
         out |= {"use_bias": True, "hidden_act": "gelu_pytorch_tanh"}
-    if arch == "stablelm":
+    if arch == "qwen":
+        out["intermediate_size"] = ffn // 2
+    if arch == "olmo":
+        out["clip_qkv"] = float(file.get("attention.clamp_kqv"))
+    if arch == "jais2":
+        out["mlp_bias"] = True
+    if arch in ("orion", "stablelm"):
         out |= {"use_qkv_bias": out["attention_bias"], "use_parallel_residual": bool(file.get("use_parallel_residual"))}
         out |= {"qk_layernorm": "blk.0.attn_q_norm.weight" in file.tensors}
     if arch == "bitnet":
@@ -236,7 +214,11 @@ def options(file):
     if arch == "gemma3n":
         out |= streams.options(file)
     out |= windowed.options(file)
-    return out | (latents.options(file) if file.get("attention.kv_lora_rank") else {})
+    out |= mixtures.options(file, windows(file) if file.get("attention.sliding_window") else ())
+    out |= latents.options(file) if file.get("attention.kv_lora_rank") else {}
+    if arch == "minicpm3":
+        out["rope_parameters"] = rope | {"partial_rotary_factor": 1.0}
+    return out
 
 
 NAMES = {
@@ -298,7 +280,7 @@ def source(file, name, parameter):
         return plus_one(arch, top[name], file.tensors.get(top[name])), [top[name]]
     layer, inside = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name).groups()
     block = f"blk.{layer}."
-    if found := windowed.source(file, block, inside):
+    if found := windowed.source(file, block, inside) or mixtures.source(file, block, inside):
         return found
     if inside in SINGLE:
         return get(block + SINGLE[inside]), [block + SINGLE[inside]]
@@ -366,7 +348,8 @@ def experts(file, block, kind):
 
 
 def plus_one(arch, name, array):
-    return array - 1 if arch in PLUS_ONE and "norm" in name and name.endswith("weight") else array
+    shifted = arch in PLUS_ONE and not (arch == "muse-glimmer" and name == "output_norm.weight")
+    return array - 1 if shifted and "norm" in name and name.endswith("weight") else array
 
 
 def halves(arch, array, n):

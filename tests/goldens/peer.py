@@ -28,13 +28,26 @@ HEAD = """# Architectures
 
 How far the logits of Woolly's reference are from those of two other engines, on random models of a few kilobytes that
 show what each family has (`tests/cases/families.py`, `hybrids.py`): the largest distance over 48 positions, as a part
-of the norm of the logits. transformers computes in f32 (`tests/goldens/make.py`); llama.cpp with f32 weights and cache
-(`tests/goldens/peer.py` writes this page). llama.cpp takes gelu from a table of f16, which costs it about 1e-3, and
-1e-2 at single positions of gemma4-e; with that table in Woolly's place the median falls from 5e-4 to 4e-5. Its gemma3n
-also divides squared deviations by n - 1, where transformers divides by n; with both, 8e-3 becomes 2e-4. Its llama4 has
-chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of the same weights named qwen2
-agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer norms and the sparse mixer;
-with both in Woolly's place, 1 becomes 2e-6. transformers has no RWKV-7: the formulas of its paper are computed in f64.
+of the norm of the logits. transformers computes in f32 (`tests/goldens/make.py`); llama.cpp with f32 weights and
+cache (`tests/goldens/peer.py` writes this page). llama.cpp takes gelu from a table of f16, which costs it about 1e-3,
+and 1e-2 at single positions of gemma4-e; with that table in Woolly's place the median falls from 5e-4 to 4e-5. Its
+gemma3n also divides squared deviations by n - 1, where transformers divides by n; with both, 8e-3 becomes 2e-4. Its
+llama4 has chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of the same weights
+named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer norms and the
+sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever the file
+says. Where the two engines differ, Woolly does what transformers does: so of gemma3n and phimoe, whose columns say
+so.
+
+transformers has no RWKV-7: the formulas of its paper are computed in f64. It has no arctic, bailingmoe, baichuan of
+40 layers, jais, maincoder, openelm, plamo, plamo3, plm, refact and smallthinker either: loops of
+`tests/goldens/loops.py` stand for it.
+
+Woolly honours keys that llama.cpp reads in some architectures only, since transformers does what they say, and one
+file may give other logits in the two engines: `attention.sliding_window` (llama.cpp: in 28 architectures),
+`expert_gating_func`, `expert_weights_norm` and `expert_weights_scale` (not in llama, qwen3moe, granitemoe, olmoe,
+minimax-m2, lfm2moe, hunyuan-moe), `rope.scaling.yarn_beta_fast` and `_slow` (only grok, mistral3),
+`rope.scaling.yarn_attn_factor` in place of YaRN's own magnitude, `rope.freq_base_swa` of mellum, windows of an
+exaone4 that has a pattern and not 64 layers. No published file is known in which one of them changes the logits.
 
 | architecture | model | transformers | llama.cpp |
 |---|---|---|---|
