@@ -1,0 +1,103 @@
+"""The EarSettings: what a projector's file (`mmproj`) says of sounds, by the `clip.audio.*` keys, and each family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.senses.prepared import Kind
+
+__all__ = ["LISTENERS", "EarSettings", "Listener", "after_conv", "read_ears"]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """One family of towers for sound: the marks around its rows, and how many rows frames become."""
+
+    begin: str = ""  # text before the rows of a sound, as the model's processor writes it
+    end: str = ""
+    # What chat templates write in place of a sound, longest first. The layout replaces it, marks and all.
+    written: tuple[str, ...] = ()
+    rows: Callable[[int, int], int] = lambda n_frames, stack: n_frames // 4  # by frames of a piece and the stack
+    most_frames: int = 3000  # of a piece: 30 s
+    needs_stack: bool = False  # the file must say how many rows of the encoder stand side by side
+
+
+def after_conv(n: int, times: int = 1) -> int:
+    """Returns what convolutions of stride 2 leave of a number of frames."""
+    for _ in range(times):
+        n = (n + 1) // 2
+    return n
+
+
+_QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"))
+
+# By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has their files.
+LISTENERS: Mapping[str, Listener] = {
+    "ultravox": Listener(written=("<|audio|>",), rows=lambda n, stack: -(-after_conv(n) // stack), needs_stack=True),
+    "qwen2a": Listener(*_QWEN),
+    "voxtral": Listener(
+        "[BEGIN_AUDIO]",
+        "",
+        ("[BEGIN_AUDIO][AUDIO]", "[AUDIO]"),
+        lambda n, stack: n // 2 // stack,
+        needs_stack=True,
+    ),
+    "qwen2.5o": Listener(*_QWEN, lambda n, stack: after_conv(n) // 2),
+    "qwen3a": Listener(
+        "<|audio_start|>",
+        "<|audio_end|>",
+        ("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
+        lambda n, stack: n // 100 * 13 + after_conv(n % 100, 3),
+        most_frames=800,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class EarSettings:
+    """How sounds are prepared for a tower."""
+
+    kind: Kind
+    projector: str  # `clip.projector_type`, a key of LISTENERS
+    n_mels: int  # numbers of a frame
+    stack: int = 1  # rows of the encoder that make one
+
+    @property
+    def family(self) -> Listener:
+        """The row of the table of listeners."""
+        return LISTENERS[self.projector]
+
+    def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Frames, height and width of the rows that a tower makes of a piece of this grid: they are a line."""
+        return 1, 1, self.family.rows(grid[2], self.stack)
+
+
+def read_ears(metadata: Mapping[str, Any]) -> EarSettings:
+    """The settings of the tower for sound in a file's metadata; ModelError or UnsupportedError if there is none."""
+    if not metadata.get("clip.has_audio_encoder", False):
+        raise UnsupportedError("the file holds no tower for sound (clip.has_audio_encoder)")
+    projector = metadata.get("clip.audio.projector_type", metadata.get("clip.projector_type"))
+    if projector not in LISTENERS:
+        raise UnsupportedError(
+            f"the projector type {projector!r} of sounds is not supported yet; these are:"
+            f" {', '.join(sorted(LISTENERS))}"
+        )
+    needs_stack = LISTENERS[str(projector)].needs_stack
+    return EarSettings(
+        kind="audio",
+        projector=str(projector),
+        n_mels=_whole(metadata, "num_mel_bins", 8, 512),
+        stack=_whole(metadata, "projector.stack_factor", 1, 64) if needs_stack else 1,
+    )
+
+
+def _whole(metadata: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = metadata.get(f"clip.audio.{name}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ModelError(
+            f"metadata key clip.audio.{name} is {value!r}; a whole number from {least} to {most} was expected"
+        )
+    return value

@@ -1,0 +1,86 @@
+"""Formats of sounds: which are taken, known by their first bytes, and the bounds that hold before one is decoded."""
+
+from __future__ import annotations
+
+from woolly.errors import RequestError
+
+__all__ = ["LEAST_RATE", "MOST_BYTES", "MOST_FRAMES", "MOST_SECONDS", "TAKEN", "check_bounds", "sniff"]
+
+MOST_BYTES = 64 * 2**20  # of a file
+MOST_SECONDS = 30 * 60
+MOST_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB
+MOST_CHANNELS = 16
+LEAST_RATE, MOST_RATE = 4_000, 384_000  # samples per second
+
+TAKEN = "WAV, FLAC, MP3 or OGG"
+_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+
+_FIRST_BYTES = (
+    (b"fLaC", "FLAC"),
+    (b"OggS", "OGG"),
+    (b"ID3", "MP3"),
+    (b"RF64", "RF64"),
+    (b"BW64", "RF64"),
+    (b"FORM", "AIFF"),
+    (b".snd", "AU"),
+    (b"caff", "CAF"),
+    (b"#!AMR", "AMR"),
+    (b"wvpk", "WavPack"),
+    (b"MAC ", "Monkey's Audio"),
+    (b"\x1a\x45\xdf\xa3", "WebM"),
+    (b"0&\xb2u", "WMA"),
+    (b"MThd", "MIDI"),
+    (b"\x89PNG", "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"%PDF", "PDF"),
+    (b"GGUF", "GGUF"),
+)
+
+
+def sniff(data: bytes, name: str) -> str:
+    """Returns the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if it is not taken."""
+    if len(data) > MOST_BYTES:
+        raise RequestError(
+            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a shorter one",
+            limit=MOST_BYTES,
+        )
+    if not data:
+        raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
+    kind = _kind(data)
+    if kind is None:
+        raise RequestError(f"{name} is no sound of a known format; {TAKEN} was expected")
+    if kind not in _FORMATS:
+        raise RequestError(f"{name} is a {kind} file, which is not taken; send it as WAV, FLAC or MP3")
+    return kind
+
+
+def _kind(data: bytes) -> str | None:
+    if data[:4] == b"RIFF":
+        return "WAV" if data[8:12] == b"WAVE" else "RIFF"
+    if data[4:8] == b"ftyp":
+        return "M4A" if data[8:11] == b"M4A" else "MP4"
+    for first, kind in _FIRST_BYTES:
+        if data.startswith(first):
+            return kind
+    if len(data) > 2 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:  # the sync bits of a frame; layer 0 is AAC's
+        return "MP3" if data[1] & 0x06 else "AAC"
+    return None
+
+
+def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
+    """RequestError for a sound that is too long, or whose rate or channels are not those of a sound."""
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise RequestError(
+            f"{name} has {rate} samples per second; {LEAST_RATE} to {MOST_RATE} are taken", limit=MOST_RATE, given=rate
+        )
+    if not 1 <= n_channels <= MOST_CHANNELS:
+        raise RequestError(f"{name} has {n_channels} channels; 1 to {MOST_CHANNELS} are taken")
+    if n_frames < 1:
+        raise RequestError(f"{name} has no samples; send a longer one")
+    if n_frames > min(MOST_SECONDS * rate, MOST_FRAMES):
+        most = min(MOST_SECONDS, MOST_FRAMES // rate) // 60
+        raise RequestError(
+            f"{name} has {n_frames / rate:.0f} s of {rate} samples, and at most {most} minutes are taken; cut it",
+            limit=min(MOST_SECONDS * rate, MOST_FRAMES),
+            given=n_frames,
+        )
