@@ -1,0 +1,113 @@
+"""Formats of pictures: which are taken, known by their first bytes; the others are refused by their names."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.errors import RequestError
+
+__all__ = ["FORMATS", "MOST_BYTES", "MOST_PIXELS", "MOST_SIDE", "TAKEN", "PictureFormat", "sniff", "webp_size"]
+
+MOST_BYTES = 64 * 2**20  # of a file
+MOST_PIXELS = 100_000_000  # 300 MB as RGB
+MOST_SIDE = 65_535  # JPEG's own limit; the filter of a resize takes memory in proportion to the longer side
+
+
+@dataclass(frozen=True)
+class PictureFormat:
+    """A format that is taken, and the plugin of Pillow that reads it."""
+
+    module: str
+    name: str
+
+    def plugin(self) -> Callable[..., Any]:
+        """Returns the plugin's class, which opens a file of this format and no other."""
+        return getattr(importlib.import_module(f"PIL.{self.module}"), self.name)  # type: ignore[no-any-return]
+
+
+# TIFF is not among them: it is a family of a dozen codecs in a library of its own.
+FORMATS: Mapping[str, PictureFormat] = {
+    "PNG": PictureFormat("PngImagePlugin", "PngImageFile"),
+    "JPEG": PictureFormat("JpegImagePlugin", "JpegImageFile"),
+    "WebP": PictureFormat("WebPImagePlugin", "WebPImageFile"),
+    "GIF": PictureFormat("GifImagePlugin", "GifImageFile"),
+    "BMP": PictureFormat("BmpImagePlugin", "BmpImageFile"),
+}
+TAKEN = "PNG, JPEG, WebP, GIF or BMP"
+
+_FIRST_BYTES = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"II+\0", "TIFF"),
+    (b"MM\0+", "TIFF"),
+    (b"%PDF", "PDF"),
+    (b"8BPS", "Photoshop"),
+    (b"\0\0\1\0", "ICO"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"GGUF", "GGUF"),
+)
+_RUN_LENGTHS = (1, 2)  # biCompression of a BMP file: RLE8 and RLE4, which Pillow decodes in Python, byte by byte
+_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
+
+
+def sniff(data: bytes, name: str) -> str:
+    """Returns the format of a file by its first bytes, a key of FORMATS; RequestError if it is not taken."""
+    if len(data) > MOST_BYTES:
+        raise RequestError(
+            f"{name} has more than {MOST_BYTES >> 20} MiB, which is the most that is taken; send a smaller one",
+            limit=MOST_BYTES,
+        )
+    if not data:
+        raise RequestError(f"{name} is empty; a file of format {TAKEN} was expected")
+    kind = _kind(data)
+    if kind is None:
+        raise RequestError(f"{name} is no picture of a known format; {TAKEN} was expected")
+    if kind not in FORMATS:
+        raise RequestError(f"{name} is a {kind} file, which is not taken; send it as PNG or JPEG")
+    if kind == "BMP" and len(data) >= 34:
+        n_header, compression = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
+        if n_header != 12 and compression in _RUN_LENGTHS:  # a header of 12 bytes (OS/2) has no such field
+            raise RequestError(f"{name} is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG")
+    return kind
+
+
+def _kind(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WebP"
+    if data[4:8] == b"ftyp":
+        return _BRANDS.get(data[8:12], "video")
+    for first, kind in _FIRST_BYTES:
+        if data.startswith(first):
+            return kind
+    begin = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if begin.startswith(b"<svg") or (begin.startswith((b"<?xml", b"<!doctype svg", b"<!--")) and b"<svg" in begin):
+        return "SVG"
+    return "HTML" if begin.startswith((b"<!doctype html", b"<html")) else None
+
+
+def webp_size(data: bytes, name: str) -> tuple[int, int]:
+    """Returns width and height of a WebP file, read from its header."""
+    try:
+        kind = data[12:16]
+        if kind == b"VP8X":
+            return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+        if kind == b"VP8L":
+            bits = struct.unpack_from("<I", data, 21)[0]
+            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+            width, height = struct.unpack_from("<HH", data, 26)
+            return width & 0x3FFF, height & 0x3FFF
+    except struct.error:
+        pass
+    raise RequestError(f"{name} is a damaged WebP file (no header); send it again, or another one")

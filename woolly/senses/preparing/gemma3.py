@@ -1,0 +1,23 @@
+"""Gemma 3: a picture is squashed to a square. Pan and scan, which its processor leaves off, is left off here too."""
+
+from __future__ import annotations
+
+from woolly.senses.picture import Picture
+from woolly.senses.prepared import Prepared
+from woolly.senses.preparing.cut import Cut
+from woolly.senses.preparing.pixels import piece_of, resize
+from woolly.senses.settings import TowerSettings
+
+__all__ = ["cut", "prepare"]
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one square, whatever the picture."""
+    return Cut(((settings.image_size, settings.image_size),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one square piece."""
+    side = settings.image_size
+    square = resize(picture.pixels, side, side, "bilinear")
+    return Prepared.of("image", [piece_of(square, settings)], size=picture.size)

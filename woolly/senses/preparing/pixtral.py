@@ -1,0 +1,28 @@
+"""Pixtral and Mistral 3: a picture keeps its shape within a longest side; its sides are filled up to whole rows."""
+
+from __future__ import annotations
+
+import math
+
+from woolly.senses.picture import Picture
+from woolly.senses.prepared import Prepared
+from woolly.senses.preparing.cut import Cut
+from woolly.senses.preparing.pixels import piece_of, resize
+from woolly.senses.settings import TowerSettings
+
+__all__ = ["cut", "prepare"]
+
+
+def cut(height: int, width: int, settings: TowerSettings) -> Cut:
+    """Returns one piece within the longest side."""
+    side = settings.patch_size * settings.merge
+    shrink = max(height, width) / settings.image_size
+    if shrink > 1:
+        height, width = math.floor(height / shrink), math.floor(width / shrink)
+    return Cut(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
+
+
+def prepare(picture: Picture, settings: TowerSettings) -> Prepared:
+    """Returns the picture as one piece."""
+    pixels = resize(picture.pixels, *cut(picture.height, picture.width, settings).sizes[0], "bicubic")
+    return Prepared.of("image", [piece_of(pixels, settings)], size=picture.size)

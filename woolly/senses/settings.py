@@ -1,0 +1,185 @@
+"""The TowerSettings: what a projector's file (`mmproj`) says of preparing and laying out, by the `clip.*` keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from woolly.errors import ModelError, UnsupportedError
+from woolly.senses.prepared import Kind
+
+__all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "read_settings"]
+
+# Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
+MOST_PATCHES = 16384
+
+
+@dataclass(frozen=True)
+class Projector:
+    """One family of towers: the marks around its rows, and how rows stand in the prompt."""
+
+    begin: str = ""  # text before the rows of a picture, as the model's processor writes it
+    end: str = ""
+    # What chat templates write in place of a picture, longest first. The layout replaces it, marks and all.
+    written: tuple[str, ...] = ()
+    merge: int = 1  # patches of each side that make one row, if the file does not say
+    merge_key: str = "projector.scale_factor"
+    line_end: str = ""  # text after each line of rows but the last
+    sees_all: bool = False  # rows of one picture see each other, also later ones
+    is_grid: bool = False  # rows have positions of their line and column (M-RoPE)
+
+
+_QWEN = Projector(
+    "<|vision_start|>",
+    "<|vision_end|>",
+    ("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
+    merge=2,
+    merge_key="spatial_merge_size",
+    is_grid=True,
+)
+
+# By `clip.projector_type`: the families that can be laid out. `woolly/models/towers/` has a file for each.
+PROJECTORS: Mapping[str, Projector] = {
+    "gemma3": Projector("\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge=4, sees_all=True),
+    "gemma4v": Projector("<|image>", "<image|>", ("<|image|>",), merge=3, sees_all=True),
+    "mlp": Projector(written=("<image>",)),
+    "qwen2vl_merger": _QWEN,
+    "qwen2.5vl_merger": _QWEN,
+    "qwen3vl_merger": _QWEN,
+    "idefics3": Projector(written=("<image>",), merge=2),
+    "pixtral": Projector("", "[IMG_END]", ("[IMG]",), merge_key="spatial_merge_size", line_end="[IMG_BREAK]"),
+    "lfm2": Projector("<|image_start|>", "<|image_end|>", ("<image>",), merge=2),
+    "llama4": Projector("<|image_start|>", "<|image_end|>", ("<|image|>",), merge=2),
+    "glm4v": Projector(
+        "<|begin_of_image|>",
+        "<|end_of_image|>",
+        ("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
+        merge=2,
+        merge_key="spatial_merge_size",
+        is_grid=True,
+    ),
+    "paddleocr": Projector(
+        "<|IMAGE_START|>",
+        "<|IMAGE_END|>",
+        ("<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", "<|IMAGE_PLACEHOLDER|>"),
+        merge=2,
+        merge_key="spatial_merge_size",
+        is_grid=True,
+    ),
+    "resampler": Projector(written=("(<image>./</image>)",)),
+    "internvl": Projector("<img>", "</img>", ("<IMG_CONTEXT>", "<image>"), merge=2),
+}
+
+
+@dataclass(frozen=True)
+class TowerSettings:
+    """How pictures are prepared for a tower. None: the file does not say, the family's usual value counts."""
+
+    kind: Kind
+    projector: str  # `clip.projector_type`, a key of PROJECTORS
+    image_size: int  # of a side of a picture, or of a tile, in pixels
+    patch_size: int
+    mean: tuple[float, ...]  # of red, green and blue
+    std: tuple[float, ...]
+    merge: int = 1  # patches of each side that make one row
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    min_tiles: int | None = None
+    max_tiles: int | None = None
+    preproc_image_size: int | None = None  # the longest side before a picture is cut into tiles
+    pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of what tiles may form, of LLaVA 1.6
+    merge_type: str = ""  # `mm_patch_merge_type`
+    n_queries: int = 0  # rows of each piece, however many patches it has; 0: they follow from the patches
+
+    @property
+    def family(self) -> Projector:
+        """The row of the table of projectors."""
+        return PROJECTORS[self.projector]
+
+    def row_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Frames, height and width of the rows that a tower makes of a piece of this grid."""
+        if self.n_queries:
+            return 1, 1, self.n_queries
+        frames, height, width = grid
+        if height % self.merge or width % self.merge:
+            raise ValueError(f"a grid of {height} x {width} patches cannot be merged by {self.merge}")
+        return frames, height // self.merge, width // self.merge
+
+
+def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
+    """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
+    if metadata.get("general.architecture") != "clip":
+        raise ModelError("the file holds no projector: general.architecture is not clip")
+    if not metadata.get("clip.has_vision_encoder", False):
+        raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
+    projector = metadata.get("clip.vision.projector_type", metadata.get("clip.projector_type"))
+    if projector not in PROJECTORS:
+        raise UnsupportedError(
+            f"the projector type {projector!r} is not supported yet; these are: {', '.join(sorted(PROJECTORS))}"
+        )
+    family = PROJECTORS[str(projector)]
+    pinpoints = [int(one) for one in _listed(metadata, "image_grid_pinpoints")]
+    settings = TowerSettings(
+        kind="image",
+        projector=str(projector),
+        image_size=_whole(metadata, "image_size", 1),
+        patch_size=_whole(metadata, "patch_size", 1),
+        mean=_colours(metadata, "image_mean"),
+        std=_colours(metadata, "image_std"),
+        merge=_optional(metadata, family.merge_key, 1) or family.merge,
+        min_pixels=_optional(metadata, "image_min_pixels"),
+        max_pixels=_optional(metadata, "image_max_pixels"),
+        min_tiles=_optional(metadata, "preproc_min_tiles"),
+        max_tiles=_optional(metadata, "preproc_max_tiles"),
+        preproc_image_size=_optional(metadata, "preproc_image_size"),
+        pinpoints=tuple(zip(pinpoints[::2], pinpoints[1::2], strict=False)),
+        merge_type=str(metadata.get("clip.vision.mm_patch_merge_type", "")),
+        n_queries=_queries(metadata) if projector == "resampler" else 0,
+    )
+    if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
+        raise ModelError(
+            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints}; multiples of the image_size"
+            f" {settings.image_size} were expected"
+        )
+    if min(settings.std) <= 0:
+        raise ModelError(f"metadata key clip.vision.image_std is {list(settings.std)}; numbers above 0 were expected")
+    return settings
+
+
+def _queries(metadata: Mapping[str, Any]) -> int:
+    """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay pictures out otherwise."""
+    version = metadata.get("clip.minicpmv_version", 2)
+    if not isinstance(version, int) or version < 3:
+        raise UnsupportedError(f"clip.minicpmv_version is {version!r}; 3 (MiniCPM-V 2.6) and later are supported")
+    number = metadata.get("clip.minicpmv_query_num", 0)
+    if not isinstance(number, int) or not 0 <= number <= MOST_PATCHES:
+        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r}; a number of rows was expected")
+    return number or 64
+
+
+def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
+    value = metadata.get(f"clip.vision.{name}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ModelError(f"metadata key clip.vision.{name} is {value!r}; a whole number from {least} was expected")
+    return value
+
+
+def _optional(metadata: Mapping[str, Any], name: str, least: int = 0) -> int | None:
+    return _whole(metadata, name, least) if f"clip.vision.{name}" in metadata else None
+
+
+def _colours(metadata: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    values = _listed(metadata, name)
+    if len(values) < 3 or not all(np.isfinite(one) for one in values):
+        raise ModelError(f"metadata key clip.vision.{name} has {len(values)} numbers; one for each of 3 was expected")
+    return tuple(float(one) for one in values[:3])
+
+
+def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
+    value = metadata.get(f"clip.vision.{name}", ())
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise ModelError(f"metadata key clip.vision.{name} is {value!r}; an array was expected")
+    return [float(one) for one in value]
