@@ -1,0 +1,73 @@
+"""Sounds in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
+
+import pytest
+
+from tests.cases.ears import EARS, heard, write_ear
+from tests.cases.tiny import TINY, write_tiny
+from tests.engine.test_seeing import GREEDY, QWEN2, finish, prompt, said
+from woolly.cache.disk import PageFolder
+from woolly.engine import Engine, load_model
+from woolly.errors import RequestError
+from woolly.runtime import Options
+from woolly.senses import Rows
+
+# The text model beside each tower. Omni's turns by three positions, which are one for a sound.
+PAIRS = {"ultravox": TINY["llama"], "qwen2a": TINY["qwen2"], "qwen2.5o": QWEN2, "qwen3a": QWEN2}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Engines by family; models are opened once."""
+    loaded = {}
+
+    def make(name, **options):
+        if name not in loaded:
+            folder = tmp_path_factory.mktemp("ear")
+            text = write_tiny(PAIRS[name], folder / "text.gguf")
+            loaded[name] = load_model(
+                text, "cpu", Options(threads=2), projector=write_ear(EARS[name], folder / "e.gguf")
+            )
+        one = loaded[name]
+        return Engine(one.program, one.tokenizer, tower=one.tower, **{"ctx": 512, "kv_tokens": 2048} | options)
+
+    yield make
+    for one in loaded.values():
+        one.close()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_sound_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+    engine, ear = opened(name), EARS[name]
+    one, two = heard(ear, 8_500), heard(ear, 12_000, seed=3)
+    first = prompt(engine, "a sheep bleats " * 6, one, "What is it? " * 3)
+    second = prompt(engine, "Listen: ", two, "and ", one, "Which?")
+    alone = [finish(opened(name), each)[0] for each in (first, second)]
+    assert alone[0] != finish(opened(name), prompt(engine, "a sheep bleats " * 6, two, "What is it? " * 3))[0]
+    assert finish(engine, first, second) == alone
+    n_sweeps = engine.eyes.tower.n_sweeps
+    again = engine.add(engine.new_request(first, GREEDY))
+    while again.finish_reason is None:
+        engine.step()
+    assert said(again) == alone[0] and again.prefix.hit_tokens > 0
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert finish(opened(name, chunk=24, max_running=8), second, first) == alone[::-1]
+
+
+def test_pages_of_sounds_outlive_the_process_on_disk(opened, tmp_path):
+    texts = []
+    for _ in range(2):
+        engine = opened("qwen2a", disk=PageFolder(tmp_path / "pages", "identity", 1 << 30))
+        n_sweeps = engine.eyes.tower.n_sweeps
+        texts += finish(engine, prompt(engine, "x" * 64, heard(EARS["qwen2a"], 8_500), "y" * 70))
+        engine.close()
+    assert texts[0] == texts[1]
+    assert engine.disk_stats().read_tokens > 64
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+
+
+def test_a_picture_is_refused_by_a_model_that_only_hears(opened):
+    from tests.cases.towers import picture
+
+    engine = opened("qwen2a")
+    with pytest.raises(RequestError, match="this model sees no pictures"):
+        engine.new_request((Rows(picture((1, 8, 8)), 0, 0, 4),), GREEDY)

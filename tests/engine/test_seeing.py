@@ -1,0 +1,334 @@
+"""Pictures in prompts: the same text and bits alone, together, in chunks, from the cache and from disk."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.hybrids import HYBRIDS
+from tests.cases.tiny import TINY, write_tiny
+from tests.cases.towers import TOWERS, picture, write_tower
+from woolly.cache.disk import PageFolder
+from woolly.engine import Engine, load_model
+from woolly.engine.opening import memory
+from woolly.engine.request_options import RequestOptions
+from woolly.engine.seeing import tower_bytes
+from woolly.errors import ModelError, RequestError, UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.plan.passes import bring
+from woolly.runtime import PAGE_SIZE, Options
+from woolly.sampling.params import SamplingParams
+from woolly.senses import Rows, lay_out
+
+GOLDENS = Path(__file__).parent.parent / "goldens"
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=2)
+M_ROPE = {"rope.dimension_sections": [2, 3, 3, 0]}
+QWEN2 = replace(TINY["qwen2"], name="qwen2vl-text", architecture="qwen2vl", extra=M_ROPE)
+QWEN3 = replace(TINY["qwen3"], name="qwen3vl-text", architecture="qwen3vl", head_dim=16, extra=M_ROPE)
+# The text model beside each tower.
+PAIRS = {
+    "gemma3": FAMILIES["gemma3"],
+    "llava": TINY["llama"],
+    "qwen2vl": QWEN2,
+    "qwen2.5vl": QWEN2,
+    "qwen3vl": QWEN3,
+    "idefics3": TINY["llama"],
+    "pixtral": TINY["llama"],
+    "internvl": TINY["qwen2"],
+    "llava1.6": TINY["llama"],
+    "gemma4": FAMILIES["gemma4"],
+    "gemma4-e": FAMILIES["gemma4-e"],
+    "lfm2": HYBRIDS["lfm2"],
+    "minicpmv": TINY["qwen2"],
+    "glm4v": replace(FAMILIES["glm4"], name="glm4v-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
+    "granite": TINY["granite"],
+}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Engines by family; models are opened once."""
+    loaded = {}
+
+    def make(name, **options):
+        if name not in loaded:
+            folder = tmp_path_factory.mktemp(name)
+            text = write_tiny(PAIRS[name], folder / "text.gguf")
+            tower = write_tower(TOWERS[name.removesuffix("-e")], folder / "tower.gguf")
+            loaded[name] = load_model(text, "cpu", Options(threads=2), projector=tower)
+        one = loaded[name]
+        return Engine(one.program, one.tokenizer, tower=one.tower, **{"ctx": 512, "kv_tokens": 2048} | options)
+
+    yield make
+    for one in loaded.values():
+        one.close()
+
+
+def prompt(engine, *parts):
+    """Tokens of texts and layouts of pictures, as callers give them; marks are spelled by bytes."""
+    settings, out = engine.eyes.tower.settings, []
+    for part in parts:
+        shown = [part] if isinstance(part, str) else lay_out(part, settings).parts
+        for one in shown:
+            out += [one] if isinstance(one, Rows) else [byte % 256 for byte in one.encode()]
+    return tuple(out)
+
+
+def finish(engine, *prompts, params=GREEDY):
+    requests = [engine.add(engine.new_request(one, params)) for one in prompts]
+    while any(request.finish_reason is None for request in requests):
+        engine.step()
+    for request in requests:
+        assert request.finish_reason == "length", request.error
+    return [said(request) for request in requests]
+
+
+def said(request):
+    """The answer and its log-probabilities, to the bit."""
+    return request.output, request.logprobs
+
+
+def seen(name, seed=0):
+    tower = TOWERS[name.removesuffix("-e")]
+    grid = tower.grids[0]
+    if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
+        return picture(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
+    return picture(grid, seed=seed)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_picture_has_the_same_bits_alone_together_in_chunks_and_from_the_cache(name, opened):
+    engine = opened(name)
+    one, two = seen(name), seen(name, seed=7)
+    long = "a sheep " * 12
+    first = prompt(engine, long, one, "What is it? " * 4)
+    second = prompt(engine, "Look: ", two, "and ", one, "Which?")
+    alone = [finish(opened(name), one_prompt)[0] for one_prompt in (first, second)]
+    assert alone[0] != finish(opened(name), prompt(engine, long, two, "What is it? " * 4))[0]  # it is looked at
+    assert finish(engine, first, second) == alone
+    n_sweeps = engine.eyes.tower.n_sweeps
+    again = engine.add(engine.new_request(first, GREEDY))
+    while again.finish_reason is None:
+        engine.step()
+    assert said(again) == alone[0]
+    assert again.prefix.hit_tokens >= len(long) // PAGE_SIZE * PAGE_SIZE
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+    most = max((part.n for part in first if isinstance(part, Rows) and part.sees_all), default=0)
+    assert finish(opened(name, chunk=most + 18, max_running=8), second, first) == alone[::-1]
+
+
+def test_a_second_turn_makes_no_rows_again_even_after_they_are_dropped(opened):
+    engine = opened("qwen2vl")
+    before = "a flock of sheep on a hill " * 3
+    first = prompt(engine, before, seen("qwen2vl"), "What is it, and where, and why is it so? ")
+    text, _ = finish(engine, first)[0]
+    engine.eyes._kept.clear()
+    n_sweeps = engine.eyes.tower.n_sweeps
+    longer = (*first, *text, *b"And what is behind it?")
+    request = engine.add(engine.new_request(longer, GREEDY))
+    while request.finish_reason is None:
+        engine.step()
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+    assert said(request) == finish(opened("qwen2vl"), longer)[0]
+
+
+def test_pages_are_shared_among_equal_pictures_alone(opened):
+    engine = opened("llava")
+    text = "x" * PAGE_SIZE
+    one, two = (prompt(engine, text, seen("llava", seed), text) for seed in (0, 1))
+    hits = []
+    for each in (one, two, one):
+        request = engine.add(engine.new_request(each, GREEDY))
+        while request.finish_reason is None:
+            engine.step()
+        hits.append(request.prefix)
+    n_rows = 64
+    assert [hit.hit_tokens for hit in hits] == [0, PAGE_SIZE, 2 * PAGE_SIZE + n_rows - PAGE_SIZE]
+    assert hits[1].reason == f"diverged at token {PAGE_SIZE}"
+
+
+def test_pages_of_pictures_outlive_the_process_on_disk(opened, tmp_path):
+    texts = []
+    for _ in range(2):
+        folder = PageFolder(tmp_path / "pages", "identity", 1 << 30)
+        engine = opened("llava", disk=folder)
+        n_sweeps = engine.eyes.tower.n_sweeps
+        each = prompt(engine, "x" * 64, seen("llava"), "y" * 70)
+        texts += finish(engine, each)
+        engine.close()
+    assert texts[0] == texts[1]
+    assert engine.disk_stats().read_tokens > 64
+    assert engine.eyes.tower.n_sweeps == n_sweeps
+
+
+def test_answers_go_on_while_a_picture_is_on_its_way(opened):
+    engine = opened("qwen2.5vl")
+    engine.eyes._work = 0  # one step of the tower's plan in each step of the engine
+    talking = engine.add(engine.new_request(list(b"Tell me of sheep"), replace(GREEDY, max_tokens=100)))
+    while not talking.output:
+        engine.step()
+    looking = engine.add(engine.new_request(prompt(engine, "See ", seen("qwen2.5vl"), "what?"), GREEDY))
+    n = len(talking.output)
+    while not looking.output:
+        engine.step()
+    assert len(talking.output) > n + 20
+    want = finish(opened("qwen2.5vl"), prompt(engine, "See ", seen("qwen2.5vl"), "what?"))[0]
+    while looking.finish_reason is None:
+        engine.step()
+    assert said(looking) == want
+
+
+def test_rows_that_nobody_waits_for_are_dropped(opened):
+    engine = opened("gemma3")
+    engine.eyes._work = 0
+    request = engine.add(engine.new_request(prompt(engine, seen("gemma3", 3), "?"), GREEDY))
+    for _ in range(4):
+        engine.step()
+    assert engine.eyes._sweep is not None
+    engine.cancel(request)
+    engine.step()
+    assert engine.eyes._sweep is None and engine.is_idle
+    assert finish(engine, prompt(engine, seen("gemma3", 4), "?"))
+
+
+def test_the_store_of_rows_is_bounded(opened):
+    engine = opened("llava")
+    one = 64 * 64 * 4
+    engine.eyes._most_bytes = 2 * one
+    for seed in range(4):
+        finish(engine, prompt(engine, seen("llava", 20 + seed), "?"))
+        assert engine.eyes.n_bytes <= 2 * one
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"context_shift": True}, "context_shift cannot be used with pictures"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs cannot be used with pictures"),
+    ],
+)
+def test_options_that_need_tokens_are_refused(change, message, opened):
+    engine = opened("llava")
+    with pytest.raises(RequestError, match=message):
+        engine.new_request(prompt(engine, seen("llava"), "?"), replace(GREEDY, **change))
+
+
+def test_pictures_that_cannot_be_seen_are_refused(opened, tmp_path):
+    engine = opened("gemma3", chunk=8, max_running=6)
+    with pytest.raises(RequestError, match="4 rows that see each other, but a step has room for 2"):
+        engine.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY)
+    with pytest.raises(RequestError, match="8 x 8 patches, not 4 x 4"):
+        engine.new_request(prompt(engine, picture((1, 4, 4)), "?"), GREEDY)
+    loaded = load_model(write_tiny(TINY["llama"], tmp_path / "llama.gguf"), "cpu", Options(threads=1))
+    blind = Engine(loaded.program, loaded.tokenizer, ctx=64)
+    with pytest.raises(RequestError, match="this model sees no pictures"):
+        blind.new_request(prompt(engine, seen("gemma3"), "?"), GREEDY, RequestOptions())
+    loaded.close()
+
+
+def test_qwen_3_5_sees_by_a_tower_without_rows_of_layers(tmp_path):
+    whole = TOWERS["qwen3vl"]
+    plain = replace(whole, name="qwen35", root={k: v for k, v in whole.root.items() if "deepstack" not in k})
+    tower = write_tower(plain, tmp_path / "tower.gguf")
+    loaded = load_model(
+        write_tiny(HYBRIDS["qwen35"], tmp_path / "text.gguf"), "cpu", Options(threads=1), projector=tower
+    )
+    engine = Engine(loaded.program, loaded.tokenizer, tower=loaded.tower, ctx=512)
+    answers = [finish(engine, prompt(engine, "See ", seen("qwen3vl", seed), "what?"))[0] for seed in (0, 1, 0)]
+    assert answers[0] == answers[2] != answers[1]
+    loaded.close()
+
+
+def test_rows_of_gemma_4_see_each_other_in_layers_with_a_window_alone(tmp_path):
+    for name, has_inputs in (("gemma4", False), ("gemma4-e", True)):
+        with open_gguf(write_tiny(FAMILIES[name], tmp_path / f"{name}.gguf")) as file:
+            plan = bring(trace(file), 64)
+        masks = {(step.integer("window") > 0, step.text("mask")) for step in plan.steps if step.op == "attention"}
+        assert masks == {(True, "causal" if has_inputs else ""), (False, "causal")}
+
+
+def test_a_projector_of_another_model_is_refused(tmp_path):
+    text = write_tiny(replace(TINY["llama"], width=96, name="wide"), tmp_path / "text.gguf")
+    tower = write_tower(TOWERS["llava"], tmp_path / "tower.gguf")
+    with pytest.raises(ModelError, match="rows of 64 numbers, but the llama model has 96"):
+        load_model(text, "cpu", Options(threads=1), projector=tower)
+    with pytest.raises(ModelError, match="holds no projector"):
+        load_model(text, "cpu", Options(threads=1), projector=text)
+    with pytest.raises(UnsupportedError, match="gemma3n models take no rows"):
+        text = write_tiny(FAMILIES["gemma3n"], tmp_path / "n.gguf")
+        load_model(text, "cpu", Options(threads=1), projector=tower)
+
+
+def test_cpu_and_reference_agree(opened, tmp_path):
+    for name in ("gemma3", "qwen2vl", "qwen3vl"):
+        engine = opened(name)
+        text = write_tiny(PAIRS[name], tmp_path / f"{name}.gguf")
+        tower = write_tower(TOWERS[name], tmp_path / f"{name}-tower.gguf")
+        loaded = load_model(text, "reference", Options(), projector=tower)
+        slow = Engine(loaded.program, loaded.tokenizer, ctx=512, tower=loaded.tower)
+        each = prompt(engine, "See ", seen(name), "what?")
+        rows = [one.eyes.tower.rows(seen(name).pieces[0]) for one in (engine, slow)]
+        np.testing.assert_allclose(*rows, rtol=1e-3, atol=1e-4)
+        (slow_answer, slow_logs), (answer, logs) = finish(slow, each)[0], finish(engine, each)[0]
+        assert slow_answer == answer
+        np.testing.assert_allclose([one.logprob for one in slow_logs], [one.logprob for one in logs], atol=2e-3)
+        loaded.close()
+
+
+def test_a_step_of_the_tower_stops_when_all_that_wait_for_it_have_left(opened, monkeypatch):
+    engine = opened("gemma3")
+    request, other = (engine.add(engine.new_request(prompt(engine, seen("gemma3", 5), "?"), GREEDY)) for _ in range(2))
+    (program,), stopped = engine.eyes.tower.programs, []
+    plain = program.run
+    monkeypatch.setattr(program, "cancel", lambda: stopped.append(True))
+
+    def run(*given):
+        # A client leaves while the tower computes, then the last one does.
+        request.is_unwanted = True
+        engine.abandon()
+        assert not stopped
+        other.is_unwanted = True
+        engine.abandon()
+        assert stopped
+        return plain(*given)
+
+    monkeypatch.setattr(program, "run", run)
+    engine.step()
+    assert stopped
+    stopped.clear()
+    engine.abandon()  # nothing is under way
+    assert not stopped
+    for one in (request, other):
+        engine.cancel(one)
+
+
+@pytest.mark.parametrize(("name", "grid"), [("llava1.6", None), ("qwen2vl", (1, 4, 6))])
+def test_a_whole_model_gives_what_transformers_gives(name, grid, opened):
+    """Tower, layout and text model together: packed tiles with ends of lines; rows that turn by line and column."""
+    want = np.load(GOLDENS / "seeing.npz")[name]
+    engine = opened(name)
+    one = picture(grid) if grid else seen(name)
+    rows = [part for part in lay_out(one, engine.eyes.tower.settings).parts if isinstance(part, Rows)]
+    asked = (*b"See the sheep: ", *rows, *b" What is it?")
+    request = engine.add(engine.new_request(asked, replace(GREEDY, max_tokens=1, logprobs=8)))
+    while request.finish_reason is None:
+        engine.step()
+    (chosen,) = request.logprobs
+    assert request.output == [int(want.argmax())]
+    for token, logprob in chosen.top:
+        assert abs(logprob - want[token]) < 2e-3, (token, logprob)
+
+
+def test_memory_of_the_tower_counts_before_it_is_loaded(tmp_path, monkeypatch):
+    text = write_tiny(QWEN2, tmp_path / "text.gguf")
+    tower = write_tower(TOWERS["qwen2vl"], tmp_path / "tower.gguf")
+    with open_gguf(text) as file:
+        plain, seeing = (memory.estimate(file, trace(file), "cpu", Options(), 64, None, one) for one in (None, tower))
+    assert seeing.tower == tower_bytes(tower) > 0 and seeing.total == plain.total + seeing.tower
+    monkeypatch.setattr(memory, "available_memory", lambda: plain.total + seeing.tower // 2)
+    load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True).close()
+    with pytest.raises(RequestError, match=r"of cache for 64 tokens, \d\.\d\d GB for pictures\), but"):
+        load_model(text, "cpu", Options(threads=1), ctx=64, checks_memory=True, projector=tower)

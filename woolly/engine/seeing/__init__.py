@@ -1,0 +1,21 @@
+"""Pictures and sounds of requests: a tower turns them into rows beside the answers, a bit of its work in each step."""
+
+from woolly.engine.seeing.admit import look
+from woolly.engine.seeing.eyes import Eyes, Looking
+from woolly.engine.seeing.memory import tower_bytes
+from woolly.engine.seeing.tower import Sweep, Tower, open_tower
+from woolly.engine.seeing.view import PlacedRows, View, has_rows, read_prompt
+
+__all__ = [
+    "Eyes",
+    "Looking",
+    "PlacedRows",
+    "Sweep",
+    "Tower",
+    "View",
+    "has_rows",
+    "look",
+    "open_tower",
+    "read_prompt",
+    "tower_bytes",
+]

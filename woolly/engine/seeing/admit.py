@@ -1,0 +1,42 @@
+"""Which prompts with pictures a model takes."""
+
+from __future__ import annotations
+
+from woolly.engine.seeing.tower import Tower
+from woolly.engine.seeing.view import View, read_prompt
+from woolly.errors import RequestError
+from woolly.sampling.params import SamplingParams
+from woolly.senses import Prompt
+
+__all__ = ["look"]
+
+
+def look(prompt: Prompt, params: SamplingParams, tower: Tower | None, most_whole: int) -> tuple[list[int], View]:
+    """A prompt with rows of pictures as tokens and a view; RequestError for pictures that cannot be seen here.
+
+    `most_whole` are the rows of one picture that see each other which a step has room for.
+    """
+    if tower is None:
+        raise RequestError(
+            "this model sees no pictures and hears no sounds: no projector (mmproj file) is open with it; give one, or"
+            " send text alone",
+            field="prompt",
+            names=(),
+        )
+    if params.context_shift or params.prompt_logprobs is not None:
+        option = "context_shift" if params.context_shift else "prompt_logprobs"
+        raise RequestError(f"{option} cannot be used with pictures or sounds: their rows are no tokens", field=option)
+    tokens, view = read_prompt(prompt, tower.identity)
+    for place in view.places:
+        rows = place.rows
+        piece = rows.source.pieces[rows.piece]
+        tower.check(piece, rows.source.kind)
+        n_rows = tower.n_rows(piece, rows.source.kind)
+        if not 0 <= rows.first < rows.first + rows.n <= n_rows:
+            raise RequestError(f"a piece has {n_rows} rows, but those up to {rows.first + rows.n} are asked for")
+        if rows.sees_all and rows.n > most_whole:
+            raise RequestError(
+                f"a picture has {rows.n} rows that see each other, but a step has room for {most_whole}; raise chunk",
+                names=("chunk",),
+            )
+    return tokens, view

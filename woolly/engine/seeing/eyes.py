@@ -1,0 +1,139 @@
+"""The Eyes, which hear, too: make rows of what running requests come to, a bit in each step, and keep the latest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.seeing.tower import Sweep, Tower
+from woolly.engine.seeing.view import Key, PlacedRows, View
+from woolly.engine.seeing.work import SLICE
+
+__all__ = ["Eyes", "Looking"]
+
+Float32 = npt.NDArray[np.float32]
+
+# Rows that are kept for later requests: of some 100 pictures of 256 rows and 2,560 columns.
+_MOST_BYTES = 256 << 20
+
+
+class Looking(Protocol):
+    """What the eyes know of a request."""
+
+    @property
+    def view(self) -> View | None:
+        """Its pictures."""
+
+    @property
+    def n_computed(self) -> int:
+        """Positions that need no rows any more."""
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether its caller has cancelled it."""
+
+
+class Eyes:
+    """One tower, the piece that is on its way through it, and rows that it made. Belongs to the engine's thread."""
+
+    def __init__(
+        self,
+        tower: Tower,
+        check_file: Callable[[], None] | None = None,
+        most_bytes: int = _MOST_BYTES,
+        work: float | None = None,
+    ) -> None:
+        """`work` are the multiply-adds of a tower's slice in one step; None: as long as a step of a prompt takes."""
+        self.tower = tower
+        self._check_file = check_file
+        self._most_bytes = most_bytes
+        self._work = SLICE * tower.threads if work is None else work
+        self._kept: OrderedDict[Key, Float32] = OrderedDict()  # least recently used first
+        self._n_bytes = 0
+        self._sweep: tuple[Key, Sweep] | None = None
+        self._waiting: tuple[Looking, ...] = ()  # requests that come to the piece next, while the tower runs
+        self._is_aborted = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of rows that are kept."""
+        return self._n_bytes
+
+    def give(self, requests: Iterable[Looking]) -> None:
+        """Hands requests the rows that are kept, as far as they come to them next."""
+        for request in requests:
+            view = request.view
+            while view is not None and (place := view.missing(request.n_computed)) is not None:
+                rows = self._kept.get(place.key)
+                if rows is None:
+                    break
+                self._kept.move_to_end(place.key)
+                view.rows[place.key] = rows
+
+    def turn(self, requests: Iterable[Looking]) -> None:
+        """Goes on with the first piece that a request comes to; what nobody waits for any more is dropped."""
+        running = tuple(requests)
+        wanted = self._wanted(running)
+        if not wanted or self._is_aborted:
+            self._sweep = None
+            return
+        if self._sweep is None or self._sweep[0] not in wanted:
+            key, place = next(iter(wanted.items()))
+            source = place.rows.source
+            self._sweep = key, self.tower.sweep(source.pieces[place.rows.piece], source.kind)
+        key, sweep = self._sweep
+        self._waiting = tuple(one for one in running if _comes_to(one, key))
+        try:
+            self._check()
+            rows = sweep.advance(self._work)
+            self._check()
+        except BaseException:
+            self._sweep = None
+            raise
+        finally:
+            self._waiting = ()
+        if rows is not None:
+            self._sweep = None
+            self._keep(key, rows)
+
+    def abandon(self) -> None:
+        """Stops the tower's step under way if all that wait for it are cancelled. Any thread may call it.
+
+        One step of a large picture takes seconds on a small machine.
+        """
+        waiting = self._waiting
+        if waiting and all(request.is_unwanted for request in waiting):
+            self.tower.cancel()
+
+    def abort(self) -> None:
+        """Stops the run under way and prevents later ones. Any thread may call it."""
+        self._is_aborted = True
+        self.tower.cancel()
+
+    def _wanted(self, requests: Iterable[Looking]) -> dict[Key, PlacedRows]:
+        """Pieces whose rows are not made, by the requests that come to them first."""
+        views = ((request.view, request.n_computed) for request in requests)
+        places = (view.missing(first) for view, first in views if view is not None)
+        return {place.key: place for place in places if place is not None and place.key not in self._kept}
+
+    def _keep(self, key: Key, rows: Float32) -> None:
+        rows.setflags(write=False)
+        self._kept[key] = rows
+        self._n_bytes += rows.nbytes
+        while self._n_bytes > self._most_bytes and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._n_bytes -= dropped.nbytes
+
+    def _check(self) -> None:
+        if self._check_file is not None:
+            self._check_file()
+
+
+def _comes_to(request: Looking, key: Key) -> bool:
+    """Whether the rows of this piece are those that a request needs next."""
+    place = None if request.view is None else request.view.missing(request.n_computed)
+    return place is not None and place.key == key

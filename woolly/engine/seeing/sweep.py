@@ -1,0 +1,142 @@
+"""The Sweep: one piece of a picture or a sound on its way through the stages of a tower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.seeing.work import row_work
+from woolly.models.towers import Arrangement
+from woolly.plan import Plan
+from woolly.runtime import Batch, CancelledRun, CutsRows, Program, State, pages_for
+
+__all__ = ["RunningStage", "Sweep"]
+
+_FEWEST_ROWS = 128  # of a part of a step: fewer would open the same panels of weights too often
+
+Float32 = npt.NDArray[np.float32]
+
+
+class RunningStage:
+    """The program of a stage, with the state that its runs share."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._state: State | None = None
+
+    def state(self, n_rows: int) -> State:
+        """A state with room for a number of rows."""
+        n_pages = pages_for(n_rows)
+        if self._state is None or self._state.n_pages < n_pages:
+            self._state = self.program.new_state(n_pages)
+        return self._state
+
+
+class Sweep:
+    """It stops between two steps of a plan, or within one that takes long, and goes on from there."""
+
+    def __init__(
+        self,
+        stages: Sequence[RunningStage],
+        arrangements: Sequence[Arrangement],
+        values: Float32,
+        width: int,
+        constants: Float32 | None = None,
+    ) -> None:
+        """Rows that are narrower than `width` are followed by zeros: those for several layers stand side by side.
+
+        `constants` are rows that come after those of the piece.
+        """
+        self._width = width
+        self._constants = constants
+        self._stages = stages
+        self._arrangements = arrangements
+        self._values = values  # patches, or results of the stage before
+        self._stage = self._row = self._step = 0
+        self._batch: Batch | None = None  # of the rows that are under way
+        self._work: Sequence[float] = ()  # of a row of each step's result, for that batch
+        self._cut = 0  # the first row that is not computed, of the next step's result
+        self._made: list[Float32] = []
+
+    def advance(self, work: float) -> Float32 | None:
+        """Computes for about `work` multiply-adds, at least some rows of a step; returns the result, or None.
+
+        The result is all rows of the piece. What a row is does not depend on where the work stops.
+        """
+        left = work
+        while True:
+            try:
+                rows, done = self._go_on(max(left, 0.0))
+            except CancelledRun:
+                return None  # what was cancelled is computed again at the next call
+            if rows is not None:
+                return rows
+            left -= done
+            if left <= 0:
+                return None
+
+    def _go_on(self, work: float) -> tuple[Float32 | None, float]:
+        """Runs the next steps that fit into the work together, or some rows of one; returns the result and the work."""
+        stage, arrangement = self._stages[self._stage], self._arrangements[self._stage]
+        program, n_rows = stage.program, len(arrangement.order)
+        last = min(self._row + program.max_rows, n_rows)
+        if self._batch is None:
+            self._batch = _batch_of(arrangement, self._values, self._row, last)
+            self._work = row_work(program.running_plan, self._batch.n_rows)
+        rows, done = self._run(program, self._batch, stage.state(last - self._row), work)
+        if self._step < len(program.running_plan.steps):
+            return None, done
+        self._made.append(rows.copy())
+        self._row, self._step, self._batch = last, 0, None
+        if last < n_rows:
+            return None, done
+        made = np.concatenate(self._made) if len(self._made) > 1 else self._made[0]
+        self._values = made if arrangement.results is None else made[arrangement.results]
+        self._stage, self._row, self._made = self._stage + 1, 0, []
+        if self._stage < len(self._stages):
+            return None, done
+        made = self._values if self._constants is None else np.concatenate([self._values, self._constants])
+        return np.pad(made, ((0, 0), (0, self._width - made.shape[1]))), done
+
+    def _run(self, program: Program, batch: Batch, state: State, work: float) -> tuple[Float32, float]:
+        """Runs what fits into the work, at least one step or some rows of it; returns the value and the work."""
+        plan, step = program.running_plan, self._step
+        each, n_rows = self._work[step], _rows_of(plan, step, batch)
+        can_cut = isinstance(program, CutsRows) and plan.steps[step].kind.cuts_rows
+        if self._cut or (can_cut and n_rows * each > work):
+            assert isinstance(program, CutsRows)
+            last = min(n_rows, self._cut + max(_FEWEST_ROWS, int(work / each) // _FEWEST_ROWS * _FEWEST_ROWS))
+            rows, done = program.run_part(batch, state, step, self._cut, last), (last - self._cut) * each
+            self._step, self._cut = (step + 1, 0) if last == n_rows else (step, last)
+            return rows, done
+        end, done = step + 1, n_rows * each
+        while end < len(plan.steps) and done + (more := _rows_of(plan, end, batch) * self._work[end]) <= work:
+            done += more
+            end += 1
+        rows = program.run(batch, state, step, end)
+        self._step = end
+        return rows, done
+
+
+def _rows_of(plan: Plan, step: int, batch: Batch) -> int:
+    """Rows of a step's result."""
+    is_output = plan.values[plan.steps[step].outputs[-1]].rows == "output"
+    return len(batch.output_rows) if is_output else batch.n_rows
+
+
+def _batch_of(arrangement: Arrangement, values: Float32, first: int, last: int) -> Batch:
+    """The batch of some rows of a stage; of all, if they see each other."""
+    n = last - first
+    outputs = arrangement.outputs[(arrangement.outputs >= first) & (arrangement.outputs < last)] - first
+    batch = Batch.of([([0] * n, 0, range(pages_for(n)))], outputs.tolist())
+    return replace(
+        batch,
+        hidden=arrangement.gather(values, first, last),
+        turns=arrangement.turns,
+        sees=arrangement.sees,
+        places=arrangement.places,
+        shares=arrangement.shares,
+    )

@@ -1,0 +1,168 @@
+"""The Tower: the towers of a projector's file, ready to run."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.engine.seeing.sweep import RunningStage, Sweep
+from woolly.errors import RequestError
+from woolly.gguf import GGUFFile, open_gguf
+from woolly.models.towers import TracedTower, trace_towers
+from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
+from woolly.senses import EarSettings, Kind, Piece, TowerSettings, read_halves
+from woolly.store.digest import digest_of
+
+__all__ = ["Sweep", "Tower", "open_tower"]
+
+log = logging.getLogger("woolly.engine")
+
+Float32 = npt.NDArray[np.float32]
+
+
+class _Half:
+    """One tower of the file: what was traced, and the programs of its stages."""
+
+    def __init__(self, traced: TracedTower, programs: list[Program]) -> None:
+        self.traced = traced
+        self.stages = [RunningStage(program) for program in programs]
+
+
+class Tower:
+    """What makes rows of pictures, of sounds or of both, and the file of their weights. Belongs to the engine's thread.
+
+    `kind` says for which of them a piece is; None is the first that the file has.
+    """
+
+    def __init__(self, file: GGUFFile, halves: list[tuple[TracedTower, list[Program]]]) -> None:
+        self.file = file
+        self._halves: dict[Kind, _Half] = {traced.settings.kind: _Half(traced, own) for traced, own in halves}
+        self._identity: bytes | None = None
+        self.n_sweeps = 0  # that were begun
+
+    @property
+    def settings(self) -> TowerSettings | EarSettings:
+        """How pictures are prepared for it, or sounds if it sees none."""
+        return self._half(None).traced.settings
+
+    @property
+    def sight(self) -> TowerSettings | None:
+        """How pictures are prepared for it; None if it sees none."""
+        settings = self._halves["image"].traced.settings if "image" in self._halves else None
+        return settings if isinstance(settings, TowerSettings) else None
+
+    @property
+    def ears(self) -> EarSettings | None:
+        """How sounds are prepared for it; None if it hears none."""
+        settings = self._halves["audio"].traced.settings if "audio" in self._halves else None
+        return settings if isinstance(settings, EarSettings) else None
+
+    @property
+    def width(self) -> int:
+        """Columns of a row: those of the wider tower, if there are two."""
+        return max(half.traced.width for half in self._halves.values())
+
+    @property
+    def identity(self) -> bytes:
+        """Digest of the file: rows of equal pieces are equal if it is."""
+        if self._identity is None:
+            self._identity = bytes.fromhex(digest_of(self.file.paths))
+        return self._identity
+
+    def check(self, piece: Piece, kind: Kind | None = None) -> None:
+        """RequestError for a piece that the tower cannot read."""
+        half = self._half(kind)
+        settings, patch = half.traced.settings, half.traced.params.patch
+        what, part = ("sound", "frame") if isinstance(settings, EarSettings) else ("picture", "patch")
+        if piece.values.shape[1] != patch:
+            raise RequestError(f"a {part} has {piece.values.shape[1]} numbers, but the tower reads {patch}")
+        most = half.stages[0].program.max_rows - 1 - (settings.n_queries if isinstance(settings, TowerSettings) else 0)
+        if isinstance(settings, TowerSettings) and len(piece.values) > most:
+            raise RequestError(
+                f"the picture has {len(piece.values)} patches of {settings.patch_size} x {settings.patch_size} pixels,"
+                f" but the tower takes {most}; send a smaller one"
+            )
+        try:
+            settings.row_grid(piece.grid)
+            half.traced.arrange(piece.grid)
+        except ValueError as error:
+            raise RequestError(f"the {what} does not fit the tower: {error}") from None
+
+    def n_rows(self, piece: Piece, kind: Kind | None = None) -> int:
+        """Rows of a piece, with those that the file holds after them."""
+        traced = self._half(kind).traced
+        return math.prod(traced.settings.row_grid(piece.grid)) + (
+            0 if traced.constants is None else len(traced.constants)
+        )
+
+    def sweep(self, piece: Piece, kind: Kind | None = None) -> Sweep:
+        """Starts a piece on its way. The one before must be done, or dropped: they share the values of the programs."""
+        half = self._half(kind)
+        self.n_sweeps += 1
+        return Sweep(half.stages, half.traced.arrange(piece.grid), piece.values, self.width, half.traced.constants)
+
+    def rows(self, piece: Piece, kind: Kind | None = None) -> Float32:
+        """All rows of a piece, [n, width], line by line."""
+        sweep = self.sweep(piece, kind)
+        while (rows := sweep.advance(math.inf)) is None:
+            pass
+        return rows
+
+    def cancel(self) -> None:
+        """Stops the run under way. Any thread may call it."""
+        for program in self.programs:
+            program.cancel()
+
+    def close(self) -> None:
+        """Ends the loading of weights, then closes the file."""
+        for program in self.programs:
+            program.close()
+        self.file.close()
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute."""
+        return max(program.about.threads for program in self.programs)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs of all stages."""
+        return [stage.program for half in self._halves.values() for stage in half.stages]
+
+    def _half(self, kind: Kind | None) -> _Half:
+        if kind is None:
+            return next(iter(self._halves.values()))
+        if kind not in self._halves:
+            can = "hears no sounds" if kind == "audio" else "sees no pictures"
+            raise RequestError(f"this model {can}: its projector (mmproj file) has no tower for them")
+        return self._halves[kind]
+
+
+def open_tower(path: Path, backend: str, options: Options) -> Tower:
+    """The towers of a projector's file. They run on the CPU also if the text model has GPUs: these lack kernels."""
+    file = open_gguf(path)
+    programs: list[Program] = []
+    try:
+        name = backend_for(options.device, backend)
+        name = "cpu" if name == "auto" or is_gpu_backend(name) else name
+        halves = []
+        for traced in trace_towers(file):
+            own = []
+            for stage in traced.stages:
+                its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
+                programs.append(choose(name).compile(stage.plan, traced.tensors, its))
+                programs[-1].load_weights()
+                own.append(programs[-1])
+            halves.append((traced, own))
+        if reason := read_halves(file.metadata).reason:
+            log.warning("one of the two towers of %s is not used: %s", path.name, reason)
+        return Tower(file, halves)
+    except BaseException:
+        for program in programs:
+            program.close()
+        file.close()
+        raise

@@ -1,0 +1,170 @@
+"""The View: where rows of pictures stand in a prompt, what each turns by and sees, and what names it in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.senses import Prompt, Rows
+
+__all__ = ["PlacedRows", "View", "has_rows", "read_prompt"]
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Key = tuple[bytes, int]  # a picture's digest, and which of its pieces
+
+FILLER = 0  # the token that stands where a row of a picture is
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedRows:
+    """Rows of one piece, from a position of the prompt on."""
+
+    first: int
+    rows: Rows
+
+    @property
+    def last(self) -> int:
+        """The position after them."""
+        return self.first + self.rows.n
+
+    @property
+    def key(self) -> Key:
+        """What their tower makes them of."""
+        return self.rows.source.digest, self.rows.piece
+
+
+@dataclass(eq=False)
+class View:
+    """The pictures of one request. `rows` are those of its pieces that are made, as long as it needs them."""
+
+    n_prompt: int
+    places: tuple[PlacedRows, ...]
+    turns: Int32 | None  # [3, n_prompt]: what each position turns by; None: all rows stand as tokens do
+    identity: bytes  # of the tower
+    rows: dict[Key, Float32] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._firsts = [place.first for place in self.places]
+
+    @property
+    def shift(self) -> int:
+        """How far positions after the prompt turn from where they stand: a picture's rows stand close together."""
+        return 0 if self.turns is None else int(self.turns[:, -1].max()) + 1 - self.n_prompt
+
+    def within(self, first: int, last: int) -> tuple[PlacedRows, ...]:
+        """Places that have rows at some of these positions."""
+        begin = max(0, bisect_right(self._firsts, first) - 1)
+        return tuple(place for place in self.places[begin:] if place.first < last and place.last > first)
+
+    def missing(self, first: int) -> PlacedRows | None:
+        """The first place at or after a position whose rows are not made yet."""
+        return next((p for p in self.within(first, self.n_prompt) if p.key not in self.rows), None)
+
+    def end(self, first: int, last: int) -> int:
+        """How far positions from `first` on can be computed in one step, at most to `last`.
+
+        Up to rows that are not made; rows that see each other come whole, or not at all.
+        """
+        for place in self.within(first, last):
+            is_cut = place.rows.sees_all and place.last > last
+            if place.key not in self.rows or is_cut:
+                return max(first, place.first)
+        return last
+
+    def whole_end(self, first: int) -> int:
+        """The end of rows that see each other and that have `first` among them; `first` if there are none."""
+        found = [p for p in self.within(first, first + 1) if p.rows.sees_all]
+        return found[0].last if found else first
+
+    def brought(self, first: int, last: int) -> tuple[list[int], list[Float32]]:
+        """Positions that have rows, counted from `first`, and these."""
+        at: list[int] = []
+        rows: list[Float32] = []
+        for place in self.within(first, last):
+            begin, end = max(first, place.first), min(last, place.last)
+            at += range(begin - first, end - first)
+            from_ = place.rows.first - place.first
+            rows.append(self.rows[place.key][begin + from_ : end + from_])
+        return at, rows
+
+    def turns_of(self, first: int, last: int) -> Int32:
+        """[3, last - first]: what positions turn by, those of the answer included."""
+        after = np.arange(max(first, self.n_prompt), last, dtype=np.int32) + self.shift
+        if self.turns is None or first >= self.n_prompt:
+            return np.tile(after if first >= self.n_prompt else np.arange(first, last, dtype=np.int32), (3, 1))
+        return np.concatenate([self.turns[:, first:last], np.tile(after, (3, 1))], axis=1)
+
+    def sees(self, first: int, last: int) -> Int32 | None:
+        """[last - first, 2]: what positions see besides those before them; None if all see as tokens do."""
+        places = [place for place in self.within(first, last) if place.rows.sees_all]
+        if not places:
+            return None
+        positions = np.arange(first, last, dtype=np.int32)
+        out = np.stack([positions, positions + 1], axis=1)
+        for place in places:
+            out[max(0, place.first - first) : place.last - first] = place.first, place.last
+        return out
+
+    def names(self, tokens: Sequence[int], first: int) -> tuple[list[int], bytes]:
+        """Tokens from a position on with other numbers in place of fillers, and what tells their rows apart.
+
+        The numbers are for reports: two pictures may share one. The digest of a page covers the bytes.
+        """
+        out, extra = list(tokens), b""
+        for place in self.within(first, first + len(out)):
+            begin, end = max(first, place.first), min(first + len(out), place.last)
+            row = place.rows.first + begin - place.first
+            name = self._digest(place)
+            extra += struct.pack("<III", begin - first, end - first, row) + name
+            number = int.from_bytes(name[:4], "little") & 0x7FFF0000
+            out[begin - first : end - first] = [-1 - (number | (row + i) & 0xFFFF) for i in range(end - begin)]
+        return out, extra
+
+    def _digest(self, place: PlacedRows) -> bytes:
+        """Names all rows of a piece: the picture, the piece, and the tower."""
+        digest, piece = place.key
+        return hashlib.blake2b(digest + struct.pack("<I", piece) + self.identity, digest_size=20).digest()
+
+
+def has_rows(prompt: Sequence[int] | Prompt) -> TypeGuard[Prompt]:
+    """Whether rows of pictures are among the tokens."""
+    return any(isinstance(part, Rows) for part in prompt)
+
+
+def read_prompt(prompt: Prompt, identity: bytes) -> tuple[list[int], View]:
+    """The prompt as tokens, with fillers for rows, and its view."""
+    tokens: list[int] = []
+    places: list[PlacedRows] = []
+    turns: list[Int32] = []
+    at = 0  # what the next token turns by
+    for part in prompt:
+        if not isinstance(part, Rows):
+            tokens.append(part)
+            turns.append(np.full((3, 1), at, np.int32))
+            at += 1
+            continue
+        places.append(PlacedRows(len(tokens), part))
+        tokens += [FILLER] * part.n
+        own = _turns(part)
+        turns.append(own + at)
+        at += int(own.max()) + 1
+    has_grid = any(place.rows.grid is not None for place in places)
+    joined = np.concatenate(turns, axis=1).astype(np.int32) if has_grid else None
+    return tokens, View(len(tokens), tuple(places), joined, identity)
+
+
+def _turns(rows: Rows) -> Int32:
+    """[3, n]: frame, line and column of each row, or its number three times."""
+    numbers = np.arange(rows.first, rows.first + rows.n, dtype=np.int32)
+    if rows.grid is None:
+        return np.tile(numbers - rows.first, (3, 1))
+    _, height, width = rows.grid
+    return np.stack([numbers // (height * width), numbers // width % height, numbers % width]).astype(np.int32)
