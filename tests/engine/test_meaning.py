@@ -9,7 +9,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, AsyncLLM, RequestError, SamplingParams
 from woolly.engine import Engine
-from woolly.engine.reading import Reader
+from woolly.engine.reading import ReadingRunner
 
 TEXTS = ["hello world", "a", "b" * 200, "hello", "zebra crossing " * 12, "?"]
 ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
@@ -51,8 +51,10 @@ def test_the_two_backends_make_the_same_vectors(path, llm):
 def test_a_job_of_10000_texts_holds_up_a_chat_by_one_batch_at_a_time(llm, monkeypatch):
     """Each step gives the chat its token, and the job at most one batch of at most a step's rows."""
     log, rows = [], []
-    step, run = Engine.step, Reader._run
-    monkeypatch.setattr(Reader, "_run", lambda self, job, batch: rows.append(batch.n_rows) or run(self, job, batch))
+    step, run = Engine.step, ReadingRunner._run
+    monkeypatch.setattr(
+        ReadingRunner, "_run", lambda self, job, batch: rows.append(batch.n_rows) or run(self, job, batch)
+    )
 
     def watched(engine):
         before = engine.reader.n_batches
@@ -134,14 +136,14 @@ def test_closing_ends_a_reading(path):
 
 
 def test_an_error_ends_its_own_reading_only(llm, monkeypatch):
-    run = Reader._run
+    run = ReadingRunner._run
 
     def failing(self, job, batch):
         if 7 in batch.tokens:
             raise MemoryError("no room")
         return run(self, job, batch)
 
-    monkeypatch.setattr(Reader, "_run", failing)
+    monkeypatch.setattr(ReadingRunner, "_run", failing)
     with pytest.raises(MemoryError):
         llm.embed([[7, 8]], pooling="last")
     assert llm.embed([[5, 8]], pooling="last").shape == (1, 64)

@@ -1,7 +1,5 @@
 """A grammar whose masks are slow fails its own request, and the others go on meanwhile."""
 
-import time
-
 import pytest
 
 from tests.cases.tiny import TINY, write_tiny
@@ -15,16 +13,33 @@ CONSTRAINED = SamplingParams(temperature=0, max_tokens=200, regex="[a-z]{1,300}"
 FREE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
-class SlowMatcher:
-    """Allows every token, after some time of the processor."""
+class Clock:
+    """The time as constraints and steps read it: it passes only in slow matchers."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    now = 0.0
+
+    def read(self):
+        return self.now
+
+    thread_time = monotonic = read
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("woolly.grammar.constraint.time", clock)
+    monkeypatch.setattr("woolly.engine.step.held.time", clock)
+    return clock
+
+
+class SlowMatcher:
+    """Allows every token, after some time."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
 
     def unsafe_compute_mask_ptr(self, pointer, n_bytes):
-        end = time.thread_time() + self.seconds
-        while time.thread_time() < end:
-            pass
+        self.clock.now += self.seconds
 
     def is_error(self):
         return False
@@ -42,8 +57,8 @@ def llm(tmp_path):
         yield model
 
 
-def test_a_constraint_that_is_always_slow_fails_with_a_code():
-    constraint = Constraint(SlowMatcher(0.2), 1, 32, Allowance())
+def test_a_constraint_that_is_always_slow_fails_with_a_code(clock):
+    constraint = Constraint(SlowMatcher(clock, 0.2), 1, 32, Allowance())
     with pytest.raises(RequestError, match="takes too long") as caught:
         for _ in range(5):
             constraint.words()
@@ -51,8 +66,8 @@ def test_a_constraint_that_is_always_slow_fails_with_a_code():
     assert caught.value.code == "grammar_too_slow"
 
 
-def test_a_constraint_that_is_slow_at_times_goes_on():
-    matcher = SlowMatcher(0.0)
+def test_a_constraint_that_is_slow_at_times_goes_on(clock):
+    matcher = SlowMatcher(clock, 0.0)
     constraint = Constraint(matcher, 1, 32, Allowance())
     for i in range(200):
         matcher.seconds = 0.1 if i % 50 == 0 else 0.0
@@ -60,12 +75,12 @@ def test_a_constraint_that_is_slow_at_times_goes_on():
         constraint.accept(1)
 
 
-def test_slow_grammars_fail_and_the_others_finish(llm):
+def test_slow_grammars_fail_and_the_others_finish(llm, clock):
     engine = Engine(llm.engine.program, llm.tokenizer, ctx=256, kv_tokens=4096)
     slow = [engine.add(engine.new_request([5], CONSTRAINED, RequestOptions(index=i))) for i in range(6)]
     n_vocab = engine.program.plan.width
     for request in slow:
-        constraint = Constraint(SlowMatcher(0.2), (n_vocab + 31) // 32, n_vocab, Allowance())
+        constraint = Constraint(SlowMatcher(clock, 0.2), (n_vocab + 31) // 32, n_vocab, Allowance())
         constraint._words[:] = 0xFFFFFFFF
         request.sampler.constraint = constraint
     engine.step()
@@ -73,10 +88,10 @@ def test_slow_grammars_fail_and_the_others_finish(llm):
     quick = engine.add(engine.new_request([7], SamplingParams(temperature=0, regex="[a-z]{5}")))
     n_steps = 0
     while free.finish_reason is None:
-        begin = time.thread_time()
+        begin = clock.now
         engine.step()
         n_steps += 1
-        assert time.thread_time() - begin < 0.5  # one slow mask, not six
+        assert clock.now - begin < 0.3  # one slow mask, not six
     assert n_steps == FREE.max_tokens
     assert tuple(free.output) == llm.generate([7], FREE).token_ids
     while not engine.is_idle:
@@ -99,12 +114,12 @@ def test_a_cancelled_request_is_given_no_mask(llm):
     assert other.finish_reason == "length"
 
 
-def test_the_answers_of_one_request_share_their_time(llm):
+def test_the_answers_of_one_request_share_their_time(llm, clock):
     compiler = GrammarCompiler(llm.tokenizer)
     grammar = compiler.compile("regex", "[a-z]{1,300}")
     first = grammar.start()
     second, foreign = grammar.start(first), grammar.start()
-    first._matcher = SlowMatcher(1.0)
+    first._matcher = SlowMatcher(clock, 1.0)
     for constraint in (first, second):
         with pytest.raises(RequestError) as caught:
             constraint.words()

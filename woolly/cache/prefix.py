@@ -58,9 +58,9 @@ class _Entry:
     tokens: tuple[int, ...]
 
 
-def page_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The digest of a page: of its tokens and all tokens before them."""
-    return hashlib.blake2b(parent + array("i", tokens).tobytes(), digest_size=_DIGEST_BYTES).digest()
+def page_digest(parent: bytes, tokens: Sequence[int], rows: bytes = b"") -> bytes:
+    """The digest of a page: of its tokens and all tokens before them, and of what `rows` of pictures are among them."""
+    return hashlib.blake2b(parent + array("i", tokens).tobytes() + rows, digest_size=_DIGEST_BYTES).digest()
 
 
 class PrefixIndex:

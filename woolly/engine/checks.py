@@ -18,10 +18,12 @@ from woolly.engine.opening.hooks import Hook
 from woolly.engine.opening.step_names import find_step
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
+from woolly.engine.seeing import Tower, View, has_rows, look
 from woolly.errors import RequestError
 from woolly.runtime import Program
 from woolly.sampling.params import SamplingParams
 from woolly.sampling.sampler import Sampler
+from woolly.senses import Prompt, Rows
 from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop import StopMatcher
 
@@ -42,7 +44,12 @@ class RequestChecks:
         ctx_limit: int,
         adapters: Sequence[str],
         salt: bytes = b"",
+        tower: Tower | None = None,
+        most_whole: int = 0,
     ) -> None:
+        """`most_whole` are the rows of one picture that see each other which a step has room for."""
+        self._tower = tower
+        self._most_whole = most_whole
         self._adapters = adapters
         self._salt = salt
         self._tokenizer = tokenizer
@@ -53,9 +60,15 @@ class RequestChecks:
         self._grammars: GrammarCompiler | None = None
         self._lock = threading.Lock()  # many threads make requests
 
-    def new_request(self, prompt: Sequence[int], params: SamplingParams, options: RequestOptions) -> Request:
+    def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """A request that is not queued yet."""
         self.check_writes()
+        view: View | None = None
+        said: Sequence[int] | None = None  # what penalties know: rows of pictures are no tokens
+        if has_rows(prompt):
+            said = [part for part in prompt if not isinstance(part, Rows)]
+            prompt, view = look(prompt, params, self._tower, self._most_whole)
+            self.check_tokens(said)
         self.check_tokens(prompt)
         max_tokens = 0 if options.score_only else self._max_tokens(len(prompt), params)
         if options.score_only and len(prompt) > self._ctx:
@@ -79,7 +92,15 @@ class RequestChecks:
         return Request(
             prompt=ids,
             params=params,
-            sampler=Sampler(params, self._tokenizer, ids, self._constraint(params, beside), options.index),
+            view=view,
+            sampler=Sampler(
+                params,
+                self._tokenizer,
+                ids if said is None else tuple(said),
+                self._constraint(params, beside),
+                options.index,
+                options.thought,
+            ),
             detokenizer=StreamDetokenizer(self._tokenizer, strip_prefix=False, shown=options.shown),
             stop=StopMatcher(params.stop),
             stop_ids=frozenset(params.stop_token_ids)
@@ -108,7 +129,7 @@ class RequestChecks:
                 names=(),
             )
 
-    def check_tokens(self, ids: Sequence[int]) -> None:
+    def check_tokens(self, ids: Sequence[int] | Prompt) -> None:
         """Refuses an empty prompt and ids outside the vocabulary."""
         if len(ids) == 0:
             raise RequestError("the prompt is empty; at least one token is needed", field="prompt", names=())

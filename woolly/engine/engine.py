@@ -13,13 +13,14 @@ from woolly.cache.prefix import PrefixStats
 from woolly.cache.tier import DiskStats, DiskTier
 from woolly.engine.checks import RequestChecks, too_long
 from woolly.engine.drafts.draft import Draft
-from woolly.engine.drafts.expected import add_expected
+from woolly.engine.drafts.expected import add_known
 from woolly.engine.drafts.mtp import MtpDraft
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.opening.step_names import find_step
-from woolly.engine.reading import Reader
+from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
 from woolly.engine.request_options import RequestOptions
+from woolly.engine.seeing import Eyes, Tower
 from woolly.engine.state.sizes import CacheSizes
 from woolly.engine.step.ahead import new_runner
 from woolly.engine.step.rows import Rows
@@ -28,6 +29,7 @@ from woolly.engine.step.settler import Settler
 from woolly.engine.step.work import Work
 from woolly.runtime import LostState, PortableState, Program, State
 from woolly.sampling.params import SamplingParams
+from woolly.senses import Prompt
 from woolly.tokens import Tokenizer
 
 __all__ = ["Engine"]
@@ -58,6 +60,7 @@ class Engine:
         disk: PageFolder | None = None,
         compute_rate: float = 0.0,
         salt: bytes = b"",
+        tower: Tower | None = None,
     ) -> None:
         """`ctx` bounds one request; `kv_tokens` is what the cache holds for all requests (None: one context).
 
@@ -66,7 +69,8 @@ class Engine:
         tokens of `draft` that one step checks for one request. `check_file` raises if the weights have changed.
         `adapters` are the names of those in the program's plan. `disk` keeps pages that leave the cache, if the state
         is one that can be copied (`has_disk`); `compute_rate` is a first measurement of prompts, in tokens per second.
-        `salt` goes before that of each request.
+        `salt` goes before that of each request. With a `tower` prompts may have rows of pictures (`Prompt`), if the
+        program's plan takes them (`bring`).
         """
         self.program = program
         self.tokenizer = tokenizer
@@ -88,9 +92,19 @@ class Engine:
         self.scheduler = Scheduler(pages, slots, sight, chunk=chunk, max_running=max_running)
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate)
-        self.reader = Reader(program, ctx, chunk, check_file)
+        self.reader = ReadingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.reader, ctx, draft, check_file)
-        self._checks = RequestChecks(tokenizer, program, ctx, ctx_limit or ctx, adapters, salt)
+        self._checks = RequestChecks(
+            tokenizer,
+            program,
+            ctx,
+            ctx_limit or ctx,
+            adapters,
+            salt,
+            tower=tower,
+            most_whole=chunk - self.scheduler.max_running,
+        )
+        self.eyes = None if tower is None else Eyes(tower, check_file)
         self._speculation = Speculation(draft, draft_tokens, ctx, self.scheduler, self.runner)
         self._settler = Settler(self.scheduler, self.runner, self._speculation, ctx)
         self.n_steps = 0  # that computed something
@@ -111,9 +125,11 @@ class Engine:
 
     def schedule(self) -> Work:
         """What the next step computes: rows of requests, and drafts after them; nothing if no request can go on."""
+        if self.eyes is not None:
+            self.eyes.give(self.scheduler.running)
         work = self.scheduler.schedule()
         if work.spans:
-            add_expected(work, self.scheduler, self.ctx)
+            add_known(work, self.scheduler, self.ctx)
             self._speculation.add_to(work)
         return work
 
@@ -134,7 +150,7 @@ class Engine:
             work.seconds = time.perf_counter() - begin
 
     def settle(self, work: Work, rows: Rows | None) -> None:
-        """Chooses tokens from the rows; then come the disk and the texts that are read beside the answers."""
+        """Chooses tokens from the rows; then come the disk, and texts and pictures that are read beside the answers."""
         if rows is not None:
             self.scheduler.ran(work)
             self._settler.settle(work, rows)
@@ -142,8 +158,21 @@ class Engine:
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
         self.reader.turn()
+        self._look()
 
-    def new_request(self, prompt: Sequence[int], params: SamplingParams, options: RequestOptions = _USUAL) -> Request:
+    def _look(self) -> None:
+        """Goes on with the next picture that a running request comes to; an error ends all that wait for one."""
+        if self.eyes is None:
+            return
+        try:
+            self.eyes.turn(self.scheduler.running)
+        except Exception as error:
+            looking = [r for r in self.scheduler.running if r.view is not None and r.view.missing(r.n_computed)]
+            self._settler.fail_all(looking, error)
+
+    def new_request(
+        self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
+    ) -> Request:
         """Makes a request without queueing it; the error for one that cannot fit names both numbers."""
         return self._checks.new_request(prompt, params, options)
 
@@ -164,10 +193,14 @@ class Engine:
     def abandon(self) -> None:
         """Stops the run under way if all of its requests are cancelled. Any thread may call it."""
         self.runner.abandon()
+        if self.eyes is not None:
+            self.eyes.abandon()
 
     def abort(self) -> None:
         """Stops the run under way and prevents later ones. Any thread may call it."""
         self.reader.abort()
+        if self.eyes is not None:
+            self.eyes.abort()
         self.runner.abort()
 
     @property
@@ -185,9 +218,12 @@ class Engine:
         """Whether a step would do nothing."""
         return not self.scheduler.running and not self.scheduler.waiting and self.reader.is_idle
 
-    def forget(self, tokens: Sequence[int], salt: bytes = b"") -> int:
-        """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number."""
-        return self.scheduler.forget(tokens, salt)
+    def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
+        """Removes the pages of a text from the prefix index, but those in use, and from disk; returns their number.
+
+        `digests` are those of its pages, if the text has pictures.
+        """
+        return self.scheduler.forget(tokens, salt, digests)
 
     def prefix_stats(self) -> PrefixStats:
         """Counts of prefix reuse since the start."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from woolly.cache.prefix import PrefixReport, page_digest
 from woolly.engine.opening.hooks import Hook
+from woolly.engine.seeing.view import View
 from woolly.runtime import PAGE_SIZE
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.params import SamplingParams
@@ -46,6 +47,7 @@ class Request:
     id: int = field(default_factory=lambda: next(_ids))
     expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
     turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
+    view: View | None = None  # the pictures in its prompt, where the tokens are fillers
 
     # Input of the model, and how much of it is in the cache.
     context: list[int] = field(init=False)  # prompt and output, without what a context shift dropped
@@ -98,9 +100,20 @@ class Request:
         return len(self.output) < len(self.expected)
 
     @property
+    def known(self) -> Sequence[int]:
+        """The next tokens of the answer, if they are known before it is computed: expected ones, or forced ones."""
+        return self.expected[len(self.output) :] if self.is_replaying else self.sampler.forced
+
+    @property
     def n_missing(self) -> int:
         """Tokens to compute before the next one can be chosen; 1 while it generates."""
         return len(self.context) - self.n_computed
+
+    @property
+    def n_open(self) -> int:
+        """Those of the missing tokens that can be computed: up to the first row of a picture that is not made yet."""
+        n = len(self.context) - self.n_computed
+        return n if self.view is None else self.view.end(self.n_computed, self.n_computed + n) - self.n_computed
 
     @property
     def n_unscored(self) -> int:
@@ -127,9 +140,14 @@ class Request:
     def digests_to(self, n_pages: int) -> list[bytes]:
         """Digests of the first pages of the context, which must be full."""
         for page in range(len(self.digests), n_pages):
-            tokens = self.context[page * PAGE_SIZE : (page + 1) * PAGE_SIZE]
-            self.digests.append(page_digest(self.digests[-1] if self.digests else self.salt, tokens))
+            tokens, rows = self.named(page * PAGE_SIZE, (page + 1) * PAGE_SIZE)
+            self.digests.append(page_digest(self.digests[-1] if self.digests else self.salt, tokens, rows))
         return self.digests[:n_pages]
+
+    def named(self, first: int, last: int) -> tuple[Sequence[int], bytes]:
+        """Tokens of the context as the cache names them, and what tells rows of pictures among them apart."""
+        tokens = self.context[first:last]
+        return (tokens, b"") if self.view is None else self.view.names(tokens, first)
 
     def drop_pages(self) -> list[int]:
         """Returns its pages and forgets them: the whole context must be computed again."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from woolly.engine.opening.hooks import Hook
 from woolly.engine.request import Request
+from woolly.sampling.thought import ThoughtMarks
 
 __all__ = ["RequestOptions"]
 
@@ -22,6 +23,7 @@ class RequestOptions:
     hooks: Mapping[str | int, Hook] | None = None  # by the step that they read (step_names.py)
     score_only: bool = False  # generates nothing
     shown: frozenset[int] = frozenset()  # control tokens that become text
+    thought: ThoughtMarks | None = None  # of the reasoning that the answer may begin with
     salt: bytes = b""  # cached pages are shared by requests of an equal one
     group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
     expected: Sequence[int] = ()  # first tokens of the answer, known from one that was cut off (drafts/expected.py)

@@ -1,8 +1,8 @@
-"""Expected tokens: an answer that was cut off is replayed to where it ended, and goes on from there.
+"""Known tokens: those of an answer that was cut off and is replayed, and those that end a thought at its limit.
 
-The tokens that the answer is known to have are put behind the prompt as drafts. The sampler walks over them as it does
+The tokens that the answer is known to have are put behind its context as drafts. The sampler walks over them as it does
 over any draft and must choose each of them again, so that its state, a grammar's and a seed's among them, is the one
-that it had. A token that differs is an error: nothing is ever spliced.
+that it had. A token that differs from an expected one is an error: nothing is ever spliced.
 """
 
 from __future__ import annotations
@@ -14,25 +14,19 @@ from woolly.engine.step.work import Work
 from woolly.errors import RequestError
 from woolly.sampling.params import SamplingParams
 
-__all__ = ["add_expected", "check_resumable"]
+__all__ = ["add_known", "check_resumable"]
 
 
-def add_expected(work: Work, scheduler: Scheduler, ctx: int) -> None:
-    """Adds the next expected tokens to requests that generate, as many as the step has rows for."""
+def add_known(work: Work, scheduler: Scheduler, ctx: int) -> None:
+    """Adds the next known tokens to requests that generate, as many as the step has rows for."""
     left = None
     for span in work.spans:
         request = span.request
-        if (
-            not request.expected
-            or not request.is_replaying
-            or span.n_tokens > 1
-            or not span.is_complete
-            or request.hooks
-        ):
+        if span.n_tokens > 1 or not span.is_complete or request.hooks or not (known := request.known):
             continue
         left = scheduler.rows_for_drafts(work) if left is None else left
         # The last one is chosen from the row of the one before it.
-        tokens = request.expected[len(request.output) :][: min(left, ctx - len(request.context) - 1)]
+        tokens = known[: min(left, ctx - len(request.context) - 1)]
         if tokens and scheduler.room_for(request, len(tokens)):
             span.add(tokens)
             left -= len(tokens)

@@ -37,7 +37,7 @@ class Speculation:
         wanted: list[tuple[Span, int]] = []
         for span in work.spans:
             request = span.request
-            if span.n_tokens > 1 or not span.is_complete or request.hooks or request.is_replaying:
+            if span.n_tokens > 1 or not span.is_complete or request.hooks or request.known:
                 continue
             room = self._ctx - len(request.context) - 1
             if request.max_tokens is not None:

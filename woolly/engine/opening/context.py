@@ -7,6 +7,7 @@ import warnings
 from woolly import _native
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile
+from woolly.gguf.overlay import Overlay
 from woolly.machine.memory import available_memory
 from woolly.models import Keys
 from woolly.plan import Plan
@@ -24,7 +25,13 @@ _CTX_STEP = 4096  # rounds what the memory allows, so that two starts give one n
 
 def context_limit(file: GGUFFile, plan: Plan) -> int:
     """The longest context that the model was trained for."""
-    return Keys(file.metadata, plan.architecture).positive("context_length")
+    keys = Keys(file.metadata, plan.architecture)
+    trained = keys.positive("context_length")
+    if not isinstance(file.metadata, Overlay) or keys.string("rope.scaling.type", "linear") == "none":
+        return trained
+    # A file that is scaled claims the positions that it has with it; a person who scales it has more than those.
+    factor = keys.number("rope.scaling.factor", 1.0)
+    return max(trained, int(factor * keys.positive("rope.scaling.original_context_length", trained)))
 
 
 def affordable_ctx(limit: int, token_bytes: float, weight_bytes: int, memory: int | None = None) -> int:

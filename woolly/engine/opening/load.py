@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -13,11 +14,14 @@ from woolly.engine.opening.adapters import Adapter, adapted, open_adapter
 from woolly.engine.opening.context import LEAST_CTX, MOST_CTX, check_ctx, context_limit
 from woolly.engine.opening.control_vectors import Scaled, steered
 from woolly.engine.opening.memory import check_memory, estimate
-from woolly.errors import ModelError, PlanError, RequestError, UnsupportedError
+from woolly.engine.seeing import Tower, open_tower
+from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, Tensor, open_gguf
+from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
 from woolly.models import trace, trace_draft
 from woolly.plan import Plan, Pooling, Result
+from woolly.plan.passes import bring
 from woolly.runtime import PAGE_SIZE, Options, Program, Stages, backend_for, choose
 from woolly.store import resolve
 from woolly.store.digest import digest_of
@@ -31,6 +35,8 @@ __all__ = [
     "load_draft",
     "load_model",
 ]
+
+log = logging.getLogger("woolly.engine")
 
 # The longest text, in tokens, of which vectors are read.
 MAX_TEXT = 8192
@@ -53,13 +59,16 @@ class LoadedModel:
     tokenizer: Tokenizer
     program: Program
     adapters: tuple[Adapter, ...] = ()
-    salt: bytes = b""  # of all pages: what the control vectors are
+    salt: bytes = b""  # of all pages: what the control vectors and the given metadata are
+    tower: Tower | None = None  # what makes rows of pictures
 
     def check(self) -> None:
         """Raises ModelError if a file has changed since it was opened."""
         self.file.check()
         for adapter in self.adapters:
             adapter.file.check()
+        if self.tower is not None:
+            self.tower.file.check()
 
     def close(self) -> None:
         """Ends the loading of weights, then closes the files."""
@@ -67,6 +76,8 @@ class LoadedModel:
         self.file.close()
         for adapter in self.adapters:
             adapter.close()
+        if self.tower is not None:
+            self.tower.close()
 
 
 def load_model(
@@ -82,40 +93,52 @@ def load_model(
     control_vector_layers: tuple[int, int] | None = None,
     stages: Stages | None = None,
     checks_memory: bool = False,
+    projector: Path | None = None,
+    needs_projector: bool = True,
+    metadata: Mapping[str, Value] | None = None,
 ) -> LoadedModel:
     """Opens a GGUF file, by path or by the name under which it was pulled, and LoRA files by name.
 
     `trace` explains result, pooling and ctx. With `draft` the plan has that of the file, whose lack is an error; None
     takes one if the file has a block that guesses tokens. `steered` explains the control vectors. With `stages` the
-    program runs there. With `checks_memory`, RequestError for a model that the available memory cannot hold.
+    program runs there. With `checks_memory`, RequestError for a model that the available memory cannot hold. With a
+    `projector` (mmproj file) its tower is opened, too, and the plan takes rows of pictures; one that cannot be used is
+    left out with a line of the log unless `needs_projector`. `metadata` are values in place of the file's own.
     """
     check_ctx(ctx)
     path = resolve(model)
     file = open_gguf(path)
     program: Program | None = None
     opened: list[Adapter] = []
+    tower: Tower | None = None
     try:
+        file.overlay(metadata or {})
         plan = trace(file, result, pooling, ctx)
         if plan.result != "logits":  # a text must be whole in one batch; memory is granted as rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
         plan = replace(plan, draft=load_draft(file, plan, ctx, draft))
         if checks_memory and stages is None:
-            check_memory(path.stem, estimate(file, plan, backend, options, ctx, options.cache_tokens))
+            needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
+            check_memory(path.stem, needed)
         options = _with_cache(options, file, plan, ctx)
+        if projector is not None:
+            if stages is not None:
+                raise RequestError("a model over stages sees no pictures yet; open it without a projector")
+            plan, tower = _with_tower(plan, projector, backend, options, is_needed=needs_projector)
         tensors: Mapping[str, Tensor] = file.tensors
         if adapters:
             opened += (open_adapter(name, its, plan) for name, its in adapters.items())
             plan, more = adapted(plan, opened)
             tensors = {**file.tensors, **more}
-        salt = b""
+        salt = "".join(write_overrides(metadata or {})).encode()
         if control_vector_layers is not None and not control_vectors:
             raise RequestError(
                 "control_vector_layers names layers for control vectors, but none is given",
                 field="control_vector_layers",
             )
         if control_vectors:
-            plan, more, salt = steered(plan, control_vectors, control_vector_layers)
-            tensors = {**tensors, **more}
+            plan, more, steering = steered(plan, control_vectors, control_vector_layers)
+            tensors, salt = {**tensors, **more}, salt + steering
         if stages is not None:
             stages = replace(stages, model=digest_of(file.paths), ctx=ctx)
         # The tokenizer is made while a GPU opens, which takes 0.2 s, and while weights are loaded in the background.
@@ -128,14 +151,33 @@ def load_model(
         if tokenizer.n_vocab != n_tokens:
             what = f"computes {n_tokens} logits" if plan.result == "logits" else f"knows {n_tokens}"
             raise ModelError(f"{path}: the vocabulary has {tokenizer.n_vocab} tokens, but the model {what}")
-        return LoadedModel(path, file, tokenizer, program, tuple(opened), salt)
+        return LoadedModel(path, file, tokenizer, program, tuple(opened), salt, tower)
     except BaseException:
         if program is not None:
             program.close()
         file.close()
         for adapter in opened:
             adapter.close()
+        if tower is not None:
+            tower.close()
         raise
+
+
+def _with_tower(
+    plan: Plan, projector: Path, backend: str, options: Options, *, is_needed: bool
+) -> tuple[Plan, Tower | None]:
+    """The plan that takes rows of pictures, and the tower that makes them; without both as `load_model` explains."""
+    tower: Tower | None = None
+    try:
+        tower = open_tower(projector, backend, options)
+        return bring(plan, tower.width), tower
+    except BaseException as error:
+        if tower is not None:
+            tower.close()
+        if is_needed or not isinstance(error, (GGUFError, ModelError, PlanError, UnsupportedError)):
+            raise
+        log.warning("%s is not used, so the model sees no pictures: %s", projector.name, error)
+        return plan, None
 
 
 def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -> Options:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from woolly import _native
 from woolly.engine.opening.context import possible_ctx
+from woolly.engine.seeing.memory import tower_bytes
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import GGUFFile
 from woolly.machine.memory import available_memory
@@ -27,15 +29,16 @@ class Estimate:
     n_ctx: int
     gpus: tuple[Gpu, ...] = ()  # that have it; none: the system's memory has
     may_split: bool = False  # whether the system's memory may have what the GPUs cannot hold
+    tower: int = 0  # what sees pictures: its weights and its working memory
 
     @property
     def total(self) -> int:
         """Returns the sum, with an allowance for working memory."""
-        return self.weights + self.cache + (0 if self.gpus else _WORKING)
+        return self.weights + self.cache + self.tower + (0 if self.gpus else _WORKING)
 
     def times(self, n: int) -> Estimate:
         """Returns what n processes keep."""
-        return replace(self, weights=n * self.weights, cache=n * self.cache)
+        return replace(self, weights=n * self.weights, cache=n * self.cache, tower=n * self.tower)
 
     def shares_memory(self, other: Estimate) -> bool:
         """Whether the memory of one is that of the other."""
@@ -44,9 +47,18 @@ class Estimate:
 
 
 def estimate(
-    file: GGUFFile, plan: Plan, backend: str, options: Options, ctx: int | None, kv_tokens: int | None = None
+    file: GGUFFile,
+    plan: Plan,
+    backend: str,
+    options: Options,
+    ctx: int | None,
+    kv_tokens: int | None = None,
+    projector: Path | None = None,
 ) -> Estimate:
-    """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context."""
+    """Returns what a model takes at least, with the draft of its plan and a cache of `kv_tokens`, or one context.
+
+    With a `projector` its tower counts, as it is while it reads the largest picture. A model on GPUs has none.
+    """
     gpus, kind = _gpus(backend, options), options.kv_type or "f16"
     weights = file.n_bytes
     if backend == "reference":
@@ -61,6 +73,7 @@ def estimate(
         weights=weights if options.weight_memory is None else min(weights, options.weight_memory),
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
+        tower=0 if projector is None or gpus else tower_bytes(projector),
     )
 
 
@@ -70,7 +83,8 @@ def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
     if not (backend == "auto" or is_gpu_backend(backend)) or options.gpu_layers == 0:
         return ()
     try:
-        return tuple(find_gpu(number) for number in dict.fromkeys(parse_devices(options.device)))
+        kind = backend if is_gpu_backend(backend) else None
+        return tuple(find_gpu(number, kind) for number in dict.fromkeys(parse_devices(options.device)))
     except DeviceError:
         if is_gpu_backend(backend):
             raise
@@ -97,11 +111,12 @@ def shortage(name: str, needed: Estimate, freed: int = 0) -> str | None:
         available += available_memory()
     if needed.total <= available:
         return None
+    tower = f", {_gb(needed.tower)} for pictures" if needed.tower else ""
     where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""
     where += " and here" * needed.may_split
     return (
         f"{name} takes about {_gb(needed.total)} ({_gb(needed.weights)} of weights, {_gb(needed.cache)} of cache for"
-        f" {needed.n_ctx} tokens), but {_gb(available)} are available{where}"
+        f" {needed.n_ctx} tokens{tower}), but {_gb(available)} are available{where}"
     )
 
 

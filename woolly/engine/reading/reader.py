@@ -13,7 +13,7 @@ from woolly.engine.reading.reading import Reading
 from woolly.engine.reading.rows import add_rows
 from woolly.runtime import Batch, CancelledRun, LostState, Program, State, pages_for
 
-__all__ = ["Reader"]
+__all__ = ["ReadingRunner"]
 
 _MOST_ROWS = 512  # of a batch of several texts: more would be no faster, and hold up answers for longer
 _SLOTS = 16  # of recurrent state: most texts of a batch, if the model keeps such state
@@ -29,7 +29,7 @@ class _Part:
     n: int
 
 
-class Reader:
+class ReadingRunner:
     """Runs readings in turn, one batch of one of them at a time. Belongs to the engine's thread.
 
     It has a cache of its own, made for the first reading: answers keep their pages and their prefixes however many

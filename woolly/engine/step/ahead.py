@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.mtp import MtpDraft
-from woolly.engine.reading import Reader
+from woolly.engine.reading import ReadingRunner
 from woolly.engine.request import Request
 from woolly.engine.step.batching import page_table
 from woolly.engine.step.rows import RankedRows, Rows
@@ -48,7 +48,7 @@ def new_runner(
     program: Program,
     state: State,
     scheduler: Scheduler,
-    reader: Reader,
+    reader: ReadingRunner,
     ctx: int,
     draft: Draft | None,
     check_file: Callable[[], None] | None,
@@ -92,7 +92,7 @@ class AheadRunner(Runner):
         check_file: Callable[[], None] | None,
         *,
         device: RanksAhead,
-        reader: Reader,
+        reader: ReadingRunner,
         ctx: int,
     ) -> None:
         """`device` is the program. What `reader` runs between two steps would waste what is ahead."""

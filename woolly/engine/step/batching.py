@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from woolly.engine.step.work import Work
 from woolly.runtime import Batch
 
-__all__ = ["Slots", "assemble", "page_table"]
+__all__ = ["Slots", "assemble", "page_table", "with_pictures"]
 
 Int32 = npt.NDArray[np.int32]
 
@@ -71,7 +72,39 @@ def assemble(work: Work, slots: Slots | None, windows: Callable[[Int32], Int32 |
         window_pages=windows(table),
         adapters=np.array(scales, np.float32) if scales[0] else None,
     )
+    if any(span.request.view is not None for span in work.spans):
+        batch = with_pictures(batch, work)
     return batch if slots is None else slots.put_into(batch)
+
+
+def with_pictures(batch: Batch, work: Work) -> Batch:
+    """The batch with rows of pictures in their places, and with what rows turn by and see."""
+    at: list[int] = []
+    rows: list[npt.NDArray[np.float32]] = []
+    turns = np.tile(batch.positions, (3, 1))
+    sees = np.stack([batch.positions, batch.positions + 1], axis=1)
+    has_turns = has_sees = False
+    for span, (begin, end) in zip(work.spans, pairwise(batch.offsets.tolist()), strict=True):
+        view = span.request.view
+        if view is None:
+            continue
+        first, last = span.first, span.first + end - begin
+        found, its = view.brought(first, last)
+        at += [begin + row for row in found]
+        rows += its
+        if view.turns is not None:
+            turns[:, begin:end] = view.turns_of(first, last)
+            has_turns = True
+        if (seen := view.sees(first, last)) is not None:
+            sees[begin:end] = seen
+            has_sees = True
+    return replace(
+        batch,
+        brought=np.concatenate(rows) if rows else None,
+        brought_rows=np.array(at, np.int32) if rows else None,
+        turns=turns if has_turns else None,
+        sees=sees if has_sees else None,
+    )
 
 
 def page_table(pages: Sequence[Int32]) -> Int32:

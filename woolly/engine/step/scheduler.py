@@ -89,11 +89,11 @@ class Scheduler:
                 continue  # held by the engine, or preempted in this loop by an earlier request
             if n_missing > 1:
                 filling.append(request)
-            elif 1 + request.n_replay <= left and self._grow(request):
+            elif 1 + request.n_replay <= left and request.n_open and self._grow(request):
                 spans.append(Span(request, 1))
                 left -= 1 + request.n_replay
         if filling and left:
-            spans += self._share(left, [s for s in filling if s.pages])
+            spans += self._share(left, [s for s in filling if s.pages and s.n_open])
         return Work(spans)
 
     @property
@@ -154,7 +154,7 @@ class Scheduler:
         digests = request.digests_to(n_full)
         for i in range(request.n_published, n_full):
             parent = digests[i - 1] if i else request.salt
-            tokens = request.context[i * PAGE_SIZE : (i + 1) * PAGE_SIZE]
+            tokens, _ = request.named(i * PAGE_SIZE, (i + 1) * PAGE_SIZE)
             if self.tier is not None and self.pages.index.was_evicted(digests[i]):
                 self.tier.want(digests[i : i + 1], i)
             self.pages.publish(request.pages[i], parent, digests[i], tokens)
@@ -200,11 +200,16 @@ class Scheduler:
             self._preempt(request)
         self.pages.forget(range(self.pages.n_pages))
 
-    def forget(self, tokens: Sequence[int], salt: bytes) -> int:
-        """Removes the pages of a text from the index, but those in use, and from disk; returns their number."""
-        digests: list[bytes] = []
-        for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
-            digests.append(page_digest(digests[-1] if digests else salt, tokens[start : start + PAGE_SIZE]))
+    def forget(self, tokens: Sequence[int], salt: bytes, digests: Sequence[bytes] | None = None) -> int:
+        """Removes the pages of a text from the index, but those in use, and from disk; returns their number.
+
+        Without `digests` they are computed from the tokens, which name no pictures.
+        """
+        if digests is None:
+            made: list[bytes] = []
+            for start in range(0, len(tokens) - PAGE_SIZE + 1, PAGE_SIZE):
+                made.append(page_digest(made[-1] if made else salt, tokens[start : start + PAGE_SIZE]))
+            digests = made
         if self.tier is not None:
             self.tier.erase(digests)
         return self.pages.forget(self.pages.index.known(digests))
@@ -249,7 +254,8 @@ class Scheduler:
             return False
         self._asked.add(request)
         n_spare = self.pages.n_free - len(self.running) - 1
-        return self.tier.fetch(request, request.context, digests, request.salt, n_spare)
+        tokens, _ = request.named(0, len(request.context))
+        return self.tier.fetch(request, tokens, digests, request.salt, n_spare)
 
     def _has_room(self, found: list[int], needed: int) -> bool:
         """Whether the pages that were found and those that are needed leave one for each running request."""
@@ -297,7 +303,8 @@ class Scheduler:
             whole = (len(request.context) - 1) // PAGE_SIZE
             reuse = request.n_reusable == len(request.context) - 1
             digests = request.digests_to(whole)
-            request.prefix = self.pages.index.report(request.prompt, digests, len(found), reuse, request.salt)
+            tokens, _ = request.named(0, len(request.prompt))
+            request.prefix = self.pages.index.report(tokens, digests, len(found), reuse, request.salt)
         self.pages.share(found)
         request.pages = found + self.pages.take(needed)
         request.n_computed = len(found) * PAGE_SIZE
@@ -328,16 +335,16 @@ class Scheduler:
         spans: list[Span] = []
         for _, group in itertools.groupby(filling, key=lambda request: request.priority):
             first, *others = group
-            shares = {first: min(first.n_missing, (rows + 1) // 2 if others else rows)}
+            shares = {first: _fit(first, min(first.n_open, (rows + 1) // 2 if others else rows), rows)}
             left = rows - shares[first]
             passed = False  # whether this step completes a prompt that is shorter than the first
             for request in sorted((first, *others), key=lambda request: request.n_missing):
                 if request is first and passed:
                     continue
-                more = min(request.n_missing - shares.get(request, 0), left)
-                shares[request] = shares.get(request, 0) + more
+                had = shares.get(request, 0)
+                shares[request] = _fit(request, min(request.n_open, had + left), had + left)
                 passed = passed or shares[request] == request.n_missing
-                left -= more
+                left -= shares[request] - had
             spans += [Span(request, n) for request, n in shares.items() if n > 0]
             rows = left
         return spans
@@ -363,6 +370,16 @@ class Scheduler:
 
     def _queue(self, queue: list[Request], request: Request) -> None:
         insort(queue, request, key=self._ranks.__getitem__)
+
+
+def _fit(request: Request, n: int, most: int) -> int:
+    """N rows of a request; rows of a picture that see each other come whole: so fewer, or more, up to `most`."""
+    if request.view is None:
+        return n
+    first = request.n_computed
+    end = request.view.end(first, first + n)
+    whole = request.view.whole_end(first)
+    return whole - first if end == first < whole <= first + most and n else end - first
 
 
 def _marks(n_tokens: int) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from woolly.engine.drafts.speculation import Speculation
 from woolly.engine.request import FinishReason, Request
@@ -73,6 +73,12 @@ class Settler:
         request.error = error
         self._finish(request, "error")
 
+    def fail_all(self, requests: Iterable[Request], error: Exception) -> None:
+        """Ends requests with an error within a step."""
+        for request in requests:
+            self.fail(request, error)
+            self._changed.append(request)
+
     def settle(self, work: Work, rows: Rows) -> None:
         """Chooses a token for each request whose context is computed; ends the requests that are done."""
         rows.choose(work.samplers())
@@ -133,11 +139,11 @@ class Settler:
         if not drafts:
             end = take(request, rows[0])
         else:
-            n_before, is_replaying = len(request.context), request.is_replaying
+            n_before, is_known = len(request.context), bool(request.known)
             n_accepted, end = choose(request, rows, drafts)
             # K and V of the accepted drafts are in the cache; of the last token they are not needed yet.
             request.n_computed += max(0, len(request.context) - n_before - 1)
-            if not is_replaying:
+            if not is_known:
                 self._speculation.saw(request, len(drafts), n_accepted)
         if end is not None:
             self._finish(request, end.reason, flush=end.flush)
@@ -170,3 +176,5 @@ class Settler:
         self._held.forget(request)
         self._speculation.forget(request)
         self._scheduler.release(request)
+        if request.view is not None:
+            request.view.rows.clear()
