@@ -7,11 +7,12 @@ import pytest
 
 from tests.store.hub import Hub
 from woolly.errors import StoreError
-from woolly.store import HubName, download, list_models, pull, remove_model, resolve
+from woolly.store import HubName, download, find_projectors, list_models, pull, remove_model, resolve
 from woolly.store.hub import choose_file, quant_of, shards_of
 
 DATA = b"GGUF" + bytes(range(256)) * 8000  # 2 MB
 REPO = "sheep/wool-GGUF"
+SEEING = "sheep/seeing-GGUF"
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def hub(tmp_path, monkeypatch):
         "README.md": b"hello",
         "wool-Q8_0.gguf": DATA + b"8",
         "wool-Q4_K_M.gguf": DATA,
-        "mmproj-wool-F16.gguf": DATA + b"m",
     }
+    hub.repos[SEEING] = {**hub.repos[REPO], "mmproj-wool-F16.gguf": DATA + b"m", "mmproj-wool-F32.gguf": DATA}
     for name in (
         "HF_TOKEN",
         "HF_HOME",
@@ -54,6 +55,25 @@ def test_the_usual_type_is_taken_where_none_was_asked_for(hub, tmp_path):
     assert path.read_bytes() == DATA
     assert calls[-1] == (len(DATA), len(DATA))
     assert {name.name for name in path.parent.iterdir()} == {path.name, f".{path.name}.lock"}
+
+
+def test_a_projector_comes_with_its_model_and_leaves_with_the_last(hub):
+    calls = []
+    path = pull(f"hf:{SEEING}:Q4_K_M", progress=lambda *call: calls.append(call))
+    assert calls[-1] == (2 * len(DATA) + 1, 2 * len(DATA) + 1)
+    projector = path.with_name("mmproj-wool-F16.gguf")
+    assert projector.read_bytes() == DATA + b"m"
+    assert find_projectors(path) == [projector]
+    assert [model.name for model in list_models()] == [f"hf:{SEEING}/wool-Q4_K_M.gguf"]
+    pull(f"hf:{SEEING}:Q8_0")
+    remove_model(f"hf:{SEEING}:Q8_0")
+    assert projector.is_file()
+    remove_model(f"hf:{SEEING}:Q4_K_M")
+    assert not projector.exists()
+
+
+def test_a_projector_can_be_left_out(hub):
+    assert find_projectors(pull(f"hf:{SEEING}:Q4_K_M", with_projector=False)) == []
 
 
 def test_a_type_or_a_file_is_taken_by_name(hub, tmp_path):
@@ -274,3 +294,19 @@ def test_only_what_is_plainly_meant_is_removed(hub, tmp_path):
     assert place(tmp_path, "wool-Q8_0.gguf").exists()
     assert remove_model(f"hf:{REPO}:q8_0").path == place(tmp_path, "wool-Q8_0.gguf")
     assert remove_model(f"hf:{REPO}").path == place(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_who_forbids_the_hub_is_told_so_and_the_hub_is_not_asked(hub, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    n_before = len(hub.log)
+    for wanted in (f"hf:{REPO}", f"{hub.url}/{REPO}/resolve/main/wool-Q4_K_M.gguf"):
+        with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .* is not fetched: unset it, or no model"):
+            pull(wanted)
+    assert len(hub.log) == n_before
+    monkeypatch.delenv(name)
+    pull(f"hf:{REPO}")
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(StoreError, match="use a model that is here: hf:sheep/wool-GGUF"):
+        pull(f"hf:{REPO}:q8_0")
+    assert resolve(f"hf:{REPO}").read_bytes() == DATA

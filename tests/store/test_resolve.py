@@ -41,7 +41,7 @@ def test_a_file_in_the_working_folder_comes_before_a_name_and_a_folder_does_not(
 
 
 def test_a_folder_is_refused(shop, tmp_path):
-    with pytest.raises(StoreError, match="is a folder without GGUF files: give the path of a GGUF file"):
+    with pytest.raises(StoreError, match=r"a GGUF file, or a folder with config\.json and safetensors$"):
         resolve(tmp_path)
 
 

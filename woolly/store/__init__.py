@@ -11,8 +11,9 @@ from woolly.store.inventory import find_stored, list_models, own_names, remove_m
 from woolly.store.known.families import Catalogue, Family, Purpose, Tag, all_families, models_for, read_catalogue
 from woolly.store.made import find_made, list_made, remove_made, write_made
 from woolly.store.names import Named, find_named, is_catalogued, is_path, known_names, remote_name
-from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files
-from woolly.store.resolve import is_model_name, near_models, resolve
+from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
+from woolly.store.projector import find_projectors, is_projector
+from woolly.store.resolve import find_own_made, is_model_name, near_models, resolve
 
 __all__ = [
     "CATALOGUE",
@@ -32,13 +33,16 @@ __all__ = [
     "all_families",
     "find_made",
     "find_named",
+    "find_own_made",
     "find_preset",
+    "find_projectors",
     "find_stored",
     "hub_remotes",
     "is_address",
     "is_catalogued",
     "is_model_name",
     "is_path",
+    "is_projector",
     "known_names",
     "list_made",
     "list_models",
@@ -51,6 +55,7 @@ __all__ = [
     "pull",
     "quant_of",
     "read_catalogue",
+    "read_presets",
     "remote_name",
     "remove_made",
     "remove_model",

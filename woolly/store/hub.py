@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.download import Remote, download, unreachable
+from woolly.store.download import HUB, Remote, check_online, download, unreachable
 from woolly.store.folder import models_folder
+from woolly.store.projector import best_projector
 
 __all__ = ["HubName", "choose_file", "find_here", "hub_cache", "hub_remotes", "pull_hub", "quant_of", "shards_of"]
 
@@ -102,12 +103,17 @@ def shards_of(name: str) -> list[str]:
     return [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
-def hub_remotes(wanted: HubName) -> list[Remote]:
-    """Asks the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply."""
-    import huggingface_hub as hub
-    from huggingface_hub import constants, errors
+def hub_remotes(wanted: HubName, *, with_projector: bool = False) -> list[Remote]:
+    """Asks the hub for the files of a model, with sizes and checksums. HF_ENDPOINT and HF_TOKEN apply.
 
-    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
+    `with_projector`: the last one is the model's projector, if the repository has one. StoreError if HF_HUB_OFFLINE
+    is set.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
+    check_online(endpoint, str(wanted))
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
     try:
         info = hub.HfApi(endpoint=endpoint).model_info(wanted.repo, files_metadata=True, timeout=30)
     except errors.GatedRepoError:
@@ -123,7 +129,9 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
     files: dict[str, Any] = {file.rfilename: file for file in info.siblings or []}
     token = hub.get_token()
     remotes = []
-    for name in shards_of(choose_file(files, wanted)):
+    first = choose_file(files, wanted)
+    own = best_projector(files, first) if with_projector else None
+    for name in [*shards_of(first), *([own] if own is not None else [])]:
         # The server at HF_ENDPOINT chooses these names, and files are written under them.
         if not name.isprintable() or _leads_out(name):
             raise StoreError(
@@ -137,18 +145,23 @@ def hub_remotes(wanted: HubName) -> list[Remote]:
     return remotes
 
 
-def pull_hub(wanted: HubName, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Downloads the files of a model unless they are here or in the hub's cache; returns the first."""
+def pull_hub(
+    wanted: HubName, progress: Callable[[int, int], None] | None = None, *, with_projector: bool = True
+) -> Path:
+    """Downloads the files of a model and its projector unless they are here or in the hub's cache; returns the first.
+
+    A model that is here is not asked for again: `with_projector` counts for a download.
+    """
     here = find_here(wanted)
     if here is not None and (wanted.quant or wanted.file):
         return here
-    remotes = hub_remotes(wanted)
+    remotes = hub_remotes(wanted, with_projector=with_projector)
     total = sum(remote.n_bytes or 0 for remote in remotes)
     done = 0
     first: Path | None = None
     for remote in remotes:
         assert remote.file is not None
-        path = find_here(HubName(wanted.repo, file=remote.file))
+        path = _file_here(wanted, remote.file)
         if path is None:
             start = done
 
@@ -176,6 +189,12 @@ def find_here(wanted: HubName) -> Path | None:
         if all((folder / shard).is_file() for shard in shards_of(name)):
             return folder / name
     return None
+
+
+def _file_here(wanted: HubName, file: str) -> Path | None:
+    """Returns a file of a repository, also one that is no model."""
+    folders = (wanted.folder, *_snapshots(wanted.repo))
+    return next((folder / file for folder in folders if (folder / file).is_file()), None)
 
 
 def hub_cache() -> Path:

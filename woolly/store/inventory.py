@@ -18,6 +18,7 @@ from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, quant_of, shards_of
 from woolly.store.names import catalogue_names, is_path, remote_name
 from woolly.store.other_programs import hub_models, lm_studio_models, ollama_models
+from woolly.store.projector import is_projector
 
 __all__ = ["find_stored", "list_models", "own_models", "own_names", "remove_model"]
 
@@ -44,7 +45,7 @@ def own_models() -> Iterator[Stored]:
     """Yields the pulled models, by the names of `own_names`."""
     folder = models_folder()
     for path in sorted(folder.rglob("*.gguf")) if folder.is_dir() else ():
-        if not is_later_shard(path):
+        if not is_later_shard(path) and not is_projector(path.name):
             name, *aliases = own_names(folder, path)
             if found := describe(name, path, "woolly"):
                 yield replace(found, aliases=tuple(aliases))
@@ -97,6 +98,8 @@ def remove_model(name: str) -> Stored:
                 shutil.rmtree(beside)
             else:
                 beside.unlink(missing_ok=True)
+        for beside in _projectors_left(found.path):
+            beside.unlink(missing_ok=True)
         for shard in reversed(shards):  # the first one last: if this fails half-way, the name still finds the rest
             (folder / shard).unlink(missing_ok=True)
         while folder != models_folder() and not any(folder.iterdir()):
@@ -105,6 +108,15 @@ def remove_model(name: str) -> Stored:
     except OSError as error:
         raise StoreError(f"{found.path} cannot be removed ({error.strerror or error})") from error
     return found
+
+
+def _projectors_left(path: Path) -> list[Path]:
+    """Returns the projectors that nobody needs after a model of the hub is removed: those of its repository's last."""
+    folder = path.parent
+    others = [one for one in own_models() if one.path.parent == folder and one.path != path]
+    if others or not folder.is_relative_to(models_folder() / "hf"):
+        return []
+    return [one for one in folder.glob("*.gguf") if is_projector(one.name)]
 
 
 def _own(name: str) -> Stored | None:

@@ -10,30 +10,53 @@ from pathlib import Path
 
 from woolly.store.entry import Stored, describe, is_later_shard
 from woolly.store.hub import hub_cache
+from woolly.store.projector import is_projector
 
-__all__ = ["hub_models", "lm_studio_models", "ollama_models"]
+__all__ = ["hub_models", "lm_studio_models", "ollama_models", "ollama_projector"]
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
+_PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 
 
 def ollama_models() -> Iterator[Stored]:
     """Yields Ollama's models, as `ollama:name:tag`."""
+    for store, place, layers in _ollama_manifests():
+        host, owner, *name, tag = place
+        who = [part for part in (host, owner) if part not in ("registry.ollama.ai", "library")]
+        blob = _blob(store, layers[_MODEL_LAYER])
+        if found := describe(f"ollama:{'/'.join([*who, *name])}:{tag}", blob, "Ollama"):
+            yield found
+
+
+def ollama_projector(model: Path) -> Path | None:
+    """Returns the projector that Ollama has for the file of a model, None if it has none."""
+    with contextlib.suppress(OSError, RuntimeError):
+        for store, _, layers in _ollama_manifests():
+            if _PROJECTOR_LAYER in layers and _blob(store, layers[_MODEL_LAYER]) == model:
+                found = _blob(store, layers[_PROJECTOR_LAYER])
+                return found if found.is_file() else None
+    return None
+
+
+def _ollama_manifests() -> Iterator[tuple[Path, tuple[str, ...], dict[str, str]]]:
+    """Yields the store, the place (host, owner, name, tag) and the layers of each model, by media type."""
     for store in _ollama_stores():
         manifests = store / "manifests"
         for manifest in sorted(manifests.rglob("*")) if manifests.is_dir() else ():
             parts = manifest.relative_to(manifests).parts
             if len(parts) < 4 or not manifest.is_file():
                 continue
-            host, owner, *name, tag = parts
             try:
-                layers = json.loads(manifest.read_text())["layers"]
-                digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
-            except (OSError, ValueError, KeyError, TypeError, StopIteration):
-                continue  # not a manifest, or a model without weights of its own
-            who = [part for part in (host, owner) if part not in ("registry.ollama.ai", "library")]
-            blob = store / "blobs" / str(digest).replace(":", "-").replace("/", "-")
-            if found := describe(f"ollama:{'/'.join([*who, *name])}:{tag}", blob, "Ollama"):
-                yield found
+                listed = json.loads(manifest.read_text())["layers"]
+                layers = {str(layer["mediaType"]): str(layer["digest"]) for layer in reversed(listed)}
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # not a manifest
+            if _MODEL_LAYER in layers:  # else a model without weights of its own
+                yield store, parts, layers
+
+
+def _blob(store: Path, digest: str) -> Path:
+    return store / "blobs" / digest.replace(":", "-").replace("/", "-")
 
 
 def _ollama_stores() -> Iterator[Path]:
@@ -54,7 +77,7 @@ def lm_studio_models() -> Iterator[Stored]:
         folder = home / "models"
         for path in sorted(folder.glob("*/*/*.gguf")) if folder.is_dir() else ():
             name = path.relative_to(folder).as_posix()
-            if name not in seen and not is_later_shard(path) and "mmproj" not in name.lower():
+            if name not in seen and not is_later_shard(path) and not is_projector(name):
                 seen.add(name)
                 if found := describe(f"lmstudio:{name}", path, "LM Studio"):
                     yield found
@@ -70,7 +93,7 @@ def hub_models() -> Iterator[Stored]:
         for snapshot in sorted(snapshots.iterdir(), key=lambda p: -p.stat().st_mtime) if snapshots.is_dir() else ():
             for path in sorted(snapshot.rglob("*.gguf")):
                 name = path.relative_to(snapshot).as_posix()
-                if name not in seen and not is_later_shard(path) and "mmproj" not in name.lower():
+                if name not in seen and not is_later_shard(path) and not is_projector(name):
                     seen.add(name)
                     if found := describe(f"hf:{repo}/{name}", path, "Hugging Face"):
                         yield found

@@ -71,17 +71,17 @@ def preset_files(model: Path) -> Iterator[Path]:
     yield from (file for folder in dict.fromkeys(folders) if (file := folder / PRESETS_FILE).is_file())
 
 
-def read_presets(file: Path) -> tuple[Preset, ...]:
-    """Returns the presets of a file. StoreError if it cannot be read, or is not as it should be."""
+def read_presets(file: Path, table: str | None = None) -> tuple[Preset, ...]:
+    """Returns the presets of a file, or of a table in it. StoreError if it cannot be read or is not as it should be."""
     try:
         status = file.stat()
-        return _parse(file, status.st_mtime_ns, status.st_size)
+        return _parse(file, table, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=16)
-def _parse(file: Path, _time: int, _size: int) -> tuple[Preset, ...]:
+def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Preset, ...]:
     """Returns the presets of a file; the numbers tell its versions apart."""
     if sys.version_info >= (3, 11):
         import tomllib
@@ -93,7 +93,11 @@ def _parse(file: Path, _time: int, _size: int) -> tuple[Preset, ...]:
         raise StoreError(f"{file} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise StoreError(f"{file} is no TOML: {error}") from None
-    return tuple(_preset(file, name, table) for name, table in content.items())
+    if table is not None:
+        content = content.get(table, {})
+        if not isinstance(content, dict):
+            raise StoreError(f"{file}: {table} is no table; write one such as [{table}.fast]")
+    return tuple(_preset(file, name, one) for name, one in content.items())
 
 
 def _preset(file: Path, name: str, table: Any) -> Preset:

@@ -17,9 +17,11 @@ from woolly.store.checksum import is_intact
 from woolly.store.folder import models_folder
 from woolly.store.hub import HubName, find_here
 from woolly.store.inventory import find_stored, list_models
+from woolly.store.made import find_made
 from woolly.store.names import find_named, is_bare_repo, is_catalogued, is_path, known_names, remote_name
+from woolly.store.presets import Preset
 
-__all__ = ["is_model_name", "near_models", "resolve"]
+__all__ = ["find_own_made", "is_model_name", "near_models", "resolve"]
 
 
 def resolve(spec: str | os.PathLike[str]) -> Path:
@@ -39,6 +41,8 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
         stored = find_stored(text) if text and not is_address(text) else None
         if stored is not None:
             return stored.path
+        if (made := find_own_made(text)) is not None and made.base is not None:
+            return resolve(made.base)
         remote = None if is_path(text) else remote_name(text)
         found = find_address(remote) if isinstance(remote, str) else _find_hub(text, remote) if remote else None
         if found is not None:
@@ -52,6 +56,25 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
             f"{text} cannot be read ({error.strerror or error}): give the path of a GGUF file that can be"
         ) from error
     raise StoreError(f"there is no file and no model named {text!r}: {_advice(text, path)}")
+
+
+def find_own_made(text: str) -> Preset | None:
+    """Returns what a name stands for that `create` of Ollama's API has made in the models folder; None for others.
+
+    A file and a model of the name go before it. StoreError if the file of presets is not as it should be.
+    """
+    name = text.removesuffix(":latest")
+    if (
+        not name
+        or is_address(text)
+        or Path(text).is_file()
+        or lookup(text) is not None
+        or find_stored(text) is not None
+    ):
+        return None
+    made = find_made(models_folder(), name)
+    is_loop = made is not None and made.base is not None and find_made(models_folder(), made.base) is not None
+    return None if is_loop else made
 
 
 def _find_hub(text: str, wanted: HubName) -> Path | None:
@@ -82,7 +105,7 @@ def is_model_name(text: str) -> bool:
     if not text or re.search(r"\s", text):
         return False
     with contextlib.suppress(OSError, StoreError):
-        if is_catalogued(text) or find_stored(text) is not None:
+        if is_catalogued(text) or find_stored(text) is not None or find_own_made(text) is not None:
             return True
         remote = remote_name(text)
         # A prompt may have a slash too, as "and/or" has.
@@ -93,8 +116,11 @@ def is_model_name(text: str) -> bool:
 
 def _folder(text: str, path: Path) -> str:
     inside = sorted(entry.name for entry in path.glob("*.gguf"))
+    if not inside and (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        return f"{text} is a checkpoint: `woolly convert {text} OUT` writes it as a GGUF file"
     if not inside:
-        return f"{text} is a folder without GGUF files: give the path of a GGUF file"
+        wanted = "the path of a GGUF file, or a folder with config.json and safetensors"
+        return f"{text} is a folder without GGUF files: give {wanted}"
     return f"{text} is a folder: give the path of a GGUF file in it, such as {path / inside[0]}"
 
 

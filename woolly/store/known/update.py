@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from woolly.errors import StoreError
-from woolly.store.download import Remote, open_url, unreachable
+from woolly.store.download import HUB, Remote, open_url, unreachable
 from woolly.store.known.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
 from woolly.store.whole import written_whole
 
@@ -41,7 +41,7 @@ def find_catalogue(url: str | None = None) -> FoundCatalogue:
 
     StoreError if it cannot be had, cannot be read, or is older than the one in use.
     """
-    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
     url = url or f"{endpoint}/{_REPO}/resolve/main/catalogue.json"
     try:
         with open_url(Remote(url, "the catalogue")) as response:

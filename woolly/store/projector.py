@@ -1,0 +1,93 @@
+"""Projectors: the second file (`mmproj`) of a model that sees pictures, found where the model's own file is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from woolly.store.folder import models_folder
+
+__all__ = ["best_projector", "find_projectors", "is_projector"]
+
+_ENDING = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+_TYPE = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|BF16|F16|F32|FP16|FP32|INT[0-9]+))(?=[-._]|$)", re.IGNORECASE)
+_WORDS = re.compile(r"mmproj|projector|model|vision", re.IGNORECASE)
+
+# The type that is taken if there are several: a tower is small, and fewer bits cost it more than a text model.
+_PREFERRED = ("F16", "FP16", "BF16", "Q8_0", "F32", "FP32")
+
+
+def is_projector(name: str) -> bool:
+    """Returns whether a file is named as projectors are; `mmproj` stands before or after the name of the model."""
+    return "mmproj" in name.rpartition("/")[2].lower()
+
+
+def best_projector(names: Iterable[str], model: str, *, of_one_model: bool = True) -> str | None:
+    """Returns the projector among files that fits the name of a model best, None if none may be its own.
+
+    One that bears the model's name comes first, then one that bears none, as `mmproj-F16.gguf`. One that bears another
+    name is taken only if all files are of one model, as in a repository of the hub.
+    """
+    own = _stem(model)
+    ranked = []
+    for name in names:
+        if not is_projector(name) or not name.lower().endswith(".gguf"):
+            continue
+        stem = _stem(name)
+        alike = 1 if not stem else 0 if own.startswith(stem) or stem.startswith(own) else 2
+        if alike < 2 or of_one_model:
+            ranked.append((alike, _rank(name), name))
+    return min(ranked, default=(0, 0, None))[2]
+
+
+def find_projectors(model: Path) -> list[Path]:
+    """Returns the projectors of a model's file: one beside it, or the one that Ollama has for it."""
+    found: list[Path] = []
+    for folder in _folders(model):
+        try:
+            names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        except OSError:
+            continue
+        name = best_projector(names, model.name, of_one_model=_is_repository(folder))
+        if name is not None:
+            found.append(folder / name)
+    if not found and re.fullmatch(r"sha256-[0-9a-f]{64}", model.name):
+        from woolly.store.other_programs import ollama_projector
+
+        own = ollama_projector(model)
+        found += [] if own is None else [own]
+    return found
+
+
+def _folders(model: Path) -> list[Path]:
+    """Returns the folder of a file, and in a repository those above it: large files are often in folders by type."""
+    folders = [model.parent]
+    while _is_repository(folders[-1]) and _is_repository(folders[-1].parent):
+        folders.append(folders[-1].parent)
+    return folders
+
+
+def _is_repository(folder: Path) -> bool:
+    """Whether all files of a folder are of one repository: of the hub, in its cache, or of LM Studio."""
+    parts = folder.parts
+    if folder.is_relative_to(own := models_folder() / "hf"):
+        return len(folder.relative_to(own).parts) >= 2
+    if "snapshots" in parts:
+        at = parts.index("snapshots")
+        return parts[at - 1].startswith("models--") and len(parts) > at + 1
+    if "models" in parts and ({".lmstudio", "lm-studio"} & set(parts)):
+        return len(parts) - parts.index("models") > 2
+    return False
+
+
+def _stem(name: str) -> str:
+    """Returns the letters and digits of a name without its type and the words that projectors have."""
+    plain = _TYPE.sub("", _ENDING.sub("", name.rpartition("/")[2]))
+    return re.sub(r"[^a-z0-9]", "", _WORDS.sub("", plain).lower())
+
+
+def _rank(name: str) -> int:
+    types = [found.upper() for found in _TYPE.findall(_ENDING.sub("", name.rpartition("/")[2]))]
+    return next((_PREFERRED.index(one) for one in reversed(types) if one in _PREFERRED), len(_PREFERRED))
