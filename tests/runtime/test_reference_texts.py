@@ -9,7 +9,7 @@ from woolly.plan import Paged, Plan, Step, Value, Weight
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
 from woolly.runtime.reference import REFERENCE_OPS
-from woolly.runtime.reference.ops import Context, alibi_slopes, distance_buckets
+from woolly.runtime.reference.ops import OpContext, alibi_slopes, distance_buckets
 from woolly.runtime.reference.state import ReferenceState
 
 TOKENS = [[5, 6, 7], [8, 9, 5, 9, 4], [3]]
@@ -21,7 +21,9 @@ def run(op, weights=None, **attributes):
     arrays = weights or {}
     store = SimpleNamespace(get=arrays.get, rows=lambda name, rows: arrays[name][rows])
     found = tuple(Weight(name, GGMLType.F32, array.shape) for name, array in arrays.items())
-    return REFERENCE_OPS[op](Context(store, BATCH, None), Step(op, (0,), (1,), found, tuple(attributes.items()), ""), X)
+    return REFERENCE_OPS[op](
+        OpContext(store, BATCH, None), Step(op, (0,), (1,), found, tuple(attributes.items()), ""), X
+    )
 
 
 def test_a_text_is_pooled_to_its_mean_first_or_last_row():
@@ -62,7 +64,7 @@ def test_rows_see_the_whole_text_or_a_window_around_them(window, alibi):
     attributes |= {"temper": 0.0, "temper_length": 0, "alibi": alibi}
     step = Step("attention", (0, 1, 2), (3,), (), tuple(attributes.items()), "")
     plan = Plan("test", (step,), (Value(0, 1, "batch"),) * 4, (Paged(heads, head_dim, head_dim),))
-    context = Context(None, Batch.of([([0] * rows, 0, [1])]), ReferenceState(plan, 2))
+    context = OpContext(None, Batch.of([([0] * rows, 0, [1])]), ReferenceState(plan, 2))
     got = REFERENCE_OPS["attention"](context, step, q, k, v)
     for r in range(rows):
         seen = [p for p in range(rows) if window == 0 or abs(p - r) <= window // 2]

@@ -1,6 +1,6 @@
 """The NumPy backend: the oracle of every kernel. Importing the modules of ops enters their functions."""
 
-from woolly.runtime.reference import elements, fused, moe, scans, streams, texts
+from woolly.runtime.reference import elements, fused, moe, scans, streams, texts, towers
 from woolly.runtime.reference.ops import REFERENCE_OPS
 from woolly.runtime.reference.program import ReferenceBackend, ReferenceProgram
 
@@ -14,4 +14,5 @@ __all__ = [
     "scans",
     "streams",
     "texts",
+    "towers",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from woolly.plan import Step
-from woolly.runtime.reference.ops import Context, Float32, reference
+from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 __all__ = ["apply_act", "apply_glu"]
 
@@ -31,6 +31,7 @@ _ACTS: dict[str, Callable[[Float32], Float32]] = {
     "gelu_erf": lambda x: (x * 0.5 * (1.0 + np.vectorize(math.erf)(x.astype(np.float64) / math.sqrt(2)))).astype(
         x.dtype
     ),
+    "gelu_quick": lambda x: x / (np.float32(1) + np.exp(np.float32(-1.702) * x)),
     "relu": lambda x: np.maximum(x, np.float32(0)),
     "relu2": lambda x: np.maximum(x, np.float32(0)) ** 2,
     "sigmoid": _sigmoid,
@@ -62,17 +63,17 @@ def apply_glu(act: str, gate: Float32, up: Float32, limit: float = 0.0) -> Float
 
 
 @reference("glu")
-def _glu(c: Context, step: Step, gate: Float32, up: Float32) -> Float32:
+def _glu(c: OpContext, step: Step, gate: Float32, up: Float32) -> Float32:
     return apply_glu(step.text("act"), gate, up, step.number("limit"))
 
 
 @reference("act")
-def _act(c: Context, step: Step, x: Float32) -> Float32:
+def _act(c: OpContext, step: Step, x: Float32) -> Float32:
     return apply_act(step.text("kind"), x)
 
 
 @reference("xielu")
-def _xielu(c: Context, step: Step, x: Float32) -> Float32:
+def _xielu(c: OpContext, step: Step, x: Float32) -> Float32:
     alpha_p, alpha_n, beta, eps = (np.float32(step.number(name)) for name in ("alpha_p", "alpha_n", "beta", "eps"))
     bent = np.where(x > 0, alpha_p * x * x, alpha_n * (np.expm1(np.minimum(x, eps)) - x))
     y: Float32 = bent + beta * x
@@ -80,50 +81,61 @@ def _xielu(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("softcap")
-def _softcap(c: Context, step: Step, x: Float32) -> Float32:
+def _softcap(c: OpContext, step: Step, x: Float32) -> Float32:
     cap = np.float32(step.number("cap"))
     y: Float32 = cap * np.tanh(x / cap)
     return y
 
 
+@reference("clamp")
+def _clamp(c: OpContext, step: Step, x: Float32) -> Float32:
+    limit = np.float32(step.number("limit"))
+    return np.clip(x, -limit, limit)
+
+
+@reference("clip")
+def _clip(c: OpContext, step: Step, x: Float32) -> Float32:
+    return np.clip(x, np.float32(step.number("low")), np.float32(step.number("high")))
+
+
 @reference("mul")
-def _mul(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+def _mul(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     return a * np.repeat(b, a.shape[1] // b.shape[1], axis=1)
 
 
 @reference("columns")
-def _columns(c: Context, step: Step, x: Float32) -> Float32:
+def _columns(c: OpContext, step: Step, x: Float32) -> Float32:
     runs = x.reshape(len(x), step.integer("groups"), -1)
     return runs[:, :, step.integer("first") : step.integer("last")].reshape(len(x), -1)
 
 
 @reference("gain")
-def _gain(c: Context, step: Step, x: Float32) -> Float32:
+def _gain(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = np.repeat(c.weights.get(step.weights[0].name).reshape(-1), max(1, step.integer("run")))
     return (x.reshape(len(x), -1, len(weight)) * weight).reshape(x.shape)
 
 
 @reference("shift")
-def _shift(c: Context, step: Step, x: Float32) -> Float32:
+def _shift(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name).reshape(-1)
     return (x.reshape(len(x), -1, len(weight)) + weight).reshape(x.shape)
 
 
 @reference("dots")
-def _dots(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+def _dots(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     y: Float32 = (a * b).reshape(len(a), -1, step.integer("group")).sum(axis=-1)
     return y
 
 
 @reference("lerp")
-def _lerp(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+def _lerp(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name).reshape(-1, a.shape[1])
     y: Float32 = (a[:, None] + (b - a)[:, None] * weight).reshape(len(a), -1)
     return y
 
 
 @reference("join")
-def _join(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+def _join(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     heads = step.integer("heads")
     shape = (len(b), heads, -1)
     parts = np.repeat(b[:, None], heads, axis=1) if step.integer("shared") else b.reshape(shape)

@@ -7,8 +7,8 @@ import numpy as np
 from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_glu
 from woolly.runtime.reference.ops import (
-    Context,
     Float32,
+    OpContext,
     apply_linear,
     apply_rms_norm,
     apply_rope,
@@ -21,7 +21,7 @@ __all__ = ["linears", "store"]
 
 
 @reference("linears")
-def linears(c: Context, step: Step, x: Float32, *residual: Float32) -> Float32 | tuple[Float32, ...]:
+def linears(c: OpContext, step: Step, x: Float32, *residual: Float32) -> Float32 | tuple[Float32, ...]:
     """Norm, each weight with its bias, scale, then the epilogue."""
     outputs: list[Float32] = []
     for weight, role in zip(step.weights, step.roles, strict=True):
@@ -43,7 +43,7 @@ def linears(c: Context, step: Step, x: Float32, *residual: Float32) -> Float32 |
 
 
 @reference("adapt")
-def _adapt(c: Context, step: Step, x: Float32, added: Float32) -> Float32:
+def _adapt(c: OpContext, step: Step, x: Float32, added: Float32) -> Float32:
     if c.batch.adapters is None:
         return x + scaled(added, step.number("factor"))
     scales = np.repeat(c.batch.adapters[:, step.integer("adapter")], np.diff(c.batch.offsets))
@@ -55,13 +55,13 @@ def _adapt(c: Context, step: Step, x: Float32, added: Float32) -> Float32:
 
 
 @reference("store")
-def store(c: Context, step: Step, q: Float32, k: Float32, *v: Float32) -> Float32:
+def store(c: OpContext, step: Step, q: Float32, k: Float32, *v: Float32) -> Float32:
     """Q and k normed per head and turned; k and v into the cache."""
     arrays = {role: c.weights.get(w.name) for role, w in zip(step.roles, step.weights, strict=True)}
     if "q_norm" in arrays:
         q = apply_rms_norm(q, arrays["q_norm"], step.number("eps"))
         k = apply_rms_norm(k, arrays["k_norm"], step.number("eps"))
     if rope := step.rope():
-        q, k = (apply_rope(x, rope, arrays.get("divisors"), c.batch.positions) for x in (q, k))
+        q, k = (apply_rope(x, rope, arrays.get("divisors"), c.batch) for x in (q, k))
     store_cache(c, step.integer("entry"), k, *v)
     return q

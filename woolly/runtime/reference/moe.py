@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act, apply_glu
-from woolly.runtime.reference.ops import Context, Float32, apply_linear, apply_rms_norm, reference, scaled
+from woolly.runtime.reference.ops import Float32, OpContext, apply_linear, apply_rms_norm, reference, scaled
 
-__all__ = ["expert_weights", "moe"]
+__all__ = ["ExpertRows", "expert_rows", "expert_weights", "moe"]
 
 # Added to the divisor of the weights: all sigmoids of a row may be 0.
 _LEAST = np.float32(1e-20)
@@ -60,34 +64,58 @@ def _mixed(logits: Float32, n_used: int) -> Float32:
     return chosen
 
 
-@reference("moe")
-def moe(c: Context, step: Step, x: Float32, *others: Float32) -> Float32:
-    """Norm, router, then the chosen experts of each row, summed by ascending index; scale and residual at the end."""
-    names = {role: weight.name for role, weight in zip(step.roles, step.weights, strict=True)}
-    whole = {role: c.weights.get(names[role]) for role in ("norm", "bias", "select", "router") if role in names}
-    if "norm" in whole:
-        x = apply_rms_norm(x, whole["norm"], step.number("eps"))
-    has_residual = step.text("epilogue") == "residual"
-    routed = others[0] if len(others) > has_residual else x
+@dataclass(frozen=True)
+class ExpertRows:
+    """What one expert of a step computes with."""
+
+    expert: int
+    rows: NDArray[np.intp]  # of the batch that go to it
+    x: Float32  # inputs of its first matrices
+    hidden: Float32  # input of its last matrix
+    shares: Float32  # that its result is multiplied with, a number for each row
+
+
+def expert_rows(c: OpContext, step: Step, x: Float32, routed: Float32) -> Iterator[ExpertRows]:
+    """Yields the experts that rows go to, by ascending index; `x` is normed, and the router reads `routed`."""
+    names = _names(step)
+    whole = {role: c.weights.get(names[role]) for role in ("bias", "select", "router") if role in names}
     weights = expert_weights(step, apply_linear(routed, whole["router"], whole.get("bias")), whole.get("select"))
-    y = np.zeros_like(x)
     for expert in np.flatnonzero(weights.any(axis=0)):
         (rows,) = np.nonzero(weights[:, expert])
         shares = weights[rows, expert, None]
-        into, out = (shares, np.float32(1)) if step.text("weigh") == "input" else (np.float32(1), shares)
-        up = _linear(c, names, "up", int(expert), into * x[rows])
+        ones = np.ones_like(shares)
+        into, out = (shares, ones) if step.text("weigh") == "input" else (ones, shares)
+        own = into * x[rows]
+        up = _linear(c, names, "up", int(expert), own)
         if "gate" in names:
-            gate = _linear(c, names, "gate", int(expert), into * x[rows])
+            gate = _linear(c, names, "gate", int(expert), own)
             hidden = apply_glu(step.text("act"), gate, up, step.number("limit"))
         else:
             hidden = apply_act(step.text("act"), up)
-        y[rows] += out * _linear(c, names, "down", int(expert), hidden)
+        yield ExpertRows(int(expert), rows, own, hidden, out)
+
+
+@reference("moe")
+def moe(c: OpContext, step: Step, x: Float32, *others: Float32) -> Float32:
+    """Norm, router, then the chosen experts of each row, summed by ascending index; scale and residual at the end."""
+    names = _names(step)
+    if "norm" in names:
+        x = apply_rms_norm(x, c.weights.get(names["norm"]), step.number("eps"))
+    has_residual = step.text("epilogue") == "residual"
+    routed = others[0] if len(others) > has_residual else x
+    y = np.zeros_like(x)
+    for own in expert_rows(c, step, x, routed):
+        y[own.rows] += own.shares * _linear(c, names, "down", own.expert, own.hidden)
     if step.number("scale") != 1.0:
         y = scaled(y, step.number("scale"))
     return others[-1] + y if has_residual else y
 
 
-def _linear(c: Context, names: dict[str, str], role: str, expert: int, x: Float32) -> Float32:
+def _names(step: Step) -> dict[str, str]:
+    return {role: weight.name for role, weight in zip(step.roles, step.weights, strict=True)}
+
+
+def _linear(c: OpContext, names: dict[str, str], role: str, expert: int, x: Float32) -> Float32:
     """X times one matrix of a tensor of experts, times its scale, plus its bias."""
     # All experts in f32 would be several times the file.
     y = apply_linear(x, c.weights.rows(names[role], np.array([expert], np.int32))[0], None)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from woolly.plan import Rope, Step, rope_frequencies
+from woolly.plan import Rope, Step, rope_axes, rope_frequencies
 from woolly.runtime.batch import Batch
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
@@ -17,7 +17,7 @@ from woolly.runtime.state import PAGE_SIZE
 
 __all__ = [
     "REFERENCE_OPS",
-    "Context",
+    "OpContext",
     "alibi_slopes",
     "apply_linear",
     "apply_rms_norm",
@@ -47,7 +47,7 @@ def reference(op: str) -> Callable[[Function], Function]:
 
 
 @dataclass(frozen=True)
-class Context:
+class OpContext:
     """What an op may look at besides its inputs."""
 
     weights: WeightStore
@@ -70,10 +70,13 @@ def apply_linear(x: Float32, weight: Float32, bias: Float32 | None) -> Float32:
     return y if bias is None else y + bias
 
 
-def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.NDArray[np.int32]) -> Float32:
-    """Each head turned by its row's position."""
+def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, batch: Batch) -> Float32:
+    """Each head turned by its row's position, or the pairs of each section by one of its positions."""
     frequencies, magnitude = rope_frequencies(rope, divisors)
-    angles = positions.astype(np.float64)[:, None, None] * frequencies
+    positions = batch.positions[:, None]
+    if rope.sections and batch.turns is not None:
+        positions = batch.turns[rope_axes(rope)].T
+    angles = positions.astype(np.float64)[:, None, :] * frequencies
     cos = (np.cos(angles) * magnitude).astype(np.float32)
     sin = (np.sin(angles) * magnitude).astype(np.float32)
     out: Float32 = x.reshape(len(x), -1, rope.head_dim).copy()
@@ -88,7 +91,7 @@ def apply_rope(x: Float32, rope: Rope, divisors: Float32 | None, positions: npt.
     return out.reshape(x.shape)
 
 
-def store_cache(c: Context, entry: int, *kv: Float32) -> None:
+def store_cache(c: OpContext, entry: int, *kv: Float32) -> None:
     """K, and v unless it is a part of k, of every row, put into the pages of its sequence."""
     for s in range(c.batch.n_sequences):
         rows = slice(c.batch.offsets[s], c.batch.offsets[s + 1])
@@ -99,7 +102,7 @@ def store_cache(c: Context, entry: int, *kv: Float32) -> None:
 
 
 @reference("attend")
-def attend_cache(c: Context, step: Step, q: Float32) -> Float32:
+def attend_cache(c: OpContext, step: Step, q: Float32) -> Float32:
     """Softmax attention of q over the cache."""
     keys, values = c.state.k[step.integer("entry")], c.state.v[step.integer("entry")]
     n_kv_heads, head_dim = keys.shape[2:]
@@ -116,6 +119,12 @@ def attend_cache(c: Context, step: Step, q: Float32) -> Float32:
         past_v = values[used].reshape(-1, n_kv_heads, v_dim)[:n_past].astype(np.float32)
         distance = np.arange(n_past) - positions[:, None]  # rows, positions
         seen = _seen(step.text("mask"), step.integer("window"), positions, distance)
+        if c.batch.sees is not None and step.text("mask") not in ("all", "causal"):
+            firsts, ends = (c.batch.sees[rows, i, None] for i in (0, 1))
+            block = (np.arange(n_past) >= firsts) & (np.arange(n_past) < ends)
+            seen = block if step.text("mask") == "block" else seen | block
+        elif step.text("mask") == "block":
+            raise ValueError("the batch does not say what rows see")
         asked = (
             queries[rows] * _tempers(step, positions)[:, None, None, None] if step.number("temper") else queries[rows]
         )
@@ -192,18 +201,18 @@ def scaled(x: Float32, factor: float) -> Float32:
 
 
 @reference("embed")
-def _embed(c: Context, step: Step) -> Float32:
+def _embed(c: OpContext, step: Step) -> Float32:
     return c.weights.rows(step.weights[0].name, c.batch.tokens)
 
 
 @reference("rms_norm")
-def _rms_norm(c: Context, step: Step, x: Float32) -> Float32:
+def _rms_norm(c: OpContext, step: Step, x: Float32) -> Float32:
     weights = [c.weights.get(w.name) for w in step.weights] or [np.ones(step.integer("group"), np.float32)]
     return apply_rms_norm(x, weights[0], step.number("eps"))
 
 
 @reference("hidden")
-def _hidden(c: Context, step: Step) -> Float32:
+def _hidden(c: OpContext, step: Step) -> Float32:
     rows = c.batch.hidden
     if rows is None:
         raise ValueError("the batch has no hidden states, which this plan begins with")
@@ -213,7 +222,7 @@ def _hidden(c: Context, step: Step) -> Float32:
 
 
 @reference("layer_norm")
-def _layer_norm(c: Context, step: Step, x: Float32) -> Float32:
+def _layer_norm(c: OpContext, step: Step, x: Float32) -> Float32:
     groups = x.reshape(len(x), -1, step.integer("group")).astype(np.float64)
     mean = groups.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean((groups - mean) ** 2, axis=-1, keepdims=True) + step.number("eps"))
@@ -225,13 +234,13 @@ def _layer_norm(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("linear")
-def _linear(c: Context, step: Step, x: Float32) -> Float32:
+def _linear(c: OpContext, step: Step, x: Float32) -> Float32:
     weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
     return apply_linear(x, weight, bias[0] if bias else None)
 
 
 @reference("per_head_linear")
-def _per_head_linear(c: Context, step: Step, x: Float32) -> Float32:
+def _per_head_linear(c: OpContext, step: Step, x: Float32) -> Float32:
     weight = c.weights.get(step.weights[0].name)
     heads = x.reshape(len(x), len(weight), -1).swapaxes(0, 1)
     y: Float32 = (heads @ weight.swapaxes(1, 2)).swapaxes(0, 1)
@@ -239,30 +248,30 @@ def _per_head_linear(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("rope")
-def _rope(c: Context, step: Step, x: Float32) -> Float32:
+def _rope(c: OpContext, step: Step, x: Float32) -> Float32:
     rope = step.rope()
     assert rope is not None
     divisors = c.weights.get(step.weights[0].name) if step.weights else None
-    return apply_rope(x, rope, divisors, c.batch.positions)
+    return apply_rope(x, rope, divisors, c.batch)
 
 
 @reference("attention")
-def _attention(c: Context, step: Step, q: Float32, *kv: Float32) -> Float32:
+def _attention(c: OpContext, step: Step, q: Float32, *kv: Float32) -> Float32:
     if kv:
         store_cache(c, step.integer("entry"), *kv)
     return attend_cache(c, step, q)
 
 
 @reference("add")
-def _add(c: Context, step: Step, a: Float32, b: Float32) -> Float32:
+def _add(c: OpContext, step: Step, a: Float32, b: Float32) -> Float32:
     return a + b
 
 
 @reference("scale")
-def _scale(c: Context, step: Step, x: Float32) -> Float32:
+def _scale(c: OpContext, step: Step, x: Float32) -> Float32:
     return scaled(x, step.number("factor"))
 
 
 @reference("output_rows")
-def _output_rows(c: Context, step: Step, x: Float32) -> Float32:
+def _output_rows(c: OpContext, step: Step, x: Float32) -> Float32:
     return x[c.batch.output_rows]

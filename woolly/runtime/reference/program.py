@@ -17,7 +17,7 @@ from woolly.quant import can_dequantize
 from woolly.runtime.batch import Batch
 from woolly.runtime.options import Options
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
-from woolly.runtime.reference.ops import REFERENCE_OPS, Context
+from woolly.runtime.reference.ops import REFERENCE_OPS, OpContext
 from woolly.runtime.reference.state import ReferenceState
 from woolly.runtime.reference.weights import WeightStore
 from woolly.runtime.state import State
@@ -80,7 +80,7 @@ class ReferenceProgram:
             batch.check_slots(state.n_slots)
         if first == 0:
             self._values.clear()
-        context = Context(self._weights, batch, state)
+        context = OpContext(self._weights, batch, state)
         self._is_cancelled = False  # set by a call when nothing ran
         with self._thread_limit():
             for index in range(first, last):

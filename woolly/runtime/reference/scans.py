@@ -9,12 +9,12 @@ import numpy as np
 
 from woolly.plan import Step
 from woolly.runtime.reference.elements import apply_act
-from woolly.runtime.reference.ops import Context, Float32, reference
+from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 __all__ = ["scanned"]
 
 
-def scanned(c: Context, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
+def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
     """Calls advance(row, state) for the rows of each sequence in order; it returns the state after the row."""
     memory, keeps = c.state.slots[step.integer("entry")], dict(c.batch.keeps.tolist())
     for s in range(c.batch.n_sequences):
@@ -28,7 +28,7 @@ def scanned(c: Context, step: Step, shape: tuple[int, ...], advance: Callable[[i
 
 
 @reference("conv")
-def _conv(c: Context, step: Step, x: Float32) -> Float32:
+def _conv(c: OpContext, step: Step, x: Float32) -> Float32:
     weight, *bias = (c.weights.get(w.name).reshape(w.shape) for w in step.weights)
     y = np.empty_like(x)
 
@@ -43,7 +43,7 @@ def _conv(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("previous")
-def _previous(c: Context, step: Step, x: Float32) -> Float32:
+def _previous(c: OpContext, step: Step, x: Float32) -> Float32:
     y = np.empty_like(x)
 
     def advance(row: int, before: Float32) -> Float32:
@@ -56,7 +56,7 @@ def _previous(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("delta_net")
-def _delta_net(c: Context, step: Step, q: Float32, k: Float32, v: Float32, decay: Float32, beta: Float32) -> Float32:
+def _delta_net(c: OpContext, step: Step, q: Float32, k: Float32, v: Float32, decay: Float32, beta: Float32) -> Float32:
     n_k, n_v = step.integer("heads_k"), step.integer("heads_v")
     head = k.shape[1] // n_k
     serves = np.arange(n_v) % n_k if step.text("order") == "mod" else np.arange(n_v) // (n_v // n_k)
@@ -83,7 +83,7 @@ def _delta_net(c: Context, step: Step, q: Float32, k: Float32, v: Float32, decay
 
 
 @reference("scan_mamba")
-def _scan_mamba(c: Context, step: Step, x: Float32, dt: Float32, b: Float32, m: Float32) -> Float32:
+def _scan_mamba(c: OpContext, step: Step, x: Float32, dt: Float32, b: Float32, m: Float32) -> Float32:
     a, d = (c.weights.get(w.name) for w in step.weights)
     y = np.empty_like(x)
 
@@ -97,7 +97,7 @@ def _scan_mamba(c: Context, step: Step, x: Float32, dt: Float32, b: Float32, m: 
 
 
 @reference("scan_mamba2")
-def _scan_mamba2(c: Context, step: Step, x: Float32, dt: Float32, b: Float32, m: Float32) -> Float32:
+def _scan_mamba2(c: OpContext, step: Step, x: Float32, dt: Float32, b: Float32, m: Float32) -> Float32:
     a, d = (c.weights.get(w.name).reshape(-1) for w in step.weights)
     groups, heads = step.integer("groups"), dt.shape[1]
     b, m = (np.repeat(z.reshape(len(z), groups, -1), heads // groups, axis=1) for z in (b, m))
@@ -115,7 +115,7 @@ def _scan_mamba2(c: Context, step: Step, x: Float32, dt: Float32, b: Float32, m:
 
 
 @reference("wkv7")
-def _wkv7(c: Context, step: Step, r: Float32, w: Float32, k: Float32, v: Float32, a: Float32, b: Float32) -> Float32:
+def _wkv7(c: OpContext, step: Step, r: Float32, w: Float32, k: Float32, v: Float32, a: Float32, b: Float32) -> Float32:
     head = step.integer("head")
     r, w, k, v, a, b = (x.reshape(len(x), -1, head) for x in (r, np.exp(w), k, v, a, b))
     y = np.empty_like(v)
@@ -132,7 +132,7 @@ def _wkv7(c: Context, step: Step, r: Float32, w: Float32, k: Float32, v: Float32
 
 
 @reference("lightning")
-def _lightning(c: Context, step: Step, q: Float32, k: Float32, v: Float32) -> Float32:
+def _lightning(c: OpContext, step: Step, q: Float32, k: Float32, v: Float32) -> Float32:
     head = step.integer("head")
     q, k, v = (x.reshape(len(x), -1, head) for x in (q, k, v))
     n = v.shape[1]

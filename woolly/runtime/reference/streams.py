@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.plan import Step
-from woolly.runtime.reference.ops import Context, Float32, reference
+from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 __all__ = ["match", "mix", "peaks"]
 
 
 @reference("mix")
-def mix(c: Context, step: Step, x: Float32, coefs: Float32) -> Float32:
+def mix(c: OpContext, step: Step, x: Float32, coefs: Float32) -> Float32:
     """Sums of streams by coefficients of each row."""
     n = step.integer("streams")
     weights = coefs.reshape(len(x), -1, n) + np.float32(step.number("plus"))
@@ -20,7 +20,7 @@ def mix(c: Context, step: Step, x: Float32, coefs: Float32) -> Float32:
 
 
 @reference("match")
-def match(c: Context, step: Step, x: Float32, like: Float32) -> Float32:
+def match(c: OpContext, step: Step, x: Float32, like: Float32) -> Float32:
     """Streams brought to the mean square of another."""
     streams = x.reshape(len(x), -1, like.shape[1]).astype(np.float64)
     squares = np.maximum(np.mean(streams**2, axis=2, keepdims=True), step.number("least"))
@@ -30,7 +30,7 @@ def match(c: Context, step: Step, x: Float32, like: Float32) -> Float32:
 
 
 @reference("peaks")
-def peaks(c: Context, step: Step, x: Float32) -> Float32:
+def peaks(c: OpContext, step: Step, x: Float32) -> Float32:
     """What is above the mean and some deviations."""
     rows = x.astype(np.float64)
     floor = rows.mean(axis=1) + step.number("deviations") * rows.std(axis=1)

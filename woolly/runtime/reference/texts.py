@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from woolly.plan import Step
-from woolly.runtime.reference.ops import Context, Float32, reference
+from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 __all__ = ["embed_type", "pool"]
 
 
 @reference("embed_position")
-def _embed_position(c: Context, step: Step, x: Float32) -> Float32:
+def _embed_position(c: OpContext, step: Step, x: Float32) -> Float32:
     return x + c.weights.rows(step.weights[0].name, c.batch.positions)
 
 
 @reference("embed_type")
-def embed_type(c: Context, step: Step, x: Float32) -> Float32:
+def embed_type(c: OpContext, step: Step, x: Float32) -> Float32:
     """X plus the row of each token's type."""
     table = c.weights.get(step.weights[0].name).reshape(-1, x.shape[1])
     kinds = np.zeros(len(x), np.int32)
@@ -29,7 +29,7 @@ def embed_type(c: Context, step: Step, x: Float32) -> Float32:
 
 
 @reference("pool")
-def pool(c: Context, step: Step, x: Float32) -> Float32:
+def pool(c: OpContext, step: Step, x: Float32) -> Float32:
     """One row for each text that a wanted row belongs to."""
     texts = np.searchsorted(c.batch.offsets, c.batch.output_rows, side="right") - 1
     firsts, lasts = c.batch.offsets[texts], c.batch.offsets[texts + 1]

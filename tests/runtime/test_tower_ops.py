@@ -1,0 +1,246 @@
+"""Ops that read what a batch brings of pictures: the reference means what it says, and native code agrees."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from woolly.errors import PlanError
+from woolly.gguf import MemoryMap, Tensor
+from woolly.plan import Rope, Step, Tracer, Value, rope_axes, rope_frequencies
+from woolly.quant import GGMLType
+from woolly.runtime import Batch, Options, choose
+
+RANDOM = np.random.RandomState(5)
+WIDTH, TABLE = 8, 5
+
+
+def tensor(name, *shape):
+    array = RANDOM.standard_normal(shape).astype(np.float32)
+    return Tensor(name, GGMLType.F32, shape, 0, MemoryMap(name, array))
+
+
+TENSORS = {
+    "at.weight": tensor("at.weight", TABLE, WIDTH),
+    "token_embd.weight": tensor("token_embd.weight", 11, WIDTH),
+}
+
+
+def program(build, backend, **options):
+    """A plan of given rows and what `build` makes of them; without the table if it does not read it."""
+    tracer = Tracer("case", TENSORS)
+    tracer.skip("at", "token_embd")
+    tracer.output(build(tracer, tracer.given(width=WIDTH)))
+    return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
+
+
+def brought(*lengths, outputs=None, **more):
+    """A batch of whole texts with rows of their own."""
+    page, sequences = 0, []
+    for n in lengths:
+        sequences.append(([0] * n, 0, list(range(page, page + 4))))
+        page += 4
+    rows = np.random.RandomState(1).standard_normal((sum(lengths), WIDTH)).astype(np.float32)
+    batch = Batch.of(sequences, range(sum(lengths)) if outputs is None else outputs)
+    return replace(batch, hidden=rows, **more)
+
+
+def run(one, batch):
+    return one.run(batch, one.new_state(16)).copy()
+
+
+def both(build, batch):
+    """What the reference gives, after a look at native code, which must give the same."""
+    want = run(program(build, "reference"), batch)
+    for threads in (1, 3):
+        np.testing.assert_array_equal(run(program(build, "cpu", threads=threads), batch), want)
+    return want
+
+
+def test_given_rows_are_as_the_batch_brings_them():
+    batch = brought(3, 2)
+    np.testing.assert_array_equal(both(lambda p, x: p.output_rows(x), batch), batch.hidden)
+
+
+def test_blend_adds_shares_of_rows_of_a_table():
+    places = np.array([[0, 3, -1], [4, -1, 2], [-1, -1, -1]], np.int32)
+    shares = np.array([[1, 0.5, 9], [1, 9, -2], [9, 9, 9]], np.float32)
+    batch, table = brought(3, places=places, shares=shares), TENSORS["at.weight"].dequantize()
+    got = both(lambda p, x: p.output_rows(p.blend(x, "at", taps=3)), batch)
+    want = batch.hidden.copy()
+    want[0] += table[0] + 0.5 * table[3]
+    want[1] += table[4] - 2 * table[2]
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    only = both(lambda p, x: p.output_rows(p.blend(x, "at", first=2)), batch)
+    np.testing.assert_allclose(only[1], batch.hidden[1] - 2 * table[2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["join", "columns", "mean"])
+def test_fold_makes_some_rows_one(kind):
+    batch = brought(6, outputs=[0, 1, 3])
+    got = both(lambda p, x: p.fold(x, rows=3, kind=kind), batch)
+    groups = [batch.hidden[row : row + 3] for row in (0, 1, 3)]
+    want = {
+        "join": [g.reshape(-1) for g in groups],
+        "columns": [g.T.reshape(-1) for g in groups],
+        "mean": [g.mean(axis=0) for g in groups],
+    }[kind]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def placed(part, adds):
+    """A plan whose token rows get brought rows."""
+    tracer = Tracer("case", TENSORS)
+    tracer.skip("at")
+    tracer.output(tracer.output_rows(tracer.embed("token_embd", width=WIDTH)))
+    plan = tracer.plan()
+    embed, head = plan.steps
+    values = (*plan.values, Value(2, WIDTH, "batch"))
+    step = Step("place", (0,), (2,), (), (("part", part), ("adds", adds)), "case.py:1")
+    return replace(plan, steps=(embed, step, replace(head, inputs=(2,))), values=values)
+
+
+@pytest.mark.parametrize("adds", [0, 1])
+def test_place_puts_brought_rows_among_those_of_tokens(adds):
+    rows = RANDOM.standard_normal((3, 2 * WIDTH)).astype(np.float32)
+    batch = Batch.of([([1, 2, 3], 0, [0]), ([4, 5, 6], 0, [1])], range(6))
+    batch = replace(batch, brought=rows, brought_rows=np.array([1, 2, 5], np.int32))
+    want = TENSORS["token_embd.weight"].dequantize()[1:7]
+    want[[1, 2, 5]] = rows[:, WIDTH:] + (want[[1, 2, 5]] if adds else 0)
+    for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
+        one = choose(backend).compile(placed(1, adds), TENSORS, Options(threads=threads))
+        np.testing.assert_array_equal(run(one, batch), want)
+        without = replace(batch, brought=None, brought_rows=None)
+        np.testing.assert_array_equal(run(one, without), TENSORS["token_embd.weight"].dequantize()[1:7])
+
+
+def seeing(mask):
+    return lambda p, x: p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, mask=mask))
+
+
+def sees(*spans):
+    """(first, end) of each row: spans of positions whose rows see each other."""
+    return np.array([span for span in spans for _ in range(*span)], np.int32)
+
+
+def attention_by_hand(rows, seen):
+    """Two heads of 4, row by row; `seen` are the positions that each row sees."""
+    out = np.zeros_like(rows, dtype=np.float64)
+    for head in (slice(0, 4), slice(4, 8)):
+        for r, positions in enumerate(seen):
+            past = rows[list(positions), head].astype(np.float64)
+            weights = np.exp(past @ rows[r, head] * 0.5)
+            out[r, head] = weights @ past / weights.sum()
+    return out
+
+
+SPANS = ((0, 2), (2, 7), (7, 8), (8, 40), (40, 41), (41, 70))
+
+
+@pytest.mark.parametrize("mask", ["", "block"])
+def test_rows_see_what_the_batch_says(mask):
+    batch = brought(70, sees=sees(*SPANS))
+    got = {name: run(program(seeing(mask), name, **more), batch) for name, more in (
+        ("reference", {}), ("cpu", {"threads": 2, "kv_type": "f32"}))}  # fmt: skip
+    seen = [range(a if mask == "block" else 0, b) for a, b in SPANS for _ in range(a, b)]
+    want = attention_by_hand(batch.hidden, seen)
+    for rows in got.values():
+        np.testing.assert_allclose(rows, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", ["", "block"])
+def test_what_rows_see_has_the_same_bits_in_any_batch(mask):
+    one = program(seeing(mask), "cpu", threads=3, kv_type="f32")
+    alone = brought(70, sees=sees(*SPANS))
+    want = run(one, alone)
+    together = brought(5, 70, 9, sees=np.concatenate([sees((0, 5)), sees(*SPANS), sees((0, 9))]))
+    together.hidden[5:75] = alone.hidden
+    np.testing.assert_array_equal(run(one, together)[5:75], want)
+
+
+def test_a_text_goes_on_after_rows_that_saw_each_other():
+    """Blocks of a causal text may come in several runs, each with whole blocks."""
+    one = program(seeing(""), "cpu", threads=2, kv_type="f32")
+    whole = brought(70, sees=sees(*SPANS))
+    want, state, pages = run(one, whole), one.new_state(16), list(range(4))
+    for first, last in ((0, 7), (7, 40), (40, 70)):
+        part = Batch.of([([0] * (last - first), first, pages)], range(last - first))
+        part = replace(part, hidden=whole.hidden[first:last], sees=whole.sees[first:last])
+        np.testing.assert_array_equal(one.run(part, state), want[first:last])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sees": np.zeros((3, 2), np.int32)}, "what rows see does not fit"),
+        ({"sees": np.array([[0, 3], [0, 3], [0, 3], [3, 5]], np.int32)}, "do not fit its batch"),
+        ({"sees": np.array([[0, 2], [0, 3], [1, 2], [0, 4]], np.int32)}, "do not fit its batch"),
+        ({"sees": np.array([[1, 1], [1, 2], [2, 3], [3, 4]], np.int32)}, "do not fit its batch"),
+        ({"places": np.zeros((4, 1), np.int32), "shares": np.zeros((4, 2), np.float32)}, "places of rows"),
+        ({"places": np.full((4, 1), TABLE, np.int32), "shares": np.ones((4, 1), np.float32)}, "outside its table"),
+        ({"brought": np.ones((2, 8), np.float32), "brought_rows": np.array([1], np.int32)}, "do not fit their places"),
+        ({"brought": np.ones((2, 8), np.float32), "brought_rows": np.array([2, 1], np.int32)}, "not in order"),
+        ({"brought": np.ones((1, 8), np.float32), "brought_rows": np.array([4], np.int32)}, "outside of it"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changes, message):
+    def build(p, x):
+        return seeing("block")(p, p.blend(x, "at") if "places" in changes else x)
+
+    one = program(build, "cpu", threads=1)
+    batch = replace(brought(4), **({"sees": sees((0, 4))} | changes))
+    with pytest.raises(ValueError, match=message):
+        run(one, batch)
+
+
+def test_what_rows_see_must_fit_a_window():
+    def build(p, x):
+        return p.output_rows(p.attention(x, x, x, head_dim=4, scale=0.5, window=4))
+
+    one = program(build, "cpu", threads=1)
+    assert run(one, brought(9, sees=sees((0, 2), (2, 6), (6, 9)))).shape == (9, WIDTH)
+    with pytest.raises(ValueError, match="more than a window of 4"):
+        run(one, brought(9, sees=sees((0, 2), (2, 7), (7, 9))))
+
+
+def test_a_batch_must_say_what_rows_see():
+    for backend in ("reference", "cpu"):
+        with pytest.raises(ValueError, match="does not say what rows see"):
+            run(program(seeing("block"), backend), brought(4))
+    with pytest.raises(PlanError, match="has no window"):
+        program(lambda p, x: p.attention(x, x, x, head_dim=4, scale=1.0, mask="block", window=2), "cpu")
+
+
+M_ROPE = Rope(8, 8, 10000.0, "halves", sections=(1, 1, 2))
+ROPES = {
+    "runs": (M_ROPE, [0, 1, 2, 2]),
+    "turns": (Rope(16, 16, 10000.0, "halves", sections=(4, 2, 2), order="turns"), [0, 1, 2, 0, 1, 2, 0, 0]),
+    "each": (Rope(8, 8, 10000.0, "halves", sections=(2, 2), spectrum="each"), [0, 0, 1, 1]),
+    "every": (Rope(8, 8, 10000.0, "adjacent", sections=(2, 2), spectrum="every"), [0, 0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_sections_turn_by_positions_of_their_own(name):
+    rope, axes = ROPES[name]
+    assert rope_axes(rope).tolist() == axes
+    plain, _ = rope_frequencies(replace(rope, sections=(), spectrum="one"))
+    want = {"each": [1.0, 0.01, 1.0, 0.01], "every": [plain[0], plain[2], plain[1], plain[3]]}.get(name, plain)
+    np.testing.assert_allclose(rope_frequencies(rope)[0], want)
+
+
+def test_rows_turn_by_their_lines_and_columns():
+    turns = np.array([[0, 0, 3, 3, 9], [0, 1, 3, 4, 9], [0, 2, 5, 3, 9]], np.int32)
+    batch = brought(5, turns=turns)
+    build = lambda p, x: p.output_rows(p.rope(x, M_ROPE))  # noqa: E731
+    got = both(build, batch)
+    for r in range(5):
+        for pair, axis in enumerate([0, 1, 2, 2]):
+            angle = turns[axis, r] * 10000.0 ** (-pair / 4)
+            a, b = batch.hidden[r, pair], batch.hidden[r, pair + 4]
+            want = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
+            np.testing.assert_allclose((got[r, pair], got[r, pair + 4]), want, atol=1e-6)
+    same = brought(5, turns=np.tile(np.arange(5, dtype=np.int32), (3, 1)))
+    np.testing.assert_array_equal(both(build, same), both(build, brought(5)))
+    with pytest.raises(ValueError, match="positions outside of"):
+        run(program(build, "cpu"), replace(batch, turns=-turns))

@@ -1,0 +1,60 @@
+"""The NumPy meaning of the ops of towers, and of rows that come in place of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from woolly.plan import Step
+from woolly.runtime.reference.ops import Float32, OpContext, reference
+
+__all__ = ["blend", "fold", "given", "place"]
+
+
+@reference("given")
+def given(c: OpContext, step: Step) -> Float32:
+    """The rows that the batch brings."""
+    if c.batch.hidden is None:
+        raise ValueError("the batch brings no rows, which this plan begins with")
+    return c.batch.hidden
+
+
+@reference("blend")
+def blend(c: OpContext, step: Step, x: Float32) -> Float32:
+    """X plus rows of a table, one place after another."""
+    if c.batch.places is None or c.batch.shares is None:
+        raise ValueError("the batch has no places of a table")
+    y: Float32 = x.copy()
+    table = c.weights.get(step.weights[0].name).reshape(step.weights[0].shape)
+    for column in range(step.integer("first"), step.integer("first") + step.integer("taps")):
+        places = c.batch.places[:, column]
+        if places.min() < -1 or places.max() >= len(table):
+            raise ValueError(f"a place is outside its table of {len(table)}")
+        y += np.where(places[:, None] >= 0, c.batch.shares[:, column, None] * table[places], np.float32(0))
+    return y
+
+
+@reference("fold")
+def fold(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Some rows from each wanted row on as one."""
+    rows = step.integer("count")
+    if len(c.batch.output_rows) and c.batch.output_rows.max() + rows > len(x):
+        raise ValueError("rows are folded beyond the batch")
+    y: Float32 = x[c.batch.output_rows[:, None] + np.arange(rows)]  # wanted rows, rows of each, columns
+    if step.text("kind") == "mean":
+        y = y.mean(axis=1, dtype=np.float64).astype(np.float32)
+    elif step.text("kind") == "columns":
+        y = y.swapaxes(1, 2)
+    return y.reshape(len(y), -1)
+
+
+@reference("place")
+def place(c: OpContext, step: Step, x: Float32) -> Float32:
+    """Brought rows in place of those of x, or added."""
+    y: Float32 = x.copy()
+    width, part = x.shape[1], step.integer("part")
+    if c.batch.brought is not None and c.batch.brought_rows is not None:
+        if c.batch.brought.shape[1] < (part + 1) * width:
+            raise ValueError(f"the batch brings rows of {c.batch.brought.shape[1]} columns, fewer than the plan reads")
+        rows = c.batch.brought[:, part * width : (part + 1) * width]
+        y[c.batch.brought_rows] = y[c.batch.brought_rows] + rows if step.integer("adds") else rows
+    return y
