@@ -89,7 +89,13 @@ def pack(
 def dequantize_row(type: int, source: NDArray[np.uint8], columns: int, out: NDArray[np.float32]) -> None: ...
 def can_quantize(type: int) -> bool: ...
 def quantize_rows(
-    source_type: int, source: NDArray[np.uint8], columns: int, type: int, out: NDArray[np.uint8], threads: int
+    source_type: int,
+    source: NDArray[np.uint8],
+    columns: int,
+    type: int,
+    out: NDArray[np.uint8],
+    threads: int,
+    importance: NDArray[np.float32] | None = None,
 ) -> tuple[int, int]: ...
 
 class Cache:
@@ -149,6 +155,13 @@ class Program:
         adapters: NDArray[np.float32] | None = None,
         hidden: NDArray[np.float32] | None = None,
         is_hidden_normed: bool = False,
+        brought: NDArray[np.float32] | None = None,
+        brought_rows: NDArray[np.int32] | None = None,
+        sees: NDArray[np.int32] | None = None,
+        places: NDArray[np.int32] | None = None,
+        shares: NDArray[np.float32] | None = None,
+        turn_rows: NDArray[np.int32] | None = None,
+        part: tuple[int, int] | None = None,
     ) -> bool: ...
     def cancel(self) -> None: ...
     def value(self, id: int, rows: int) -> NDArray[np.float32]: ...

@@ -31,13 +31,6 @@ using Pages = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::
 using WindowPages = nb::ndarray<const int32_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using View = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
-KvType kv_type(const std::string& name) {
-    if (name == "f32") return KvType::f32;
-    if (name == "f16") return KvType::f16;
-    if (name == "q8_0") return KvType::q8_0;
-    throw std::invalid_argument("KV type '" + name + "' is unknown; choose f32, f16 or q8_0");
-}
-
 std::map<std::string, Arguments::Attribute> attributes_of(const nb::dict& given) {
     std::map<std::string, Arguments::Attribute> out;
     for (const auto& [key, value] : given) {
@@ -60,67 +53,94 @@ std::vector<std::string> level_names() {
     return names;
 }
 
+void check(bool fits, const char* what) {
+    if (!fits) throw std::invalid_argument(what);
+}
+
+// Rows that the batch brings in place of tokens.
+void bring(BatchView& b, const Table& brought, const Ints& rows) {
+    check(brought.shape(0) == rows.shape(0), "the rows that the batch brings do not fit their places");
+    b.n_brought = int64_t(brought.shape(0));
+    b.brought_width = int64_t(brought.shape(1));
+    b.brought = brought.data();
+    b.brought_rows = rows.data();
+    for (int64_t i = 0; i < b.n_brought; ++i)
+        check(b.brought_rows[i] >= (i ? b.brought_rows[i - 1] + 1 : 0) && b.brought_rows[i] < b.n_rows,
+              "rows that the batch brings are outside of it, or not in order");
+}
+
 bool run(Program& program, Cache& cache, const Ints& tokens, const Ints& positions, const Ints& offsets,
          const Pages& pages, const Ints& output_rows, const Table& cosines, const Table& sines, int first, int last,
          const std::optional<WindowPages>& window_pages, const std::optional<Table>& adapters,
          const std::optional<Ints>& slots_in, const std::optional<Ints>& slots_out, const std::optional<Pages>& keeps,
-         const std::optional<Table>& hidden, bool is_hidden_normed) {
+         const std::optional<Table>& hidden, bool is_hidden_normed, const std::optional<Table>& brought,
+         const std::optional<Ints>& brought_rows, const std::optional<Pages>& sees, const std::optional<Pages>& places,
+         const std::optional<Table>& shares, const std::optional<Ints>& turn_rows,
+         const std::optional<std::pair<int64_t, int64_t>>& part) {
     BatchView b;
     b.n_rows = int64_t(tokens.shape(0));
     b.n_sequences = int64_t(offsets.shape(0)) - 1;
     b.n_output = int64_t(output_rows.shape(0));
     b.max_pages = int64_t(pages.shape(1));
-    if (int64_t(positions.shape(0)) != b.n_rows || b.n_sequences < 1 || int64_t(pages.shape(0)) != b.n_sequences)
-        throw std::invalid_argument("the arrays of the batch do not fit together");
+    check(int64_t(positions.shape(0)) == b.n_rows && b.n_sequences > 0 && int64_t(pages.shape(0)) == b.n_sequences,
+          "the arrays of the batch do not fit together");
     b.tokens = tokens.data();
     b.positions = positions.data();
     b.offsets = offsets.data();
     b.pages = pages.data();
     b.output_rows = output_rows.data();
     if (window_pages) {
-        if (int64_t(window_pages->shape(1)) != b.n_sequences || int64_t(window_pages->shape(2)) != b.max_pages)
-            throw std::invalid_argument("the page tables of windows do not fit the batch");
+        check(int64_t(window_pages->shape(1)) == b.n_sequences && int64_t(window_pages->shape(2)) == b.max_pages,
+              "the page tables of windows do not fit the batch");
         b.n_windows = int64_t(window_pages->shape(0));
         b.window_pages = window_pages->data();
     }
     if (adapters) {
-        if (int64_t(adapters->shape(0)) != b.n_sequences)
-            throw std::invalid_argument("the scales of adapters do not fit the batch");
+        check(int64_t(adapters->shape(0)) == b.n_sequences, "the scales of adapters do not fit the batch");
         b.n_adapters = int64_t(adapters->shape(1));
         b.adapters = adapters->data();
     }
     if (hidden) {
-        if (int64_t(hidden->shape(0)) != b.n_rows)
-            throw std::invalid_argument("the hidden states do not fit the batch");
+        check(int64_t(hidden->shape(0)) == b.n_rows, "the hidden states do not fit the batch");
         b.hidden_width = int64_t(hidden->shape(1));
         b.hidden = hidden->data();
         b.is_hidden_normed = is_hidden_normed;
     }
+    if (brought && brought_rows) bring(b, *brought, *brought_rows);
+    if (sees) {
+        check(int64_t(sees->shape(0)) == b.n_rows && sees->shape(1) == 2, "what rows see does not fit the batch");
+        b.sees = sees->data();
+    }
+    if (places && shares) {
+        check(int64_t(places->shape(0)) == b.n_rows && shares->shape(0) == places->shape(0) &&
+                  shares->shape(1) == places->shape(1),
+              "the places of rows in tables do not fit the batch");
+        b.n_places = int64_t(places->shape(1));
+        b.places = places->data();
+        b.shares = shares->data();
+    }
+    if (turn_rows) {
+        check(int64_t(turn_rows->shape(0)) == b.n_rows, "what rows turn by does not fit the batch");
+        b.turn_rows = turn_rows->data();
+    }
     if (slots_in && slots_out) {
-        if (int64_t(slots_in->shape(0)) != b.n_sequences || int64_t(slots_out->shape(0)) != b.n_sequences)
-            throw std::invalid_argument("the slots of the batch do not fit its sequences");
+        check(int64_t(slots_in->shape(0)) == b.n_sequences && int64_t(slots_out->shape(0)) == b.n_sequences,
+              "the slots of the batch do not fit its sequences");
         b.slots_in = slots_in->data();
         b.slots_out = slots_out->data();
     }
     if (keeps) {
-        if (keeps->shape(1) != 2) throw std::invalid_argument("what is to be kept is no (row, slot)");
+        check(keeps->shape(1) == 2, "what is to be kept is no (row, slot)");
         b.n_keeps = int64_t(keeps->shape(0));
         b.keeps = keeps->data();
     }
+    if (part) b.part_first = part->first, b.part_last = std::max<int64_t>(0, part->second);
     b.cosines = cosines.data();
     b.sines = sines.data();
     b.n_turns = int64_t(cosines.shape(0));
     b.turn_width = int64_t(cosines.shape(1));
     const nb::gil_scoped_release release;
     return program.run(b, cache, first, last);
-}
-
-// Checks that a page or slot is there and that the bytes are as many as it has.
-void check_block(const Cache& cache, int64_t number, int64_t count, size_t wanted, size_t given) {
-    for (const Cache::Window& window : cache.windows())
-        if (window.table >= 0) throw std::invalid_argument("pages of a cache with windows cannot be copied");
-    if (number < 0 || number >= count) throw std::invalid_argument("the cache has no such page or slot");
-    if (wanted != given) throw std::invalid_argument("the bytes are not as many as the cache keeps there");
 }
 
 void bind_turns(const Doubles& frequencies, const Doubles& magnitudes, const WritableTable& cosines,
@@ -134,65 +154,9 @@ void bind_turns(const Doubles& frequencies, const Doubles& magnitudes, const Wri
           {sines.data(), sines.size()});
 }
 
-}  // namespace
-
-void bind_program(nb::module_& m) {
-    m.def("kernel_levels", &level_names, "Kernel levels that this machine can run, best first.");
-
-    m.def("turns", &bind_turns, nb::arg("frequencies"), nb::arg("magnitudes"), nb::arg("cosines"), nb::arg("sines"),
-          "Fills tables [position, pair] with cosines and sines of position * frequency, times the magnitude; the same "
-          "bits on every machine.");
-    m.attr("PAGE_SIZE") = kPageSize;
-    m.def(
-        "kv_value_bytes", [](const std::string& type) { return double(kv_block_bytes(kv_type(type), 32)) / (32 * 16); },
-        nb::arg("type"), "Bytes of one number in the KV cache, scales included.");
-
-    nb::class_<Cache>(m, "Cache")
-        .def(
-            "__init__",
-            [](Cache* self, const std::string& type, int64_t n_pages,
-               const std::vector<std::tuple<int, int, int>>& layers) {
-                new (self) Cache(kv_type(type), n_pages);
-                for (const auto& [n_kv_heads, k_dim, v_dim] : layers) self->add_layer(n_kv_heads, k_dim, v_dim);
-            },
-            nb::arg("type"), nb::arg("n_pages"), nb::arg("layers"))
-        .def("set_window", &Cache::set_window, nb::arg("entry"), nb::arg("table"), nb::arg("length"),
-             nb::arg("n_pages"))
-        .def("add_slots", &Cache::add_slots, nb::arg("n_slots"), nb::arg("numbers"))
-        .def(
-            "read_page",
-            [](const Cache& c, int64_t page, const WritableBytes& out) {
-                check_block(c, page, c.n_pages(), c.page_bytes(), out.size());
-                c.read_page(page, out.data());
-            },
-            nb::arg("page"), nb::arg("out"), "Copies a page of all entries to bytes.")
-        .def(
-            "write_page",
-            [](Cache& c, int64_t page, const Bytes& in) {
-                check_block(c, page, c.n_pages(), c.page_bytes(), in.size());
-                c.write_page(page, in.data());
-            },
-            nb::arg("page"), nb::arg("source"), "Copies bytes of `read_page` to a page.")
-        .def(
-            "read_slot",
-            [](const Cache& c, int32_t slot, const WritableBytes& out) {
-                check_block(c, slot, c.n_slots(), c.slot_bytes(), out.size());
-                c.read_slot(slot, out.data());
-            },
-            nb::arg("slot"), nb::arg("out"), "Copies a slot of all entries to bytes.")
-        .def(
-            "write_slot",
-            [](Cache& c, int32_t slot, const Bytes& in) {
-                check_block(c, slot, c.n_slots(), c.slot_bytes(), in.size());
-                c.write_slot(slot, in.data());
-            },
-            nb::arg("slot"), nb::arg("source"), "Copies bytes of `read_slot` to a slot.")
-        .def_prop_ro("page_bytes", &Cache::page_bytes)
-        .def_prop_ro("slot_bytes", &Cache::slot_bytes)
-        .def_prop_ro("n_bytes", &Cache::n_bytes)
-        .def_prop_ro("n_pages", &Cache::n_pages);
-
-    nb::class_<Program>(m, "Program")
+// What a program is made of.
+void bind_making(nb::class_<Program>& program) {
+    program
         .def(
             "__init__",
             [](Program* self, const std::string& level, int threads, int64_t max_rows, size_t arena_bytes,
@@ -229,8 +193,11 @@ void bind_program(nb::module_& m) {
                 p.add_step(std::move(a), barrier_before);
             },
             nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("weights"), nb::arg("attributes"),
-            nb::arg("barrier_before") = true)
-        .def("finish", &Program::finish)
+            nb::arg("barrier_before") = true);
+}
+
+void bind_running(nb::class_<Program>& program) {
+    program.def("finish", &Program::finish)
         .def(
             "set_packed",
             [](Program& p, int matrix, const WritableBytes& memory) { p.set_packed(matrix, memory.data()); },
@@ -242,7 +209,9 @@ void bind_program(nb::module_& m) {
              nb::arg("pages"), nb::arg("output_rows"), nb::arg("cosines"), nb::arg("sines"), nb::arg("first"),
              nb::arg("last"), nb::arg("window_pages") = nb::none(), nb::arg("adapters") = nb::none(),
              nb::arg("slots_in") = nb::none(), nb::arg("slots_out") = nb::none(), nb::arg("keeps") = nb::none(),
-             nb::arg("hidden") = nb::none(), nb::arg("is_hidden_normed") = false)
+             nb::arg("hidden") = nb::none(), nb::arg("is_hidden_normed") = false, nb::arg("brought") = nb::none(),
+             nb::arg("brought_rows") = nb::none(), nb::arg("sees") = nb::none(), nb::arg("places") = nb::none(),
+             nb::arg("shares") = nb::none(), nb::arg("turn_rows") = nb::none(), nb::arg("part") = nb::none())
         .def("cancel", &Program::cancel)
         .def(
             "value",
@@ -263,6 +232,20 @@ void bind_program(nb::module_& m) {
                 return out;
             },
             "Nanoseconds per step since the last call.");
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+    m.def("kernel_levels", &level_names, "Kernel levels that this machine can run, best first.");
+
+    m.def("turns", &bind_turns, nb::arg("frequencies"), nb::arg("magnitudes"), nb::arg("cosines"), nb::arg("sines"),
+          "Fills tables [position, pair] with cosines and sines of position * frequency, times the magnitude; the same "
+          "bits on every machine.");
+
+    nb::class_<Program> program(m, "Program");
+    bind_making(program);
+    bind_running(program);
 }
 
 }  // namespace woolly

@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
         [](int threads, size_t megabytes) { return woolly::read_bandwidth(threads, megabytes * 1000000); },
         nb::arg("threads"), nb::arg("megabytes"), nb::call_guard<nb::gil_scoped_release>(),
         "GB/s at which this many threads together read memory.");
+    woolly::bind_cache(m);
     woolly::bind_gguf(m);
     woolly::bind_program(m);
     woolly::bind_quantize(m);

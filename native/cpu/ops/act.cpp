@@ -1,27 +1,23 @@
 // act: an activation of each element.
 #include "cpu/ops/activations.h"
-#include "cpu/ops/table.h"
-#include "cpu/program/worker.h"
+#include "cpu/ops/elements.h"
 
 namespace woolly {
 
 namespace {
 
-struct Activate final : Step {
-    const Value x, y;
+struct Activate {
     const Act kind;
 
-    explicit Activate(const Arguments& a) : x(a.input(0)), y(a.output(0)), kind(act_named(a, a.text("kind"))) {}
+    explicit Activate(const Arguments& a) : kind(act_named(a, a.text("kind"))) {}
 
-    void run(Worker& w) const override {
-        w.share(y.rows(w.batch) * y.width, [&](int64_t begin, int64_t end) {
-            activate(w.program.kernels(), kind, x.data + begin, end - begin, y.data + begin);
-        });
+    void operator()(const Worker& w, const float* x, int64_t n, float* y) const {
+        activate(w.program.kernels(), kind, x, n, y);
     }
 };
 
 }  // namespace
 
-std::unique_ptr<Step> make_act(const Arguments& a) { return std::make_unique<Activate>(a); }
+std::unique_ptr<Step> make_act(const Arguments& a) { return std::make_unique<EachElement<Activate>>(a); }
 
 }  // namespace woolly

@@ -32,6 +32,8 @@ inline float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 inline float silu_of(float x) { return x / (1.0f + exp_of(-x)); }
 // The tanh form: (1 + tanh(u)) / 2 is the sigmoid of 2 u.
 inline float gelu_of(float x) { return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x))); }
+// The sigmoid form, as CLIP has it.
+inline float gelu_quick_of(float x) { return x / (1.0f + exp_of(-1.702f * x)); }
 inline float tanh_of(float x, float cap) { return cap - 2.0f * cap / (exp_of(x * (2.0f / cap)) + 1.0f); }
 
 template <class F>
@@ -47,9 +49,9 @@ void both(const float* gate, const float* up, int64_t n, float* y, const F& f) {
 }  // namespace
 
 Act act_named(const Arguments& arguments, const std::string& name) {
-    constexpr const char* names[] = {"silu",    "gelu",     "gelu_erf", "relu",   "relu2",
-                                     "sigmoid", "softplus", "tanh",     "clamped"};
-    for (int i = 0; i < 9; ++i)
+    constexpr const char* names[] = {"silu",    "gelu",     "gelu_erf", "relu",    "relu2",
+                                     "sigmoid", "softplus", "tanh",     "clamped", "gelu_quick"};
+    for (int i = 0; i < 10; ++i)
         if (name == names[i]) return Act(i);
     arguments.fail("has no activation '" + name + "'");
 }
@@ -79,6 +81,8 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return v > 20.0f ? v : std::log1p(std::exp(v)); });
         case Act::tanh:
             return each(x, n, y, [](float v) { return std::tanh(v); });
+        case Act::gelu_quick:
+            return each(x, n, y, [](float v) { return gelu_quick_of(v); });
         case Act::clamped:  // a gate alone
             return;
     }
@@ -97,6 +101,7 @@ void gate_with(const KernelTable& kernels, Gate how, const float* gate, const fl
     if (act == Act::gelu) return both(gate, up, n, y, [](float g, float u) { return gelu_of(g) * u; });
     if (act == Act::gelu_erf) return kernels.gelu_erf(gate, up, n, y);
     if (act == Act::relu) return both(gate, up, n, y, [](float g, float u) { return relu_of(g) * u; });
+    if (act == Act::gelu_quick) return both(gate, up, n, y, [](float g, float u) { return gelu_quick_of(g) * u; });
     both(gate, up, n, y, [](float g, float u) {
         g = g > 7.0f ? 7.0f : g;
         u = u > 7.0f ? 7.0f : u;

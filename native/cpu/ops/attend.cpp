@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
 
+#include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"
 #include "cpu/program/worker.h"
 
@@ -31,24 +31,18 @@ struct Softmax : AttentionSums {
     }
 };
 
-// What is added to scores by the distance from a row to a position: of each head a number for every distance within a
-// text. Either scores fall by a slope of each head, or the distance chooses a bucket of a learned table.
+// What is added to scores by the distance from a row to a position: the distance chooses a bucket of a learned table.
+// Every head has a number for every distance.
 struct ByDistance {
-    int64_t reach;  // the longest distance, and room to read 16 positions from any
+    int64_t most;  // the longest distance, with room to read 16 positions from any
     std::vector<float> numbers;
 
-    ByDistance(const Vector* table, float alibi, int n_heads, int64_t max_rows)
-        : reach(max_rows + 16), numbers(size_t(n_heads * (2 * reach + 1))) {
-        int powers = 1;  // heads up to the largest power of two; slopes of the others are between theirs
-        while (powers * 2 <= n_heads) powers *= 2;
-        for (int h = 0; h < n_heads; ++h) {
-            const double exponent = h < powers ? double(h + 1) / powers : (2.0 * (h - powers) + 1) / (2.0 * powers);
-            const float slope = float(std::exp2(-double(alibi) * exponent));
-            float* const middle = numbers.data() + h * (2 * reach + 1) + reach;
-            for (int64_t d = -reach; d <= reach; ++d)
-                middle[d] = table == nullptr ? -slope * float(d < 0 ? -d : d)
-                                             : table->data[bucket(d, table->n / n_heads) * n_heads + h];
-        }
+    // `longest`: positions that a row may see before its own, and after it.
+    ByDistance(const Vector& table, int n_heads, int64_t longest)
+        : most(longest + 16), numbers(size_t(n_heads * (2 * most + 1))) {
+        for (int h = 0; h < n_heads; ++h)
+            for (int64_t d = -most; d <= most; ++d)
+                numbers[size_t(h * (2 * most + 1) + most + d)] = table.data[bucket(d, table.n / n_heads) * n_heads + h];
     }
 
     // Half of the buckets are for later positions. Half of each half are single distances, the others grow up to 128.
@@ -61,8 +55,20 @@ struct ByDistance {
     }
 
     // The number of a head for distance 0; those of others are before and after it.
-    const float* of(int head) const { return numbers.data() + head * (2 * reach + 1) + reach; }
+    const float* of(int head) const { return numbers.data() + head * (2 * most + 1) + most; }
 };
+
+// How much scores of each head fall with each position of distance (ALiBi); `most` is the largest exponent.
+std::vector<float> slopes_of(float most, int n_heads) {
+    int powers = 1;  // heads up to the largest power of two; slopes of the others are between theirs
+    while (powers * 2 <= n_heads) powers *= 2;
+    std::vector<float> slopes;
+    for (int h = 0; h < n_heads; ++h) {
+        const double exponent = h < powers ? double(h + 1) / powers : (2.0 * (h - powers) + 1) / (2.0 * powers);
+        slopes.push_back(float(std::exp2(-double(most) * exponent)));
+    }
+    return slopes;
+}
 
 struct AttendScratch final : Scratch {
     int n_threads = 1;
@@ -76,11 +82,7 @@ struct AttendScratch final : Scratch {
     // First rows of blocks of at most `block_rows` rows of one sequence, and the last one's end.
     std::vector<int64_t> blocks;
 
-    std::map<std::tuple<const Vector*, float, int>, ByDistance> tables;  // which layers of as many heads share
-
-    const ByDistance& table(const Vector* distances, float alibi, int n_heads, int64_t max_rows) {
-        return tables.try_emplace({distances, alibi, n_heads}, distances, alibi, n_heads, max_rows).first->second;
-    }
+    std::map<std::pair<const Vector*, int>, ByDistance> tables;  // which layers of as many heads share
 
     void allocate(const Program& p) override {
         n_threads = p.n_threads();
@@ -94,10 +96,15 @@ struct AttendScratch final : Scratch {
 
     void begin(const BatchView& batch) override {
         blocks.clear();
-        block_rows = std::clamp<int64_t>(batch.n_rows / (2 * n_threads), kFewestRows, kMostRows);
+        const int64_t first = batch.is_part() ? batch.part_first : 0,
+                      last = batch.is_part() ? batch.part_last : batch.n_rows;
+        block_rows = std::clamp<int64_t>((last - first) / (2 * n_threads), kFewestRows, kMostRows);
         for (int64_t s = 0; s < batch.n_sequences; ++s)
-            for (int32_t r = batch.offsets[s]; r < batch.offsets[s + 1]; r += int32_t(block_rows)) blocks.push_back(r);
-        blocks.push_back(batch.n_rows);
+            for (int64_t r = std::max<int64_t>(first, batch.offsets[s]),
+                         end = std::min<int64_t>(last, batch.offsets[s + 1]);
+                 r < end; r += block_rows)
+                blocks.push_back(r);
+        blocks.push_back(last);
     }
 };
 
@@ -106,14 +113,17 @@ struct Attend final : Step {
     const Vector* const sinks;  // a score of each head that has no value; null for none
     const int entry, head_dim, v_dim;
     const bool is_chunked, sees_later;  // rows see later ones, too: all of a text
+    const bool sees_block;              // rows see what the batch says, and nothing else
+    const bool is_strict;               // rows never see later ones, whatever the batch says
     const int window;
     const float scale, softcap;
     const double temper;
     const int temper_length, temper_offset;
     const int room, v_room;  // head_dim and v_dim filled up to whole blocks of any type of cache
-    const size_t numbers;    // f32 of a worker's own memory for the kernel, with each query's address, range and copy
+    const size_t numbers;  // f32 of a worker's own memory for the kernel, with what it wants of each query, and a copy
     AttendScratch& scratch;
     const ByDistance* by_distance = nullptr;  // null for none
+    std::vector<float> slopes;                // of each head; empty for none
 
     explicit Attend(const Arguments& a)
         : q(a.input(0)),
@@ -124,6 +134,8 @@ struct Attend final : Step {
           v_dim(int(y.width / std::max<int64_t>(1, q.width / std::max(1, head_dim)))),
           is_chunked(a.text("mask") == "chunked"),
           sees_later(a.text("mask") == "all"),
+          sees_block(a.text("mask") == "block"),
+          is_strict(a.text("mask") == "causal"),
           window(a.integer("window")),
           scale(a.number("scale")),
           softcap(a.number("softcap")),
@@ -132,10 +144,10 @@ struct Attend final : Step {
           temper_offset(a.integer("temper_offset")),
           room((head_dim + 31) / 32 * 32),
           v_room((v_dim + 31) / 32 * 32),
-          numbers((attention_scratch(room, v_room) + (6 + (has_copies() ? size_t(room) : 0)) * max_queries() + 15) /
-                  16 * 16),
+          numbers((attention_scratch(room, v_room) + (8 + size_t(room)) * max_queries() + 15) / 16 * 16),
           scratch(a.program->scratch<AttendScratch>()) {
-        if (!is_chunked && !sees_later && a.text("mask") != "") a.fail("knows no mask \"" + a.text("mask") + "\"");
+        if (!is_chunked && !sees_later && !sees_block && !is_strict && a.text("mask") != "")
+            a.fail("knows no mask \"" + a.text("mask") + "\"");
         if (head_dim < 1 || v_dim < 1 || y.width != q.width / head_dim * v_dim) a.fail("has heads that do not fit");
         if (temper != 0 && temper_length < 1) a.fail("needs a temper_length of at least 1");
         // Each head may have a KV head of its own.
@@ -145,15 +157,18 @@ struct Attend final : Step {
         a.program->need_own((numbers + 2 * size_t(Softmax::numbers(int64_t(max_queries()), v_room))) * 4);
         const float alibi = a.number("alibi");
         const Vector* distances = a.vector("distances");
-        if (alibi != 0 || distances != nullptr) {
-            if (!sees_later) a.fail("has scores by distance for whole texts alone");
-            by_distance = &scratch.table(distances, alibi, int(q.width / head_dim), a.program->max_rows());
-        }
+        const int n_all = int(q.width / head_dim);
+        if ((alibi != 0 && is_chunked) || (distances != nullptr && !sees_later))
+            a.fail("knows no such scores by distance");
+        if (alibi != 0) slopes = slopes_of(alibi, n_all);
+        if (distances != nullptr)  // rows of whole texts come together
+            by_distance =
+                &scratch.tables.try_emplace({distances, n_all}, *distances, n_all, a.program->max_rows()).first->second;
     }
 
-    // Whether some type of cache needs longer queries than q has, or other ones.
-    bool has_copies() const { return room != head_dim || temper != 0; }
-    // Columns of a head of the result, in whole blocks of the cache's type.
+    // Whether V is a part of K.
+    bool is_inside(const Worker& w) const { return w.cache.layers()[size_t(entry)].v_dim == 0; }
+    // Columns of a head of the result, in whole blocks of the cache's types.
     int stored(const Worker& w) const { return w.cache.padded(v_dim); }
 
     // Queries of one block of rows: at most all heads share one KV head.
@@ -164,18 +179,41 @@ struct Attend final : Step {
     // The first position that a row sees, and the first after that it does not see.
     int seen_from(const Worker& w, int64_t row) const {
         const int position = w.batch.positions[row];
+        if (sees_block) return w.batch.sees[2 * row];
         if (window == 0) return 0;
         if (is_chunked) return position / window * window;
         return std::max(0, position - (sees_later ? window / 2 : window - 1));
     }
     int seen_to(const Worker& w, int64_t row) const {
-        if (!sees_later) return w.batch.positions[row] + 1;
+        if (!sees_later)
+            return w.batch.sees == nullptr || is_strict ? w.batch.positions[row] + 1 : w.batch.sees[2 * row + 1];
         const int end = w.batch.positions[w.batch.offsets[w.sequence_of(row) + 1] - 1] + 1;
         return window > 0 ? std::min(end, w.batch.positions[row] + window / 2 + 1) : end;
     }
 
+    int64_t rows_to_cut(const BatchView& batch) const override { return y.rows(batch); }
     void check(const BatchView& batch, const Cache&) const override {
-        if (sees_later) batch.check_whole();
+        if (sees_later || sees_block) batch.check_whole();
+        if (sees_block && batch.sees == nullptr) throw std::invalid_argument("the batch does not say what rows see");
+        if (batch.sees != nullptr && !sees_later && !is_strict) check_sees(batch);
+    }
+    // What rows see begins and ends no earlier than for the row before: blocks of rows are computed from the first
+    // row's beginning to the last one's end. It is within the window, and ends within the batch. Rows that see what the
+    // batch says and nothing else need not see themselves.
+    void check_sees(const BatchView& batch) const {
+        for (int64_t s = 0; s < batch.n_sequences; ++s) {
+            const int32_t first = batch.offsets[s], last = batch.offsets[s + 1] - 1;
+            for (int32_t r = first; r <= last; ++r) {
+                const int32_t position = batch.positions[r], from = batch.sees[2 * r], to = batch.sees[2 * r + 1];
+                const bool has_own = sees_block || (from <= position && position < to);
+                const bool fits = from >= 0 && from < to && has_own && to <= batch.positions[last] + 1;
+                const bool grows = r == first || (from >= batch.sees[2 * r - 2] && to >= batch.sees[2 * r - 1]);
+                if (!fits || !grows) throw std::invalid_argument("a row sees positions that do not fit its batch");
+                if (window > 0 && !sees_block && (position - from >= window || (is_chunked && to > position + 1)))
+                    throw std::invalid_argument("rows that see each other are more than a window of " +
+                                                std::to_string(window));
+            }
+        }
     }
     void split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const;
     void write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const;
@@ -186,7 +224,10 @@ struct Attend final : Step {
 // One range of the past for `n_rows` rows of a sequence from `row` on and the heads that share a KV head.
 void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int split, const Softmax& to) const {
     const int group = n_heads(w);
+    const bool inside = is_inside(w), turned = is_turned(w.cache.k_type());
+    const KernelTable& kernels = w.program.kernels();
     AttentionTile t{};
+    t.k = &kernels.kv[int(w.cache.k_type())], t.v = &kernels.kv[int(w.cache.v_type())];
     t.n_queries = n_rows * group;
     t.k_dim = w.cache.padded(head_dim);
     t.v_dim = stored(w);
@@ -196,7 +237,8 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     const float** queries = reinterpret_cast<const float**>(t.scratch + attention_scratch(room, v_room));
     const float** bias = queries + t.n_queries;
     int *first = reinterpret_cast<int*>(bias + t.n_queries), *last = first + t.n_queries;
-    float* copy = reinterpret_cast<float*>(last + t.n_queries);
+    int* positions = last + t.n_queries;
+    float *falls = reinterpret_cast<float*>(positions + t.n_queries), *copy = falls + t.n_queries;
     for (int64_t r = row, i = 0; r < row + n_rows; ++r) {
         const int from = std::max(split * kSplit, seen_from(w, r)),
                   to_end = std::min((split + 1) * kSplit, seen_to(w, r));
@@ -205,25 +247,29 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
         const float factor = float(grown);
         for (int h = 0; h < group; ++h, ++i) {
             queries[i] = q.data + r * q.width + (kv_head * group + h) * head_dim;
-            if (temper != 0 || t.k_dim != head_dim) {
+            if (temper != 0 || t.k_dim != head_dim || turned) {
                 for (int c = 0; c < head_dim; ++c) copy[c] = queries[i][c] * factor;
                 std::fill(copy + head_dim, copy + t.k_dim, 0.0f);
+                if (turned) turn_head(copy, t.k_dim, turned_together(t.k_dim, inside));
                 queries[i] = copy;
                 copy += t.k_dim;
             }
             first[i] = from;
             last[i] = to_end;
+            positions[i] = w.batch.positions[r];
+            if (!slopes.empty()) falls[i] = slopes[size_t(kv_head * group + h)];
             if (by_distance != nullptr) bias[i] = by_distance->of(kv_head * group + h) - w.batch.positions[r];
         }
     }
     t.bias = by_distance != nullptr ? bias : nullptr;
+    t.slopes = slopes.empty() ? nullptr : falls;
+    t.positions = positions;
     t.q = queries;
     t.first = first;
     t.last = last;
     const int32_t* pages = w.cache.pages(w.batch, entry, w.sequence_of(row));
     const uint8_t* k_blocks[kSplit / 16];
     const uint8_t* v_blocks[kSplit / 16];
-    const bool inside = w.cache.layers()[size_t(entry)].v_dim == 0;
     t.first_block = split * kSplit / 16;
     t.n_blocks = (std::min((split + 1) * kSplit, seen_to(w, row + n_rows - 1)) + 15) / 16 - t.first_block;
     for (int b = 0; b < t.n_blocks; ++b) {
@@ -236,13 +282,15 @@ void Attend::split(const Worker& w, int64_t row, int n_rows, int kv_head, int sp
     t.k_blocks = k_blocks;
     t.v_blocks = inside ? nullptr : v_blocks;
     t.sums = to;
-    w.program.kernels().attend[kv_index(w.cache.type())](t);
+    kernels.attend(t);
 }
 
 void Attend::write(const Worker& w, int64_t row, int kv_head, const Softmax& from) const {
     const int group = n_heads(w), length = stored(w);
     float* to = y.data + row * y.width + kv_head * group * v_dim;
+    const bool inside = is_inside(w), turned = is_turned(inside ? w.cache.k_type() : w.cache.v_type());
     for (int h = 0; h < group; ++h) {
+        if (turned) turn_head(from.out + h * length, length, turned_together(length, inside));
         float sum = from.sum[h];
         // At the end, when all splits are one. A sink far above all scores makes this infinite, and the result 0.
         if (sinks != nullptr) sum += std::exp(sinks->data[kv_head * group + h] - from.max[h]);
@@ -290,7 +338,8 @@ void Attend::run_blocks(const Worker& w) const {
 void Attend::run(Worker& w) const {
     const int n_kv = n_kv_heads(w), group = n_heads(w), length = stored(w);
     const int64_t wanted = 4 * w.program.n_threads();
-    if (w.batch.n_rows > wanted || int64_t(scratch.blocks.size() - 1) * n_kv >= wanted) return run_blocks(w);
+    if (w.batch.is_part() || w.batch.n_rows > wanted || int64_t(scratch.blocks.size() - 1) * n_kv >= wanted)
+        return run_blocks(w);
     // Few tasks: each split is a task of its own; the worker that finishes a row's last split merges them, in order.
     const auto n_splits = [&](int64_t row) { return (seen_to(w, row) - 1) / kSplit + 1 - seen_from(w, row) / kSplit; };
     int64_t n_tasks = 0;

@@ -52,11 +52,12 @@ void GridPanels::pack(const Worker& w, Matrix& matrix) const {
     w.take(matrix.n_panels(), [&](int64_t panel) { panels_.packed(w, matrix, panel, 0); });
 }
 
-void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows) const {
+void GridPanels::prepare(const Worker& w, Activation kind, int64_t n_rows, int64_t first) const {
     const int64_t n_tiles = (n_rows + kTileRows - 1) / kTileRows;
     // Row by row, not tile by tile: 16 rows are one tile, and every worker should have some.
     w.take(n_rows, [&](int64_t r) {
-        write(panels_.prepare_own(w, kind, r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows), n_tiles);
+        write(panels_.prepare_own(w, kind, first + r), kind, panels_.columns(), r / kTileRows, int(r % kTileRows),
+              n_tiles);
     });
 }
 

@@ -31,8 +31,8 @@ class GridPanels {
     }
     // Packs this worker's share of what is left of a matrix.
     void pack(const Worker& w, Matrix& matrix) const;
-    // The input's rows in tiles: this worker's share.
-    void prepare(const Worker& w, Activation kind, int64_t n_rows) const;
+    // n rows of the input from `first` on in tiles: this worker's share.
+    void prepare(const Worker& w, Activation kind, int64_t n_rows, int64_t first = 0) const;
     // Writes a row of a matrix with `columns` columns to row `r` of a tile.
     void write(const ActivationRow& row, Activation kind, int64_t columns, int64_t tile, int r, int64_t n_tiles) const;
 

@@ -56,6 +56,7 @@ struct Linears final : Step {
     bool by_tiles(size_t m, int64_t n_rows) const;
     void tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int64_t first, int64_t last,
                int64_t n_tiles) const;
+    int64_t rows_to_cut(const BatchView& batch) const override { return outputs[0].rows(batch); }
     void run(Worker& w) const override;
 };
 
@@ -87,7 +88,8 @@ void Linears::panel(const Worker& w, size_t m, int64_t panel, const ActivationRo
     Matrix& matrix = *panels[m];
     if (epilogue == Epilogue::glu) {
         const auto after = [&](size_t i) { return Panels::After{biases[i] ? biases[i]->data : nullptr}; };
-        input.gated(w, &matrix, *panels[1], panel, prepared, first, last, how, after(0), after(1), outputs[0].data);
+        input.gated(w, &matrix, *panels[1], panel, prepared, first, last, how, after(0), after(1),
+                    outputs[0].data + outputs[0].first(w.batch) * outputs[0].width);
         return;
     }
     const ActivationRow* rows = prepared[int(matrix.info.activation)];
@@ -98,7 +100,7 @@ void Linears::panel(const Worker& w, size_t m, int64_t panel, const ActivationRo
     for (int64_t r = first; r < last; r += block) {
         const int n = int(std::min(block, last - r));
         input.dot(w, matrix, weights, rows + r, n, tile);
-        finish_tile(m, tile, r, n, column, n_columns);
+        finish_tile(m, tile, outputs[m].first(w.batch) + r, n, column, n_columns);
     }
 }
 
@@ -114,6 +116,7 @@ void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int6
     const bool glu = epilogue == Epilogue::glu;
     const int64_t tile = first / kTileRows;
     const int n = int(last - first);
+    const int64_t row = outputs[0].first(w.batch) + first;
     float* sums = grid.dot(w, matrix, panel, n_panels, tile, n, n_tiles, 0);
     float* ups = glu ? grid.dot(w, *panels[1], panel, n_panels, tile, n, n_tiles, 1) : nullptr;
     // Row tile by row tile, so that neighbouring columns of a row are written together.
@@ -125,15 +128,16 @@ void Linears::tiles(const Worker& w, size_t m, int64_t panel, int n_panels, int6
             if (glu) {
                 const auto after = [&](size_t k) { return Panels::After{biases[k] ? biases[k]->data : nullptr}; };
                 input.finish_gated(sums + at, ups + at, count, column, n_columns, how, after(0), after(1),
-                                   outputs[0].data + (first + t) * matrix.rows, matrix.rows);
+                                   outputs[0].data + (row + t) * matrix.rows, matrix.rows);
             } else {
-                finish_tile(m, sums + at, first + t, count, column, n_columns);
+                finish_tile(m, sums + at, row + t, count, column, n_columns);
             }
         }
 }
 
 void Linears::run(Worker& w) const {
-    const int64_t n_rows = outputs[0].rows(w.batch);
+    // Rows are counted from the first that is computed.
+    const int64_t n_rows = outputs[0].computed(w.batch), row = outputs[0].first(w.batch);
     if (n_rows == 0) return;
     bool needed[3] = {};
     int64_t n_panels = 0;
@@ -150,7 +154,7 @@ void Linears::run(Worker& w) const {
     const bool own = n_rows == 1;
     const ActivationRow* prepared[3] = {};
     for (const Activation kind : kActivations)
-        if (needed[int(kind)]) prepared[int(kind)] = input.prepare(w, kind, n_rows, own);
+        if (needed[int(kind)]) prepared[int(kind)] = input.prepare(w, kind, n_rows, own, row);
     bool tiled[3] = {};
     for (size_t m = 0; m < panels.size(); ++m)
         if (by_tiles(std::min(m, outputs.size() - 1), n_rows)) {
@@ -158,7 +162,7 @@ void Linears::run(Worker& w) const {
             grid.pack(w, *panels[m]);
         }
     for (const Activation kind : kActivations)
-        if (tiled[int(kind)]) grid.prepare(w, kind, n_rows);
+        if (tiled[int(kind)]) grid.prepare(w, kind, n_rows, row);
     if (!own && !w.barrier()) return;
 
     const auto groups = [&](GridPanels::Task task) {

@@ -1,42 +1,14 @@
 // moe: the router scores all experts, each row goes to the best, and rows are computed together expert by expert.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
-#include "cpu/ops/experts.h"
 #include "cpu/ops/grid.h"
+#include "cpu/ops/moe_scratch.h"
 #include "cpu/ops/table.h"
 
 namespace woolly {
 
 namespace {
-
-// A copy of a prepared row: rows of one expert must be at equal distances in memory (cpu/kernels/table.h). The row is
-// times the weight: of a quantized one its scales are, and what is made from them.
-ActivationRow copied(const ActivationRow& from, Activation kind, int64_t columns, uint8_t* to, float weight) {
-    const bool whole = kind == Activation::f32;
-    const uint8_t* base = whole ? reinterpret_cast<const uint8_t*>(from.x) : reinterpret_cast<const uint8_t*>(from.q);
-    std::memcpy(to, base, whole ? size_t(columns) * 4 : activation_row_bytes(kind, columns));
-    const auto moved = [&]<class T>(const T* part) -> const T* {
-        if (part == nullptr) return nullptr;
-        return reinterpret_cast<const T*>(to + (reinterpret_cast<const uint8_t*>(part) - base));
-    };
-    const auto weighed = [&](const float* part, int64_t n) {
-        if (part == nullptr || weight == 1.0f) return;
-        for (int64_t i = 0; i < n; ++i) const_cast<float*>(part)[i] *= weight;
-    };
-    const ActivationRow row{moved(from.x),
-                            moved(from.q),
-                            moved(from.scale),
-                            moved(from.sums),
-                            moved(from.lows),
-                            moved(from.planes),
-                            from.ordinary && weight == 1.0f};
-    weighed(row.x, columns);
-    weighed(row.scale, columns / (kind == Activation::q8_256 ? 256 : 32));
-    weighed(row.lows, columns / 32);
-    return row;
-}
 
 // A vector of each expert, and a number of each expert: null for none.
 struct Extras {
@@ -46,42 +18,6 @@ struct Extras {
         : bias(a.vector((role + "_bias").c_str())), scale(a.vector((role + "_scale").c_str())) {}
     Panels::After of(int32_t expert, int64_t rows) const {
         return {bias == nullptr ? nullptr : bias->data + expert * rows, scale == nullptr ? 1.0f : scale->data[expert]};
-    }
-};
-
-struct MoeScratch final : Scratch {
-    size_t n_experts = 0, n_used = 0, ffn = 0, slot_bytes = 0;
-    std::vector<Routes> routes;                            // of each worker
-    std::vector<float> logits;                             // [rows, n_experts]
-    std::vector<int32_t> chosen;                           // [rows, n_used], ascending within a row
-    std::vector<float> shares;                             // [rows, n_used]
-    Memory slots, hidden;                                  // [slots, slot_bytes], f32 [slots, ffn]
-    std::vector<ActivationRow> slot_rows[3], hidden_rows;  // [slots]; hidden rows replace the inputs of slots
-
-    void allocate(const Program& program) override {
-        const size_t n_rows = size_t(program.max_rows()), n_slots = n_rows * n_used;
-        logits.resize(n_rows * n_experts);
-        chosen.resize(n_slots);
-        shares.resize(n_slots);
-        slots = Memory(n_slots * slot_bytes);
-        hidden = Memory(n_slots * ffn * 4);
-        for (auto& rows : slot_rows) rows.resize(n_slots);
-        hidden_rows.resize(n_slots);
-        routes.resize(size_t(program.n_threads()));
-        for (Routes& own : routes) {
-            own.chosen.resize(n_used);
-            own.shares.resize(n_used);
-            own.first.resize(n_experts + 1);
-            own.active.reserve(n_experts);
-            own.tile.resize(n_experts);
-            own.ranks.resize(n_experts);
-            own.sums.resize(n_experts);
-            own.row.resize(n_slots);
-            own.weight.resize(n_slots);
-            for (auto& rows : own.input) rows.resize(n_used);
-            own.hidden.resize(n_used);
-            own.memory = Memory(n_used * slot_bytes);
-        }
     }
 };
 
@@ -164,6 +100,75 @@ struct Moe final : Step {
     void add_weighted(const Routes& routes, int32_t e, int64_t slot, int n, int64_t column, const float* sums) const;
     void down_panels(const Worker& w, int64_t panel, int n_panels, const ActivationRow* hidden, int64_t n_rows) const;
     void run(Worker& w) const override;
+
+    struct Run;
+};
+
+// One run of the step by one worker. Each function but the last ends with the workers' meeting: false if the others
+// went on without this one.
+struct Moe::Run {
+    const Moe& moe;
+    Worker& w;
+    const int64_t n_rows;
+    const bool own;  // a single row is prepared and routed by every worker for itself: cheaper than waiting for one
+    Routes& routes;
+    const Matrix &up, &gate, &down;
+    const ActivationRow *prepared[3] = {}, *inputs[3] = {};  // by kind of activations: of rows, of slots
+
+    Run(const Moe& of, Worker& worker, int64_t rows)
+        : moe(of),
+          w(worker),
+          n_rows(rows),
+          own(rows == 1),
+          routes(of.scratch.routes[size_t(worker.id)]),
+          up(*of.ups[0]),
+          gate(of.gates.empty() ? up : *of.gates[0]),
+          down(*of.downs[0]) {}
+
+    bool meet() { return own || w.barrier(); }
+    bool needs(Activation kind) const { return kind == gate.info.activation || kind == up.info.activation; }
+    uint8_t* slot(int64_t s) const {
+        return (own ? routes.memory : moe.scratch.slots).data() + size_t(s) * moe.scratch.slot_bytes;
+    }
+    ActivationRow* hidden_rows() const { return own ? routes.hidden.data() : moe.scratch.hidden_rows.data(); }
+
+    // Calls run(first, last) for this worker's share of n things.
+    template <class F>
+    void share(int64_t n, const F& run) const {
+        own ? run(int64_t{0}, n) : w.share(n, run);
+    }
+    // Calls use(slot, row tile or -1, row within it) for this worker's share of the slots.
+    template <class F>
+    void each_slot(const F& use) const {
+        share(n_rows * moe.n_used, [&](int64_t begin, int64_t end) {
+            for (const int32_t e : routes.active) {
+                const int64_t first = routes.first[size_t(e)], tile = routes.tile[size_t(e)];
+                const int64_t last = std::min<int64_t>(end, routes.first[size_t(e) + 1]);
+                for (int64_t s = std::max(begin, first); s < last; ++s)
+                    use(s, tile < 0 ? -1 : tile + (s - first) / kTileRows, int((s - first) % kTileRows));
+            }
+        });
+    }
+    // Calls run(times, panel, panels) for tasks over the panels of a matrix, `times` each. Without tiles a task is one
+    // panel: of a single row there are few.
+    template <class F>
+    void each_panels(const Matrix& matrix, int64_t n_times, const F& run) const {
+        int64_t each = 1;
+        if (routes.n_tiles != 0)
+            each = moe.grid.task(1, [&](GridPanels::Task task) { return n_times * task.groups(matrix); }).panels;
+        const int64_t n_groups = (matrix.n_panels() + each - 1) / each;
+        w.take(n_times * n_groups, [&](int64_t task) {
+            const int64_t panel = task % n_groups * each;
+            run(task / n_groups, panel, int(std::min(each, matrix.n_panels() - panel)));
+        });
+    }
+
+    bool score();
+    bool route();
+    bool fill_slots();
+    bool open_experts();
+    bool fill_hidden();
+    void close_experts();
 };
 
 // Logits of all experts for all rows.
@@ -293,104 +298,89 @@ void Moe::down_panels(const Worker& w, int64_t panel, int n_panels, const Activa
         }
 }
 
-void Moe::run(Worker& w) const {
-    const int64_t n_rows = y.rows(w.batch), n_slots = n_rows * n_used;
-    if (n_rows == 0) return;
-    // A single row is prepared and routed by every worker for itself: cheaper than waiting for one to do it.
-    const bool own = n_rows == 1;
-    const auto share = [&](int64_t n, const auto& run) { own ? run(int64_t{0}, n) : w.share(n, run); };
-    Routes& routes = scratch.routes[size_t(w.id)];
-    const Matrix &up = *ups[0], &gate = gates.empty() ? up : *gates[0];
-    const Activation router_kind = router.info.activation;
-    bool needed[3] = {};
-    for (const Matrix* m : {&gate, &up}) needed[int(m->info.activation)] = true;
-    const ActivationRow* prepared[3] = {};
-    if (has_own_input) {
-        const ActivationRow* rows = routed.prepare(w, router_kind, n_rows, own);
-        if (!own && !w.barrier()) return;
-        score_experts(w, rows, n_rows);
-        if (!w.barrier()) return;
+// The rows as experts read them, and the experts' scores.
+bool Moe::Run::score() {
+    const Activation kind_of_router = moe.router.info.activation;
+    if (moe.has_own_input) {
+        const ActivationRow* rows = moe.routed.prepare(w, kind_of_router, n_rows, own);
+        if (!meet()) return false;
+        moe.score_experts(w, rows, n_rows);
+        if (!w.barrier()) return false;
     }
     for (const Activation kind : kActivations)
-        if (needed[int(kind)] || (kind == router_kind && !has_own_input))
-            prepared[int(kind)] = input.prepare(w, kind, n_rows, own);
-    if (!own && !w.barrier()) return;
-    if (!has_own_input) {
-        score_experts(w, prepared[int(router_kind)], n_rows);
-        if (!w.barrier()) return;
-    }
+        if (needs(kind) || (kind == kind_of_router && !moe.has_own_input))
+            prepared[int(kind)] = moe.input.prepare(w, kind, n_rows, own);
+    if (!meet()) return false;
+    if (moe.has_own_input) return true;
+    moe.score_experts(w, prepared[int(kind_of_router)], n_rows);
+    return w.barrier();
+}
 
-    int32_t* chosen = own ? routes.chosen.data() : scratch.chosen.data();
-    float* shares = own ? routes.shares.data() : scratch.shares.data();
+// The experts of each row, and the slots of each expert.
+bool Moe::Run::route() {
+    int32_t* chosen = own ? routes.chosen.data() : moe.scratch.chosen.data();
+    float* shares = own ? routes.shares.data() : moe.scratch.shares.data();
     share(n_rows, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
-            choice.choose(scratch.logits.data() + r * n_experts, routes, chosen + r * n_used, shares + r * n_used);
+            moe.choice.choose(moe.scratch.logits.data() + r * moe.n_experts, routes, chosen + r * moe.n_used,
+                              shares + r * moe.n_used);
     });
-    if (!own && !w.barrier()) return;
-    group_rows(routes, n_rows, chosen, shares);
+    if (!meet()) return false;
+    moe.group_rows(routes, n_rows, chosen, shares);
+    return true;
+}
 
-    // Calls use(slot, row tile or -1, row within it) for this worker's share of the slots.
-    const auto each_slot = [&](const auto& use) {
-        share(n_slots, [&](int64_t begin, int64_t end) {
-            for (const int32_t e : routes.active) {
-                const int64_t first = routes.first[size_t(e)], tile = routes.tile[size_t(e)];
-                const int64_t last = std::min<int64_t>(end, routes.first[size_t(e) + 1]);
-                for (int64_t s = std::max(begin, first); s < last; ++s)
-                    use(s, tile < 0 ? -1 : tile + (s - first) / kTileRows, int((s - first) % kTileRows));
-            }
-        });
-    };
-    const ActivationRow* inputs[3] = {};
+// The rows in the order of slots.
+bool Moe::Run::fill_slots() {
     size_t at = 0;  // of this form within a slot
     for (const Activation kind : kActivations) {
-        if (!needed[int(kind)]) continue;
-        ActivationRow* to = own ? routes.input[int(kind)].data() : scratch.slot_rows[int(kind)].data();
+        if (!needs(kind)) continue;
+        ActivationRow* to = own ? routes.input[int(kind)].data() : moe.scratch.slot_rows[int(kind)].data();
         each_slot([&](int64_t s, int64_t tile, int r) {
             const ActivationRow& shared = prepared[int(kind)][routes.row[size_t(s)]];
-            uint8_t* memory = (own ? routes.memory : scratch.slots).data() + size_t(s) * scratch.slot_bytes + at;
-            const float weight = weighs_input ? routes.weight[size_t(s)] : 1.0f;
-            const bool copies = weighs_input || (tile < 0 && !own);
-            const ActivationRow row = copies ? copied(shared, kind, gate.columns, memory, weight) : shared;
+            const float weight = moe.weighs_input ? routes.weight[size_t(s)] : 1.0f;
+            const bool copies = moe.weighs_input || (tile < 0 && !own);
+            const ActivationRow row = copies ? copied(shared, kind, gate.columns, slot(s) + at, weight) : shared;
             if (tile >= 0)
-                grid.write(row, kind, gate.columns, tile, r, routes.n_tiles);
+                moe.grid.write(row, kind, gate.columns, tile, r, routes.n_tiles);
             else
                 to[s] = row;
         });
         at += activation_row_bytes(kind, gate.columns);
         inputs[int(kind)] = to;
     }
-    if (!own && !w.barrier()) return;
+    return meet();
+}
 
-    // Without tiles a task is one panel: of a single row there are few.
-    const auto panels_each = [&](int64_t n_experts_each, const Matrix& matrix) {
-        if (routes.n_tiles == 0) return int64_t{1};
-        return grid.task(1, [&](GridPanels::Task task) { return n_experts_each * task.groups(matrix); }).panels;
-    };
-    const auto count = [](const Matrix& matrix, int64_t panel, int64_t most) {
-        return int(std::min(most, matrix.n_panels() - panel));
-    };
-    const int64_t n_active = int64_t(routes.active.size()), gate_each = panels_each(n_active, gate);
-    const int64_t n_groups = (gate.n_panels() + gate_each - 1) / gate_each, n_tasks = n_active * n_groups;
-    w.take(n_tasks, [&](int64_t task) {
-        const int64_t panel = task % n_groups * gate_each;
-        gate_panels(w, routes.active[size_t(task / n_groups)], panel, count(gate, panel, gate_each), inputs);
+bool Moe::Run::open_experts() {
+    each_panels(gate, int64_t(routes.active.size()), [&](int64_t expert, int64_t panel, int n_panels) {
+        moe.gate_panels(w, routes.active[size_t(expert)], panel, n_panels, inputs);
     });
-    if (!w.barrier()) return;
-    const Matrix& down = *downs[0];
-    const float* hidden = reinterpret_cast<const float*>(scratch.hidden.data());
-    ActivationRow* hidden_rows = own ? routes.hidden.data() : scratch.hidden_rows.data();
-    uint8_t* memory = own ? routes.memory.data() : scratch.slots.data();
+    return w.barrier();
+}
+
+bool Moe::Run::fill_hidden() {
+    const float* hidden = reinterpret_cast<const float*>(moe.scratch.hidden.data());
+    const Activation kind = down.info.activation;
+    ActivationRow* rows = hidden_rows();
     each_slot([&](int64_t s, int64_t tile, int r) {
-        input.quantize_row(down.info.activation, hidden + s * down.columns, down.columns,
-                           memory + size_t(s) * scratch.slot_bytes, hidden_rows + s);
-        if (tile >= 0) grid.write(hidden_rows[s], down.info.activation, down.columns, tile, r, routes.n_tiles);
+        moe.input.quantize_row(kind, hidden + s * down.columns, down.columns, slot(s), rows + s);
+        if (tile >= 0) moe.grid.write(rows[s], kind, down.columns, tile, r, routes.n_tiles);
     });
-    if (!own && !w.barrier()) return;
-    const int64_t down_each = panels_each(1, down), n_outputs = (down.n_panels() + down_each - 1) / down_each;
-    w.take(n_outputs, [&](int64_t task) {
-        const int64_t panel = task * down_each;
-        down_panels(w, panel, count(down, panel, down_each), hidden_rows, n_rows);
+    return meet();
+}
+
+void Moe::Run::close_experts() {
+    each_panels(down, 1, [&](int64_t, int64_t panel, int n_panels) {
+        moe.down_panels(w, panel, n_panels, hidden_rows(), n_rows);
     });
+}
+
+void Moe::run(Worker& w) const {
+    const int64_t n_rows = y.rows(w.batch);
+    if (n_rows == 0) return;
+    Run run(*this, w, n_rows);
+    if (run.score() && run.route() && run.fill_slots() && run.open_experts() && run.fill_hidden()) run.close_experts();
 }
 
 }  // namespace

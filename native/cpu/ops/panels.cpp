@@ -37,6 +37,7 @@ size_t activation_row_bytes(Activation kind, int64_t columns) {
 void Activations::allocate(const Program& program) {
     memory = Memory(row_bytes * size_t(program.max_rows()));
     for (auto& all : rows) all.resize(parts * size_t(program.max_rows()));
+    own.resize(size_t(program.n_threads()));
 }
 
 Panels::Panels(const Arguments& a, const std::vector<Matrix*>& matrices, size_t input)
@@ -103,18 +104,18 @@ void Panels::quantize_row(Activation kind, const float* x, int64_t columns, uint
     to->planes = at;
 }
 
-const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n_rows, bool own) const {
+const ActivationRow* Panels::prepare(const Worker& w, Activation kind, int64_t n_rows, bool own, int64_t first) const {
     float* normed = reinterpret_cast<float*>(w.own() + normed_at_);
     size_t at = 0;  // of this form within a prepared row
     for (int k = 0; k < int(kind); ++k) at += activation_row_bytes(Activation(k), columns_);
     if (own) {
-        static thread_local ActivationRow row[3];
-        prepare_row(kind, x_.data, w.own() + at, normed, &row[int(kind)], true);
-        return &row[int(kind)];
+        ActivationRow* row = &activations_.own[size_t(w.id)].of[int(kind)];
+        prepare_row(kind, x_.data + first * x_.width, w.own() + at, normed, row, true);
+        return row;
     }
     ActivationRow* rows = activations_.rows[int(kind)].data();
     w.take(n_rows * parts_, [&](int64_t i) {
-        const float* x = x_.data + i % n_rows * x_.width + i / n_rows * columns_;
+        const float* x = x_.data + (first + i % n_rows) * x_.width + i / n_rows * columns_;
         prepare_row(kind, x, activations_.memory.data() + size_t(i) * row_bytes_ + at, normed, rows + i, true);
     });
     return rows;

@@ -19,6 +19,12 @@ struct Activations final : Scratch {
     size_t row_bytes = 0, parts = 1;  // most that a step needs of each row
     Memory memory;
     std::vector<ActivationRow> rows[3];  // of each kind
+    // The row that a worker prepares for itself, in a cache line of its own. Not thread_local: a thread's first use of
+    // such a variable asks for memory.
+    struct alignas(64) Own {
+        ActivationRow of[3];
+    };
+    std::vector<Own> own;
 
     void allocate(const Program& program) override;
 };
@@ -29,10 +35,10 @@ class Panels {
     // multiplies with, at least one; the first one's columns divide the width of the input.
     Panels(const Arguments& arguments, const std::vector<Matrix*>& matrices, size_t input = 0);
 
-    // The input in one of the three forms, for all rows. An input that is a multiple as wide as the matrices have
-    // columns is cut into parts of that width: first those of the first part, for all rows. `own`: one row of one part,
-    // by this worker alone, in its own memory.
-    const ActivationRow* prepare(const Worker& w, Activation kind, int64_t n_rows, bool own) const;
+    // The input in one of the three forms, for n rows from `first` on. An input that is a multiple as wide as the
+    // matrices have columns is cut into parts of that width: first those of the first part, for all rows. `own`: one
+    // row of one part, by this worker alone, in its own memory.
+    const ActivationRow* prepare(const Worker& w, Activation kind, int64_t n_rows, bool own, int64_t first = 0) const;
     // One row of the input in one of the forms, without planes, in this worker's own memory: until the next call.
     ActivationRow prepare_own(const Worker& w, Activation kind, int64_t row) const;
     // x in one of the three forms, in `memory`; as f32 it stays where it is. Tiles need no planes.

@@ -24,7 +24,7 @@ struct TurnHeads final : Step {
             for (int64_t task = begin; task < end; ++task) {
                 float* head = y.data + task * head_dim;
                 std::memcpy(head, x.data + task * head_dim, size_t(head_dim) * 4);
-                turn(w.batch, w.batch.positions[task / n_heads], head);
+                turn(w.batch, task / n_heads, head);
             }
         });
     }

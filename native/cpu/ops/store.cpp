@@ -3,6 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"
 #include "cpu/ops/turn.h"
 #include "cpu/program/worker.h"
@@ -47,28 +48,38 @@ struct Store final : Step {
     void run(Worker& w) const override {
         const KernelTable& kernels = w.program.kernels();
         const int64_t n_q = q.width / head_dim, n_kv = k.width / head_dim;
-        const int kv = kv_index(w.cache.type()), k_stored = w.cache.padded(head_dim), v_stored = w.cache.padded(v_dim);
-        float head[kMaxHeadDim] = {}, padded[kMaxHeadDim] = {};
+        const KvType k_type = w.cache.k_type(), v_type = w.cache.v_type();
+        const int k_stored = w.cache.padded(head_dim), v_stored = w.cache.padded(v_dim);
+        float head[kMaxHeadDim], padded[kMaxHeadDim];
         const auto one = [&](int64_t task) {
             const int64_t row = task / (n_q + n_kv), h = task % (n_q + n_kv);
             const int32_t position = w.batch.positions[row];
             const bool is_q = h < n_q;
             const int64_t at = is_q ? row * q.width + h * head_dim : row * k.width + (h - n_q) * head_dim;
             std::memcpy(head, (is_q ? q.data : k.data) + at, size_t(head_dim) * 4);
+            std::fill(head + head_dim, head + k_stored, 0.0f);
             const Vector* norm = is_q ? q_norm : k_norm;
             if (norm != nullptr) kernels.rms_norm(head, norm->data, eps, head_dim, head);
-            turn(w.batch, position, head);
+            turn(w.batch, row, head);
             if (is_q) {
                 std::memcpy(y.data + at, head, size_t(head_dim) * 4);
                 return;
             }
             const int32_t page = w.cache.pages(w.batch, entry, w.sequence_of(row))[position / kPageSize];
             const int slot = position % 16, in_page = position % kPageSize;
-            kernels.store_k[kv](head, k_stored, slot, w.cache.block(entry, page, int(h - n_q), in_page, false));
+            if (is_turned(k_type)) turn_head(head, k_stored, turned_together(k_stored, v_dim == 0));
+            kernels.kv[int(k_type)].store_k(head, k_stored, slot,
+                                            w.cache.block(entry, page, int(h - n_q), in_page, false));
             if (v_dim == 0) return;
             const float* value = v.data + row * v.width + (h - n_q) * v_dim;
-            if (v_stored != v_dim) value = static_cast<float*>(std::memcpy(padded, value, size_t(v_dim) * 4));
-            kernels.store_v[kv](value, v_stored, slot, w.cache.block(entry, page, int(h - n_q), in_page, true));
+            if (v_stored != v_dim || is_turned(v_type)) {
+                std::memcpy(padded, value, size_t(v_dim) * 4);
+                std::fill(padded + v_dim, padded + v_stored, 0.0f);
+                if (is_turned(v_type)) turn_head(padded, v_stored, turned_together(v_stored, false));
+                value = padded;
+            }
+            kernels.kv[int(v_type)].store_v(value, v_stored, slot,
+                                            w.cache.block(entry, page, int(h - n_q), in_page, true));
         };
         const auto each = [&](int64_t first, int64_t last) {
             for (int64_t task = first; task < last; ++task) one(task);

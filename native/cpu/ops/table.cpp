@@ -6,6 +6,9 @@
     X(adapt)           \
     X(add)             \
     X(attend)          \
+    X(blend)           \
+    X(clamp)           \
+    X(clip)            \
     X(columns)         \
     X(conv)            \
     X(delta_net)       \
@@ -13,7 +16,9 @@
     X(embed)           \
     X(embed_position)  \
     X(embed_type)      \
+    X(fold)            \
     X(gain)            \
+    X(given)           \
     X(glu)             \
     X(hidden)          \
     X(join)            \
@@ -28,6 +33,7 @@
     X(output_rows)     \
     X(peaks)           \
     X(per_head_linear) \
+    X(place)           \
     X(pool)            \
     X(previous)        \
     X(rms_norm)        \

@@ -17,9 +17,9 @@ struct Turn {
             a.fail("cannot turn " + std::to_string(n_rot) + " elements of a head");
     }
 
-    void operator()(const BatchView& batch, int32_t position, float* head) const {
-        const float* cosine = batch.cosines + position * batch.turn_width + column;
-        const float* sine = batch.sines + position * batch.turn_width + column;
+    void operator()(const BatchView& batch, int64_t row, float* head) const {
+        const float* cosine = batch.cosines + batch.turn_of(row) * batch.turn_width + column;
+        const float* sine = batch.sines + batch.turn_of(row) * batch.turn_width + column;
         const int half = n_rot / 2;
         for (int i = 0; i < half; ++i) {
             float& a = head[adjacent ? 2 * i : i];

@@ -20,13 +20,27 @@ struct BatchView {
     const float* hidden = nullptr;  // [n_rows, hidden_width]: hidden states, of drafts
     int64_t hidden_width = 0;
     bool is_hidden_normed = false;
+    const float* brought = nullptr;         // [n_brought, brought_width]: rows of a tower, in place of tokens
+    const int32_t* brought_rows = nullptr;  // the row of the batch of each, ascending
+    int64_t n_brought = 0, brought_width = 0;
+    const int32_t* sees = nullptr;  // [n_rows, 2]: the first position that a row sees at the latest, and the end of all
+    const int32_t* places = nullptr;  // [n_rows, n_places]: rows of tables that are added to a row, -1 for none
+    const float* shares = nullptr;    // how much of each
+    int64_t n_places = 0;
     const int32_t* slots_in = nullptr;   // of steps that keep slots: the one to read, -1 for zeros
     const int32_t* slots_out = nullptr;  // the one to write
     const int32_t* keeps = nullptr;      // [n_keeps, 2]: (row, slot to which its state is written, too)
     int64_t n_keeps = 0;
     const float* cosines = nullptr;  // [n_turns, turn_width]: tables of all rotary embeddings side by side
     const float* sines = nullptr;
+    const int32_t* turn_rows = nullptr;  // [n_rows]: the row of these tables of each row; null: its position
     int64_t n_turns = 0, turn_width = 0;
+    // Rows of a step's result that are computed, from first to before last; last -1: all. Other rows keep their values.
+    int64_t part_first = 0, part_last = -1;
+
+    bool is_part() const { return part_last >= 0; }
+    // The row of the rotary tables by which a row turns.
+    int64_t turn_of(int64_t row) const { return turn_rows == nullptr ? positions[row] : turn_rows[row]; }
 
     // Throws if rows of a text were computed in an earlier run: some ops need all of them in one.
     void check_whole() const {

@@ -20,6 +20,11 @@ struct Value {
     bool output_rows = false;  // one row per wanted logits instead of one per token
 
     int64_t rows(const BatchView& batch) const { return output_rows ? batch.n_output : batch.n_rows; }
+    // The first of the rows that a run computes, and how many they are.
+    int64_t first(const BatchView& batch) const { return batch.is_part() ? batch.part_first : 0; }
+    int64_t computed(const BatchView& batch) const {
+        return batch.is_part() ? batch.part_last - batch.part_first : rows(batch);
+    }
 };
 
 class Step {
@@ -27,6 +32,8 @@ class Step {
     virtual ~Step() = default;
     // Throws std::invalid_argument if the step cannot compute the batch. Called before every run.
     virtual void check(const BatchView&, const Cache&) const {}
+    // Rows of which it can compute a part (BatchView::part_first); 0: it computes all rows, or none.
+    virtual int64_t rows_to_cut(const BatchView&) const { return 0; }
     // Called by all workers that came in time, at once. Hands the work out to them, and may let them meet at
     // Worker::barrier. A worker that comes late runs it from its beginning, but takes no tasks before the barrier after
     // which it joined.

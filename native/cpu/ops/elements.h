@@ -1,0 +1,23 @@
+// The shell of ops that make each element of y from the one of x at its place.
+#pragma once
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+// `Op` is made from the step's arguments. op(w, x, n, y) computes n elements.
+template <class Op>
+struct EachElement final : Step {
+    const Value x, y;
+    const Op op;
+
+    explicit EachElement(const Arguments& a) : x(a.input(0)), y(a.output(0)), op(a) {}
+
+    void run(Worker& w) const override {
+        w.share(y.rows(w.batch) * y.width,
+                [&](int64_t begin, int64_t end) { op(w, x.data + begin, end - begin, y.data + begin); });
+    }
+};
+
+}  // namespace woolly

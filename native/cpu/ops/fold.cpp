@@ -1,0 +1,59 @@
+// fold: some rows from each wanted row on as one: side by side, column by column, or their mean.
+#include <cstring>
+#include <stdexcept>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Fold final : Step {
+    const Value x, y;
+    const int rows;
+    const bool mean, columns;
+
+    explicit Fold(const Arguments& a)
+        : x(a.input(0)),
+          y(a.output(0)),
+          rows(a.integer("count")),
+          mean(a.text("kind") == "mean"),
+          columns(a.text("kind") == "columns") {
+        if (!mean && !columns && a.text("kind") != "join") a.fail("has no kind '" + a.text("kind") + "'");
+        if (rows < 1 || y.width != x.width * (mean ? 1 : rows)) a.fail("has rows that do not fit");
+    }
+
+    void check(const BatchView& b, const Cache&) const override {
+        for (int64_t i = 0; i < b.n_output; ++i)
+            if (b.output_rows[i] + rows > b.n_rows) throw std::invalid_argument("rows are folded beyond the batch");
+    }
+
+    void run(Worker& w) const override {
+        const int64_t n = x.width;
+        w.share(w.batch.n_output, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const float* from = x.data + w.batch.output_rows[i] * n;
+                float* to = y.data + i * y.width;
+                if (!mean && !columns) {
+                    std::memcpy(to, from, size_t(y.width) * 4);
+                    continue;
+                }
+                for (int64_t c = 0; c < n; ++c) {
+                    double sum = 0;
+                    for (int r = 0; r < rows; ++r) {
+                        if (columns) to[c * rows + r] = from[r * n + c];
+                        sum += double(from[r * n + c]);
+                    }
+                    if (mean) to[c] = float(sum / rows);
+                }
+            }
+        });
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_fold(const Arguments& a) { return std::make_unique<Fold>(a); }
+
+}  // namespace woolly

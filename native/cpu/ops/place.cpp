@@ -1,0 +1,47 @@
+// place: rows that the batch brings in place of those of x, or added to them.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "cpu/ops/table.h"
+#include "cpu/program/worker.h"
+
+namespace woolly {
+
+namespace {
+
+struct Place final : Step {
+    const Value x, y;
+    const int part;   // which run of columns, as wide as x
+    const bool adds;  // to x; else in its place
+
+    explicit Place(const Arguments& a)
+        : x(a.input(0)), y(a.output(0)), part(a.integer("part")), adds(a.integer("adds") != 0) {
+        if (part < 0) a.fail("has no part " + std::to_string(part));
+    }
+
+    void check(const BatchView& b, const Cache&) const override {
+        if (b.n_brought > 0 && b.brought_width < (part + 1) * y.width)
+            throw std::invalid_argument("the batch brings rows of " + std::to_string(b.brought_width) +
+                                        " columns, fewer than the plan reads");
+    }
+
+    void run(Worker& w) const override {
+        w.share(w.batch.n_rows, [&](int64_t begin, int64_t end) {
+            const BatchView& b = w.batch;
+            std::memcpy(y.data + begin * y.width, x.data + begin * y.width, size_t((end - begin) * y.width) * 4);
+            int64_t i = std::lower_bound(b.brought_rows, b.brought_rows + b.n_brought, begin) - b.brought_rows;
+            for (; i < b.n_brought && b.brought_rows[i] < end; ++i) {
+                const float* from = b.brought + i * b.brought_width + part * y.width;
+                float* to = y.data + b.brought_rows[i] * y.width;
+                for (int64_t c = 0; c < y.width; ++c) to[c] = adds ? to[c] + from[c] : from[c];
+            }
+        });
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Step> make_place(const Arguments& a) { return std::make_unique<Place>(a); }
+
+}  // namespace woolly
