@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/kernels/levels.h"
+#include "quant/blocks32.h"
 #ifdef TEST_TILES
 #include "machine/system.h"
 #endif
@@ -23,34 +24,45 @@ const KernelTable kernels = joined(TEST_LEVEL);
 std::mt19937 engine(1);
 int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(engine); }
 
-// Numbers that every type of cache holds as they are: 32nds up to 127 of them, which are there in each 32 columns.
-std::vector<float> random_heads(int n, int columns) {
+// Numbers that a type of cache holds as they are: 32nds up to 127 of them, which are there in each 32 columns; for q4
+// those of its table.
+std::vector<float> random_heads(KvType type, int n, int columns) {
     std::vector<float> out(size_t(n * columns));
-    for (size_t i = 0; i < out.size(); ++i)
-        out[i] = float(int(i) % columns % 32 == 0 ? 127 : between(-127, 127)) / 32.0f;
+    for (size_t i = 0; i < out.size(); ++i) {
+        const int any = type == KvType::q4 ? kIq4Values[between(0, 15)] : between(-127, 127);
+        out[i] = float(int(i) % columns % 32 == 0 ? -127 : any) / 32.0f;
+    }
     return out;
 }
 
 struct Query {
     std::vector<float> q, bias;
+    float slope;
     int first, last;  // within the split
 };
 
 struct Case {
-    KvType type;
+    KvType type, v_type;
     int k_dim, v_dim, n_blocks;
     bool inside;  // V is in K
     float softcap;
+    bool sloped;  // scores fall with the distance from the position after `last`
     std::vector<float> k, v;
     std::vector<Query> queries;
     std::vector<uint8_t> k_cache, v_cache;
 
-    Case(KvType of_type, int k_columns, int v_columns, bool is_inside)
-        : type(of_type), k_dim(k_columns), v_dim(v_columns), n_blocks(between(1, kSplit / 16)), inside(is_inside) {
+    Case(KvType of_k, KvType of_v, int k_columns, int v_columns, bool is_inside)
+        : type(of_k),
+          v_type(of_v),
+          k_dim(k_columns),
+          v_dim(v_columns),
+          n_blocks(between(1, kSplit / 16)),
+          inside(is_inside) {
         softcap = between(0, 3) == 0 ? 5.0f : 0.0f;
         const bool biased = between(0, 3) == 0;
+        sloped = !biased && between(0, 2) == 0;
         const int n = 16 * n_blocks, n_queries = between(0, 1) ? between(1, 20) : between(1, 140);
-        k = random_heads(n, k_dim), v = random_heads(n, v_dim);
+        k = random_heads(type, n, k_dim), v = random_heads(v_type, n, v_dim);
         const int window = between(0, 2) == 0 ? between(1, n) : n, end = between(std::max(1, n - 15), n);
         std::normal_distribution<float> normal;
         for (int i = 0; i < n_queries; ++i) {
@@ -59,6 +71,7 @@ struct Case {
             query.first = std::max(0, query.last - window);
             for (int c = 0; c < k_dim; ++c) query.q.push_back(normal(engine));
             for (int p = 0; p < kSplit && biased; ++p) query.bias.push_back(normal(engine));
+            query.slope = std::exp2(-float(between(1, 8)));
             queries.push_back(query);
         }
         if (between(0, 3) == 0) {  // what only some see
@@ -69,16 +82,15 @@ struct Case {
     }
 
     void store() {
-        const size_t bytes = kv_block_bytes(type, k_dim), v_bytes = kv_block_bytes(type, v_dim);
+        const size_t bytes = kv_block_bytes(type, k_dim), v_bytes = kv_block_bytes(v_type, v_dim);
         // What no query sees may be anything: here not numbers.
         k_cache.assign(bytes * size_t(n_blocks), 0xff), v_cache.assign(v_bytes * size_t(n_blocks), 0xff);
-        const int index = kv_index(type);
         for (int p = 0; p < 16 * n_blocks; ++p) {
             const bool seen =
                 std::any_of(queries.begin(), queries.end(), [&](const Query& q) { return p >= q.first && p < q.last; });
             if (!seen) continue;
-            kernels.store_k[index](&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
-            kernels.store_v[index](&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
+            kernels.kv[int(type)].store_k(&k[size_t(p * k_dim)], k_dim, p % 16, &k_cache[bytes * size_t(p / 16)]);
+            kernels.kv[int(v_type)].store_v(&v[size_t(p * v_dim)], v_dim, p % 16, &v_cache[v_bytes * size_t(p / 16)]);
         }
     }
 
@@ -86,6 +98,7 @@ struct Case {
     std::vector<float> attend(int from, int n) const {
         constexpr int first_block = 8;
         std::vector<const float*> q, bias;
+        std::vector<float> slopes;
         std::vector<int> first, last;
         std::vector<const uint8_t*> k_blocks, v_blocks;
         int blocks = 1;
@@ -93,12 +106,13 @@ struct Case {
             const Query& one = queries[size_t(i)];
             q.push_back(one.q.data());
             bias.push_back(one.bias.data() - 16 * first_block);
+            slopes.push_back(one.slope);
             first.push_back(one.first + 16 * first_block), last.push_back(one.last + 16 * first_block);
             blocks = std::max(blocks, (one.last + 15) / 16);
         }
         for (int b = 0; b < blocks; ++b) {
             k_blocks.push_back(k_cache.data() + kv_block_bytes(type, k_dim) * size_t(b));
-            v_blocks.push_back(v_cache.data() + kv_block_bytes(type, v_dim) * size_t(b));
+            v_blocks.push_back(v_cache.data() + kv_block_bytes(v_type, v_dim) * size_t(b));
         }
         const int room = (k_dim + 31) / 32 * 32, v_room = (v_dim + 31) / 32 * 32;
         std::vector<float> scratch(attention_scratch(room, v_room) + 16, NAN), out(size_t(n * (v_dim + 2)), NAN);
@@ -108,11 +122,13 @@ struct Case {
         AttentionTile t{};
         t.q = q.data(), t.first = first.data(), t.last = last.data(), t.n_queries = n;
         t.bias = queries[0].bias.empty() ? nullptr : bias.data();
+        t.slopes = sloped ? slopes.data() : nullptr, t.positions = last.data();
         t.k_dim = k_dim, t.v_dim = v_dim, t.scale = 1.0f / std::sqrt(float(k_dim)), t.softcap = softcap;
         t.k_blocks = k_blocks.data(), t.v_blocks = inside ? nullptr : v_blocks.data();
         t.first_block = first_block, t.n_blocks = blocks, t.scratch = static_cast<float*>(aligned);
         t.sums = {out.data(), out.data() + n * v_dim, out.data() + n * v_dim + n};
-        kernels.attend[kv_index(type)](t);
+        t.k = &kernels.kv[int(type)], t.v = &kernels.kv[int(v_type)];
+        kernels.attend(t);
         return out;
     }
 
@@ -131,6 +147,7 @@ struct Case {
             longest = std::max(longest, size);
             score /= std::sqrt(double(k_dim));
             if (!query.bias.empty()) score += double(query.bias[size_t(p)]);
+            if (sloped) score -= double(query.slope) * (query.last - p);
             if (softcap != 0.0f) score = double(softcap) * std::tanh(score / double(softcap));
             scores.push_back(score);
         }
@@ -163,12 +180,17 @@ int main() {
 #endif
     int different = 0, wrong = 0, cases = 0;
     const int dims[][2] = {{64, 64}, {128, 128}, {32, 32}, {96, 64}, {192, 128}, {80, 48}, {16, 16}, {64, 160}};
+    const KvType types[][2] = {{KvType::f32, KvType::f32},
+                               {KvType::f16, KvType::f16},
+                               {KvType::q8_0, KvType::q8_0},
+                               {KvType::q4, KvType::q4},
+                               {KvType::q8_0, KvType::q4}};
     for (int round = 0; round < 6; ++round)
-        for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+        for (const auto& [k_type, v_type] : types)
             for (const auto& [k_dim, v_dim] : dims) {
-                if (type == KvType::q8_0 && (k_dim % 32 != 0 || v_dim % 32 != 0)) continue;
+                if (v_type >= KvType::q8_0 && (k_dim % 32 != 0 || v_dim % 32 != 0)) continue;
                 const bool inside = v_dim <= k_dim && between(0, 5) == 0;
-                const Case one(type, k_dim, v_dim, inside);
+                const Case one(k_type, v_type, k_dim, v_dim, inside);
                 const int n = int(one.queries.size());
                 const std::vector<float> together = one.attend(0, n);
                 ++cases;

@@ -8,13 +8,15 @@ namespace woolly {
 
 struct Level {
     const char* name;
-    const KernelTable* parts[8];
+    const KernelTable* parts[12];
 };
 
-#define WOOLLY_DIFFERENCE_PARTS(level) &k_##level##_blocks32, &k_##level##_blocks256, &k_##level##_codebooks
+#define WOOLLY_DIFFERENCE_PARTS(level) \
+    &k_##level##_blocks32, &k_##level##_many_bits, &k_##level##_few_bits, &k_##level##_ternary, &k_##level##_codebooks
 #define WOOLLY_PARTS(level) WOOLLY_DIFFERENCE_PARTS(level), &k_##level##_floats, &k_##level##_rows
-#define WOOLLY_DIFFERENCE(level) \
-    extern const KernelTable k_##level##_blocks32, k_##level##_blocks256, k_##level##_codebooks;
+#define WOOLLY_DIFFERENCE(level)                                                                                     \
+    extern const KernelTable k_##level##_blocks32, k_##level##_many_bits, k_##level##_few_bits, k_##level##_ternary, \
+        k_##level##_codebooks;
 #define WOOLLY_LEVEL(level)                                        \
     WOOLLY_DIFFERENCE(level)                                       \
     extern const KernelTable k_##level##_floats, k_##level##_rows; \

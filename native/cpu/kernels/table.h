@@ -100,7 +100,23 @@ constexpr int tile_bytes(Activation kind) {
     return kind == Activation::f32 ? kTileF32Bytes : kind == Activation::q8_32 ? kTile32Bytes : kTileBytes;
 }
 
-enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 8 };
+// All types of KV cache, a row each: X(name, its struct in generic/cached.h, bytes of 32 numbers with their scales,
+// columns that heads are filled up to a multiple of). q4 keeps heads that were turned (cpu/ops/hadamard.h).
+// docs/make/add-a-kv-type.md is the recipe.
+#define WOOLLY_KV_TYPES(X) X(f32, KvF32, 128, 16) X(f16, KvF16, 64, 16) X(q8_0, KvQ8, 36, 32) X(q4, KvQ4, 18, 32)
+
+#define WOOLLY_ROW(name, kept, bytes, columns) name,
+enum class KvType : uint8_t { WOOLLY_KV_TYPES(WOOLLY_ROW) };
+#undef WOOLLY_ROW
+
+struct KvInfo {
+    const char* name;
+    int bytes, columns;
+};
+#define WOOLLY_ROW(name, kept, bytes, columns) KvInfo{#name, bytes, columns},
+inline constexpr KvInfo kKvInfos[] = {WOOLLY_KV_TYPES(WOOLLY_ROW)};
+#undef WOOLLY_ROW
+inline constexpr int kKvTypes = int(sizeof kKvInfos / sizeof kKvInfos[0]);
 
 // Attention in progress, of several queries.
 struct AttentionSums {
@@ -116,6 +132,18 @@ constexpr size_t attention_scratch(int k_dim, int v_dim) {
     return size_t(kTileQueries * kSplit + kChunk * (k_dim + v_dim));
 }
 
+struct AttentionTile;
+
+// What one type of cache needs (cpu/kernels/generic/cached.h).
+struct KvKernels {
+    // Writes one token's K or V (head_dim values) into its slot of a block of 16 positions.
+    void (*store_k)(const float* k, int head_dim, int slot, uint8_t* block);
+    void (*store_v)(const float* v, int head_dim, int slot, uint8_t* block);
+    // `n` blocks from `block` on as f32: K in columns of kChunk positions, V position by position.
+    void (*open_k)(const AttentionTile& tile, int block, int n, float* keys);
+    void (*open_v)(const AttentionTile& tile, int block, int n, float* values);
+};
+
 // Queries over one split of cached positions: rows of one sequence by the heads that share a KV head. Each gets the
 // bits that it gets alone.
 struct AttentionTile {
@@ -123,8 +151,11 @@ struct AttentionTile {
     const int* first;       // [n_queries]: positions that are seen, exclusive of `last`; none if first >= last
     const int* last;
     const float* const* bias;  // [n_queries]: what is added to the score of each position; null for none
+    const float* slopes;       // [n_queries]: how much scores fall with each position of distance; null for none
+    const int* positions;      // [n_queries]: of the query; only with slopes
     int n_queries;
-    int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's type
+    int k_dim, v_dim;  // columns of a head, in whole blocks of the cache's types
+    const KvKernels *k, *v;
     float scale;
     float softcap;
     const uint8_t* const* k_blocks;  // for each block of 16 positions from position `first_block * 16`
@@ -151,10 +182,8 @@ struct RowKernels {
     // y = gelu(x), by erf, and times `up` if that is not null. y may be x or up.
     void (*gelu_erf)(const float* x, const float* up, int64_t n, float* y);
 
-    // Writes one token's K or V (head_dim values) into its slot of a block of 16 positions.
-    void (*store_k[3])(const float* k, int head_dim, int slot, uint8_t* block);
-    void (*store_v[3])(const float* v, int head_dim, int slot, uint8_t* block);
-    void (*attend[3])(const AttentionTile& tile);
+    KvKernels kv[kKvTypes];
+    void (*attend)(const AttentionTile& tile);
     // Adds the result of the next split to that of those before it: always in order of splits.
     void (*merge)(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim);
 };
@@ -169,13 +198,9 @@ struct KernelTable : RowKernels {
     bool f16_must_be_finite;  // dot of F16 needs finite weights, and looks whether activations are ordinary
 };
 
-// Index into store_k, store_v and attend.
-constexpr int kv_index(KvType type) { return type == KvType::f32 ? 0 : type == KvType::f16 ? 1 : 2; }
-
 // Bytes of K (or of V) of one KV head in a block of 16 positions.
 constexpr size_t kv_block_bytes(KvType type, int head_dim) {
-    const size_t n = size_t(head_dim) * 16;
-    return type == KvType::f32 ? n * 4 : type == KvType::f16 ? n * 2 : n + n / 32 * 4;
+    return size_t(head_dim) * 16 / 32 * size_t(kKvInfos[int(type)].bytes);
 }
 
 }  // namespace woolly

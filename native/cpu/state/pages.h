@@ -2,6 +2,7 @@
 // of K and, unless V is a part of K, two of V (cpu/kernels/generic/cached.h has the layout of a block).
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
@@ -22,14 +23,14 @@ class Cache {
         Memory memory;
     };
 
-    Cache(KvType type, int64_t n_pages) : type_(type), n_pages_(n_pages) {}
+    Cache(KvType k, KvType v, int64_t n_pages) : k_type_(k), v_type_(v), n_pages_(n_pages) {}
     Cache(const Cache&) = delete;
     Cache& operator=(const Cache&) = delete;
 
-    // Heads are filled up to whole blocks of the type.
+    // Heads are filled up to whole blocks of the types.
     void add_layer(int n_kv_heads, int k_dim, int v_dim) {
         k_dim = padded(k_dim), v_dim = padded(v_dim);
-        const size_t k_block = kv_block_bytes(type_, k_dim), v_block = kv_block_bytes(type_, v_dim);
+        const size_t k_block = kv_block_bytes(k_type_, k_dim), v_block = kv_block_bytes(v_type_, v_dim);
         const size_t page = 2 * (k_block + v_block) * size_t(n_kv_heads);
         layers_.push_back({n_kv_heads, k_dim, v_dim, k_block, v_block, page, Memory(page * size_t(n_pages_))});
     }
@@ -90,10 +91,11 @@ class Cache {
         }
     }
 
-    KvType type() const { return type_; }
-    // Heads are filled up with zeros to whole blocks of the type: scores and results stay the same.
+    KvType k_type() const { return k_type_; }
+    KvType v_type() const { return v_type_; }
+    // Heads are filled up with zeros to whole blocks of both types: scores and results stay the same.
     int padded(int head_dim) const {
-        const int block = type_ == KvType::q8_0 ? 32 : 16;
+        const int block = std::max(kKvInfos[int(k_type_)].columns, kKvInfos[int(v_type_)].columns);
         return (head_dim + block - 1) / block * block;
     }
     int64_t n_pages() const { return n_pages_; }
@@ -136,7 +138,7 @@ class Cache {
 
   private:
     std::vector<Window> windows_;  // by entry; empty: none has one
-    KvType type_;
+    KvType k_type_, v_type_;
     int64_t n_pages_;
     std::vector<Layer> layers_;
     struct Slots {

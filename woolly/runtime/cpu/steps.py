@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from woolly import _native
 from woolly.errors import ModelError, UnsupportedError
-from woolly.gguf import Tensor
+from woolly.gguf import MemoryMap, Tensor
 from woolly.plan import Plan, Step
-from woolly.plan.passes.place import Placement, barriers
+from woolly.plan.passes.place import ArenaLayout, barriers
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import RowView, Views
 
@@ -23,7 +23,9 @@ __all__ = ["NativeSteps"]
 class NativeSteps:
     """What a native program was given: ids of its values and matrices, and the arrays that it points into."""
 
-    def __init__(self, native: _native.Program, plan: Plan, placement: Placement, tensors: Views, turns: Turns) -> None:
+    def __init__(
+        self, native: _native.Program, plan: Plan, placement: ArenaLayout, tensors: Views, turns: Turns
+    ) -> None:
         self._native = native
         self._plan = plan
         self._tensors = tensors
@@ -77,7 +79,9 @@ class NativeSteps:
         rows, columns = (1, *tensor.shape)[-2:]
         source = data.reshape(-1)
         self._kept.append(source)
-        mapped = isinstance(tensor.tensor if isinstance(tensor, RowView) else tensor, Tensor)
+        own = tensor.tensor if isinstance(tensor, RowView) else tensor
+        # Pages of a file come back when they are read again; those of memory would be zeros.
+        mapped = isinstance(own, Tensor) and not isinstance(own.file, MemoryMap)
         try:
             return self._native.add_matrix(int(tensor.type), rows, columns, source, mapped)
         except ValueError as error:

@@ -30,6 +30,12 @@ inline Seen seen_by(const AttentionTile& t, int query) {
     return {t.first[query] - start, t.last[query] - start};
 }
 
+// How far 16 positions from `first` on are from position 0. Exact: no context has 2^24 positions.
+inline F32 distances(int first) {
+    static constexpr float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return abs(add(load(lanes), set1(float(first))));
+}
+
 // Products of one query become scores, less than any at positions of seen blocks that it does not see. Returns the
 // largest.
 [[gnu::always_inline]] inline float score(const AttentionTile& t, int query, Seen seen, float* scores) {
@@ -41,6 +47,8 @@ inline Seen seen_by(const AttentionTile& t, int query) {
     for (int at = begin; at < last; at += 16) {
         F32 one = mul(load(scores + at), set1(t.scale));
         if (bias != nullptr) one = add(one, load(bias + at));
+        if (t.slopes != nullptr)
+            one = add(one, mul(set1(-t.slopes[query]), distances(16 * t.first_block + at - t.positions[query])));
         one = soft_capped(one, t.softcap);
         store(scores + at, one);
         top = max(one, top);
@@ -87,7 +95,7 @@ inline Seen seen_by(const AttentionTile& t, int query) {
 // Calls f with every fourth of n rows of `width` numbers of a block, and fetches the same rows of a later block.
 template <class Kv, class F>
 [[gnu::always_inline]] inline void fours(int n, int width, const uint8_t* later, const F& f) {
-    const int bytes = 4 * width * Kv::bytes;
+    const int bytes = 4 * width * Kv::bits / 8;
     for (int at = 0; at < n; at += 4, later += bytes) {
         for (int line = 0; line < bytes; line += 64) prefetch(later + line);
         f(at);
@@ -111,15 +119,8 @@ template <class Kv>
 
 // Values of `n` blocks, position by position.
 template <class Kv>
-[[gnu::noinline]] void open_values(const AttentionTile& t, int block, int n, float* keys, float* values) {
+[[gnu::noinline]] void open_values(const AttentionTile& t, int block, int n, float* values) {
     const int v_dim = t.v_dim;
-    if (t.v_blocks == nullptr) {
-        open_keys<Kv>(t, block, n, keys);
-        for (int c = 0; c < v_dim; c += 16)
-            for (int i = 0; i < 16 * n; ++i)
-                for (int j = 0; j < 16; ++j) values[i * v_dim + c + j] = keys[kChunk * (c + j) + i];
-        return;
-    }
     for (int b = 0; b < n; ++b) {
         const int later = block + b + kChunkBlocks < t.n_blocks ? block + b + kChunkBlocks : block + b;
         const uint8_t* from = t.v_blocks[block + b];
@@ -129,6 +130,19 @@ template <class Kv>
                 for (int c = 0; c < v_dim; c += 16) store(to + i * v_dim + c, Kv::v(from, v_dim, i, c));
         });
     }
+}
+
+template <class Kv>
+constexpr KvKernels kv_kernels() {
+    return {Kv::store_k, Kv::store_v, open_keys<Kv>, open_values<Kv>};
+}
+
+// Values that are the first columns of keys.
+inline void open_inside(const AttentionTile& t, int block, int n, float* keys, float* values) {
+    t.k->open_k(t, block, n, keys);
+    for (int c = 0; c < t.v_dim; c += 16)
+        for (int i = 0; i < 16 * n; ++i)
+            for (int j = 0; j < 16; ++j) values[i * t.v_dim + c + j] = keys[kChunk * (c + j) + i];
 }
 
 // out += values of positions [from, to) by their weights, for n queries, as far as each sees them. What the cache holds
@@ -162,7 +176,6 @@ inline void add_values(const AttentionTile& t, int query, int n, int from, int t
 }
 
 // At most kTileQueries queries from `from` on.
-template <class Kv>
 inline void attend_some(const AttentionTile& t, int from, int n) {
     float *scores = t.scratch, *keys = scores + kTileQueries * kSplit, *values = keys + kChunk * t.k_dim;
     for (int i = from * t.v_dim; i < (from + n) * t.v_dim; i += 16) store(t.sums.out + i, zero());
@@ -185,23 +198,28 @@ inline void attend_some(const AttentionTile& t, int from, int n) {
             });
         }
     };
-    chunks([&](int block, int blocks) { open_keys<Kv>(t, block, blocks, keys); },
+    chunks([&](int block, int blocks) { t.k->open_k(t, block, blocks, keys); },
            [&](int at, int count, int begin, int end) {
                products<false>(
                    {keys, kChunk, t.q + from + at, 0, t.k_dim, end - begin, scores + kSplit * at + begin, kSplit},
                    count);
            });
     soften(t, from, n, scores);
-    chunks([&](int block, int blocks) { open_values<Kv>(t, block, blocks, keys, values); },
-           [&](int at, int count, int begin, int end) {
-               add_values(t, from + at, count, begin, end, values, scores + kSplit * at);
-           });
+    chunks(
+        [&](int block, int blocks) {
+            if (t.v_blocks == nullptr)
+                open_inside(t, block, blocks, keys, values);
+            else
+                t.v->open_v(t, block, blocks, values);
+        },
+        [&](int at, int count, int begin, int end) {
+            add_values(t, from + at, count, begin, end, values, scores + kSplit * at);
+        });
 }
 
-template <class Kv>
 inline void attend(const AttentionTile& t) {
     for (int from = 0; from < t.n_queries; from += kTileQueries)
-        attend_some<Kv>(t, from, t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries);
+        attend_some(t, from, t.n_queries - from < kTileQueries ? t.n_queries - from : kTileQueries);
 }
 
 inline void merge(const AttentionSums& to, const AttentionSums& next, int n_queries, int v_dim) {

@@ -83,9 +83,33 @@ template <class Type>
 template <class Type>
 constexpr bool kShortDots = kShortProducts && 256 / Type::n_groups * Type::most * 127 < 32768;
 
+// A super-block is computed in rounds of a loop: as straight code it takes several times as long to compile. A round
+// has four groups, whose sub-scales are one vector, or as many as the type says. A type gives the quants of unit first
+// + u by unpack<u>(quants, first, use); `first` begins a round.
+template <class Type>
+constexpr int kRounds = Type::n_groups / 4;
+template <class Type>
+constexpr int kUnits = 256 / Type::unit / kRounds<Type>;
+
+// The sub-scales of rounds with `n` groups each, from those of four groups each.
+template <int n, int n_rounds>
+[[gnu::always_inline]] inline void divide_scales(const U8* scales, U8* to) {
+    each<n_rounds>([&]<int s>() __attribute__((always_inline)) {
+        if constexpr (n == 2) {
+            to[s] = s % 2 == 0 ? scales[s / 2] : as_bytes(field<16, 16, 0>(scales[s / 2]));
+        } else {
+            for (int i = 0; i < n / 4; ++i) to[n / 4 * s + i] = scales[n / 4 * s + i];
+        }
+    });
+}
+
 template <class Type, int M>
 inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows, float* tile) {
     constexpr int width = 256 / Type::n_groups, n = Type::n_groups / 4;
+    // A single row is computed without rounds, which would cost it a tenth; for several, rounds of 64 columns are long
+    // enough. Types that are computed row by row look their quants up, which takes longer than any round.
+    constexpr int rounds = Type::one_by_one ? kRounds<Type> : M == 1 ? 1 : M < 4 ? kRounds<Type> : 4;
+    constexpr int units = 256 / Type::unit / rounds;
     constexpr bool is_short = kShortDots<Type>;
     F32 acc[M];
     // As in Open32::dot.
@@ -106,18 +130,22 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
                 sum[m] = imul(dot_sums<Type::n_groups, Type::is_signed>(scales, planes[m] + kPlanes * b),
                               iset1(-offset * (is_short ? 256 : 1)));
         }
+        U8 divided[n > rounds ? n : rounds];
+        divide_scales<Type::n_groups / rounds, rounds>(scales, divided);
         // One unit of fields may be two groups.
-        const auto unit = [&]<int u>() __attribute__((always_inline)) {
-            constexpr int n_dots = Type::unit / width, step = Type::bytes * Type::unit / 256;
-            for (int line = step * u / 64; line < step * (u + 1) / 64; ++line)
-                prefetch(panel + 2 * kPrefetch + 64 * line);
+        const auto unit = [&]<int u>(int s) __attribute__((always_inline)) {
+            constexpr int n_dots = Type::unit / width, step = Type::bytes / rounds, lines = (step + 63) / 64;
+            for (int line = lines * u / units; line < lines * (u + 1) / units; ++line)
+                prefetch(panel + 2 * kPrefetch + step * s + 64 * line);
+            const U8* factors = divided + (n > rounds ? n / rounds : 1) * s;
+            const int64_t at = 256 * b + 256 / rounds * s + Type::unit * u;
             I32 dot[n_dots][M];
             Columns a[Type::unit / 16][M];
             for (int m = 0; m < M; ++m) {
                 for (int i = 0; i < n_dots; ++i) dot[i][m] = izero();
-                for (int i = 0; i < Type::unit / 16; ++i) a[i][m] = columns(q[m] + 256 * b + Type::unit * u + 16 * i);
+                for (int i = 0; i < Type::unit / 16; ++i) a[i][m] = columns(q[m] + at + 16 * i);
             }
-            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
+            Type::template unpack<u>(panel + Type::quants, units * s, [&]<int v>(U8 w) __attribute__((always_inline)) {
                 for (int m = 0; m < M; ++m) {
                     I32& to = dot[4 * v / width][m];
                     to = Type::signed_quants ? dot4_signed<v % 4>(to, w, a[v / 4][m]) : dot4<v % 4>(to, w, a[v / 4][m]);
@@ -126,17 +154,19 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
             const auto scale = [&]<int i>() __attribute__((always_inline)) {
                 constexpr int g = u * n_dots + i;
                 if constexpr (is_short) {
-                    const I32 factor = byte_times_256<g % 4>(scales[g / 4]);
+                    const I32 factor = byte_times_256<g % 4>(factors[g / 4]);
                     for (int m = 0; m < M; ++m) sum[m] = add_short_product(sum[m], dot[i][m], factor);
                 } else {
-                    const I32 factor = sub_scale<Type, g>(scales);
+                    const I32 factor = sub_scale<Type, g>(factors);
                     for (int m = 0; m < M; ++m) sum[m] = iadd(sum[m], imul(factor, dot[i][m]));
                 }
             };
             scale.template operator()<0>();
             if constexpr (n_dots == 2) scale.template operator()<1>();
         };
-        each<256 / Type::unit>(unit);
+        in_rounds<rounds>([&](int s) __attribute__((always_inline)) {
+            each<units>([&]<int u>() __attribute__((always_inline)) { unit.template operator()<u>(s); });
+        });
         for (int m = 0; m < M; ++m) {
             if constexpr (is_short) sum[m] = ishift_right<8>(sum[m]);
             acc[m] = fma(to_float(sum[m]), mul(Type::scale(panel), set1(scale_of[m][b])), acc[m]);
@@ -151,6 +181,18 @@ inline void dot_blocks256(const uint8_t* panel, int64_t n_columns, const Activat
         }
     }
     for (int m = 0; m < M; ++m) store(tile + 16 * m, acc[m]);
+}
+
+// use(place, w) for all quants of a super-block; places are 64 bytes for four columns.
+template <class Type, class Use>
+[[gnu::always_inline]] inline void open_quants(const uint8_t* panel, const Use& use) {
+    in_rounds<kRounds<Type>>([&](int s) __attribute__((always_inline)) {
+        each<kUnits<Type>>([&]<int u>() __attribute__((always_inline)) {
+            const int from = 4096 / kRounds<Type> * s + 16 * Type::unit * u;
+            Type::template unpack<u>(panel + Type::quants, kUnits<Type> * s,
+                                     [&]<int v>(U8 w) __attribute__((always_inline)) { use(from + 64 * v, w); });
+        });
+    });
 }
 
 // Six-bit scales and minima of 8 groups in 12 bytes: four scales, four minima, then nibbles of the others, whose upper
@@ -172,9 +214,9 @@ struct Q4_K : Scale, Packed<BlockQ4_K>, Factors {
     static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     // 64 columns in 8 vectors: low nibbles the first 32, high ones the others.
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
         each<8>([&]<int v>() __attribute__((always_inline)) {
-            const U8 both = load_bytes(p + 512 * (u / 2) + 64 * v);
+            const U8 both = load_bytes(p + 256 * first + 512 * (u / 2) + 64 * v);
             use.template operator()<v>(u % 2 == 0 ? low_bits(both, 15) : shift_right<4>(both));
         });
     }
@@ -183,8 +225,8 @@ struct Q5_K : Scale, Packed<BlockQ5_K>, Factors {
     static constexpr int n_groups = 8, unit = 32, offset = 0;
     static constexpr bool is_signed = false, has_min = true, signed_quants = false;
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        unpack_five_bits(p + 320 * u, use);
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        unpack_five_bits(p + 320 * (first + u), use);
     }
 };
 // Signed scales, quants minus 32.
@@ -195,8 +237,8 @@ struct Q6_K : Scale, Packed<BlockQ6_K> {
         for (int k = 0; k < 4; ++k) to[k] = load_bytes(panel + 32 + 64 * k);
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        unpack_six_bits(p + 192 * u, use);
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        unpack_six_bits(p + 192 * (first + u), use);
     }
 };
 // Six-bit scales minus 32 in 12 bytes: nibbles, then pairs of upper bits; quants minus 4.
@@ -211,8 +253,8 @@ struct Q3_K : Scale, Packed<BlockQ3_K> {
         to[3] = minus<32>(either(shift_right<4>(b), low_bits(shift_right<2>(c), 48)));
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        unpack_three_bits(p + 192 * u, use);
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        unpack_three_bits(p + 192 * (first + u), use);
     }
 };
 // Four-bit scales and minima in one byte.
@@ -226,8 +268,8 @@ struct Q2_K : Scale, Packed<BlockQ2_K> {
         for (int k = 0; k < 4; ++k) to[k] = shift_right<4>(load_bytes(panel + 64 + 64 * k));
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        unpack_two_bits(p + 64 * u, use);
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        unpack_two_bits(p + 64 * (first + u), use);
     }
 };
 
@@ -250,8 +292,8 @@ struct IQ4_XS : Scale, Packed<BlockIQ4_XS> {
     }
     // The quants of a group are laid out as those of a block of IQ4_NL.
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        IQ4_NL::unpack(p + 256 * u - IQ4_NL::quants, use);
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        IQ4_NL::unpack(p + 256 * (first + u) - IQ4_NL::quants, use);
     }
 };
 
@@ -262,11 +304,14 @@ struct Ternary {
     [[gnu::always_inline]] static F32 scale(const uint8_t* p) { return halves(p); }
     [[gnu::always_inline]] static void scales(const uint8_t*, U8* to) { to[0] = to[1] = as_bytes(iset1(0x01010101)); }
 };
+struct TQ1_0;
+template <>
+inline constexpr int kRounds<TQ1_0> = 1;
 struct TQ1_0 : Ternary, Packed<BlockTQ1_0> {
     // Columns 32u to 32u + 31. The first 8 vectors hold five digits of 32 columns each, the next 4 five of 16, the last
     // one four of 4.
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int, const Use& use) {
         each<8>([&]<int v>() __attribute__((always_inline)) {
             constexpr int powers[5] = {1, 3, 9, 27, 81}, c = 32 * u + 4 * v;
             constexpr int digit = c < 160 ? u : c < 240 ? (c - 160) / 16 : v - 4;
@@ -277,10 +322,10 @@ struct TQ1_0 : Ternary, Packed<BlockTQ1_0> {
 };
 struct TQ2_0 : Ternary, Packed<BlockTQ2_0> {
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
-        unpack_two_bits(p + 128 * u, use);
-        unpack_two_bits(p + 128 * u + 64,
-                        [&]<int v>(U8 w) __attribute__((always_inline)) { use.template operator()<v + 4>(w); });
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
+        p += 128 * (first + u);
+        unpack_two_bits(p, use);
+        unpack_two_bits(p + 64, [&]<int v>(U8 w) __attribute__((always_inline)) { use.template operator()<v + 4>(w); });
     }
 };
 

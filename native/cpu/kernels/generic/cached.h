@@ -1,11 +1,11 @@
 // K and V in the cache, in blocks of 16 positions. K is stored column by column (16 positions of one column side
 // by side), so a lane is a position and scores need no sum over lanes. V is stored position by position, so a lane is a
-// column. q8_0 blocks carry f32 scales behind the bytes: K per position and 32 columns, V the same.
+// column. Blocks of q8_0 and q4 carry scales behind their numbers, one for each position and 32 columns: f32, and bf16.
 
 namespace woolly::WOOLLY_TARGET {
 
 struct KvF32 {
-    static constexpr int bytes = 4;  // of a number
+    static constexpr int bits = 32;  // of a number
     static F32 k(const uint8_t* block, int, int column) {
         return load(reinterpret_cast<const float*>(block) + 16 * column);
     }
@@ -21,7 +21,7 @@ struct KvF32 {
 };
 
 struct KvF16 {
-    static constexpr int bytes = 2;
+    static constexpr int bits = 16;
     static F32 k(const uint8_t* block, int, int column) {
         return load_f16(reinterpret_cast<const uint16_t*>(block) + 16 * column);
     }
@@ -42,7 +42,7 @@ struct KvF16 {
 };
 
 struct KvQ8 {
-    static constexpr int bytes = 1;
+    static constexpr int bits = 8;
     static const float* scales(const uint8_t* block, int head_dim) {
         return reinterpret_cast<const float*>(block + 16 * head_dim);
     }
@@ -69,6 +69,80 @@ struct KvQ8 {
         for (int g = 0; g < head_dim / 32; ++g)
             quantize<32, 32>(x + 32 * g, 32, reinterpret_cast<int8_t*>(block) + slot * head_dim + 32 * g, scale + g,
                              &sum);
+    }
+};
+
+// Codes of the values of IQ4_NL, which suit the bell curve of a turned head. Two columns of K share a byte, and in V
+// the two halves of 32 columns.
+struct KvQ4 {
+    static constexpr int bits = 4;
+    static const uint16_t* scales(const uint8_t* block, int head_dim) {
+        return reinterpret_cast<const uint16_t*>(block + 8 * head_dim);
+    }
+    static F32 k(const uint8_t* block, int head_dim, int column) {
+        const F32 q = to_float(load_codes(kIq4Values, block + 16 * (column / 2), 4 * (column % 2)));
+        return mul(q, load_bf16(scales(block, head_dim) + 16 * (column / 32)));
+    }
+    static F32 v(const uint8_t* block, int head_dim, int position, int column) {
+        const uint8_t* at = block + position * (head_dim / 2) + 16 * (column / 32);
+        const uint32_t scale = scales(block, head_dim)[position * (head_dim / 32) + column / 32];
+        return mul(to_float(load_codes(kIq4Values, at, column % 32 / 4)), set1(__builtin_bit_cast(float, scale << 16)));
+    }
+    static void store_k(const float* x, int head_dim, int slot, uint8_t* block) {
+        uint16_t* scale = reinterpret_cast<uint16_t*>(block + 8 * head_dim);
+        for (int g = 0; g < head_dim / 32; ++g) {
+            Codes best = encode(x + 32 * g);
+            scale[16 * g + slot] = best.scale;
+            for (int i = 0; i < 16; ++i)
+                block[16 * (16 * g + i) + slot] = uint8_t(best.of[2 * i] | best.of[2 * i + 1] << 4);
+        }
+    }
+    static void store_v(const float* x, int head_dim, int slot, uint8_t* block) {
+        uint16_t* scale = reinterpret_cast<uint16_t*>(block + 8 * head_dim) + slot * (head_dim / 32);
+        for (int g = 0; g < head_dim / 32; ++g) {
+            Codes best = encode(x + 32 * g);
+            scale[g] = best.scale;
+            for (int i = 0; i < 16; ++i)
+                block[slot * (head_dim / 2) + 16 * g + i] = uint8_t(best.of[i] | best.of[i + 16] << 4);
+        }
+    }
+
+  private:
+    struct Codes {
+        int32_t of[32];
+        uint16_t scale;  // bf16
+        float error;     // the sum of its squares
+    };
+    // The better of two: the largest number at either end of the values, then the scale that fits best. What is not
+    // finite makes a scale that is not a number.
+    static Codes encode(const float* x) {
+        float most = 0.0f;
+        for (int i = 0; i < 32; ++i) most = __builtin_fabsf(x[i]) > __builtin_fabsf(most) ? x[i] : most;
+        const Codes low = fit(x, most / float(kIq4Values[0])), high = fit(x, most / float(kIq4Values[15]));
+        return high.error < low.error ? high : low;
+    }
+    static Codes fit(const float* x, float scale) {
+        Codes codes{};
+        const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+        for (int k = 0; k < 15; ++k) {
+            const float middle = 0.5f * float(kIq4Values[k] + kIq4Values[k + 1]);
+            for (int i = 0; i < 32; ++i) codes.of[i] += x[i] * inverse > middle ? 1 : 0;
+        }
+        float product = 0.0f, square = 0.0f;
+        for (int i = 0; i < 32; ++i) {
+            const float value = float(kIq4Values[codes.of[i]]);
+            product += value * x[i], square += value * value;
+        }
+        // Rounded to the nearest bf16; a number that is not finite stays one.
+        const uint32_t wide = __builtin_bit_cast(uint32_t, product / square);
+        codes.scale = uint16_t((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+        if (!__builtin_isfinite(product / square)) codes.scale = 0x7fc0;
+        const float kept = __builtin_bit_cast(float, uint32_t(codes.scale) << 16);
+        for (int i = 0; i < 32; ++i) {
+            const float off = x[i] - float(kIq4Values[codes.of[i]]) * kept;
+            codes.error += off * off;
+        }
+        return codes;
     }
 };
 

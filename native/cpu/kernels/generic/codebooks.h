@@ -67,7 +67,8 @@ struct IQ2_XXS : Points<BlockIQ2_XXS, 8, 1> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        panel += 128 * first;
         const U8 ranks = word_of(panel, 2, 2 * u), signs = signs_of(word_of(panel, 2, 2 * u + 1));
         const auto rank = [&]<int k>() __attribute__((always_inline)) { return byte<k>(ranks); };
         four_points(kIq2Xxs.words, signs, rank, use);
@@ -83,8 +84,8 @@ struct IQ2_XS : Points<BlockIQ2_XS, 16, 1> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
-        const U8 a = word_of(panel, 2, 2 * u), b = word_of(panel, 2, 2 * u + 1);
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        const U8 a = word_of(panel, 2, 2 * (first + u)), b = word_of(panel, 2, 2 * (first + u) + 1);
         const U8 signs = eight_signs(
             iadd(iadd(field<9, 7, 0>(a), field<25, 7, 8>(a)), iadd(field<9, 7, 16>(b), field<25, 7, 24>(b))));
         const auto rank = [&]<int k>()
@@ -93,6 +94,9 @@ struct IQ2_XS : Points<BlockIQ2_XS, 16, 1> {
     }
 };
 
+struct IQ2_S;
+template <>
+inline constexpr int kRounds<IQ2_S> = 2;  // upper bits of four units are a word
 struct IQ2_S : Points<BlockIQ2_S, 16, 1> {
     [[gnu::always_inline]] static void scales(const uint8_t* panel, U8* to) {
         for (int k = 0; k < 2; ++k) {
@@ -102,10 +106,11 @@ struct IQ2_S : Points<BlockIQ2_S, 16, 1> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
-        const U8 low = word_of(panel, 2, u), signs = word_of(panel, 34, u), high = word_of(panel, 66, u / 4);
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        const U8 low = word_of(panel, 2, first + u), signs = word_of(panel, 34, first + u),
+                 high = word_of(panel, 66, first / 4);
         const auto rank = [&]<int k>() __attribute__((always_inline)) {
-            return iadd(byte<k>(low), field<8 * (u % 4) + 2 * k, 2, 8>(high));
+            return iadd(byte<k>(low), field<8 * u + 2 * k, 2, 8>(high));
         };
         four_points(kIq2S.words, signs, rank, use);
     }
@@ -119,9 +124,9 @@ struct IQ3_XXS : Points<BlockIQ3_XXS, 8, 2> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
-        const U8 a = word_of(panel, 2, 2 * u), b = word_of(panel, 2, 2 * u + 1),
-                 signs = signs_of(word_of(panel, 66, u));
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        const U8 a = word_of(panel, 2, 2 * (first + u)), b = word_of(panel, 2, 2 * (first + u) + 1),
+                 signs = signs_of(word_of(panel, 66, first + u));
         each<8>([&]<int v>() __attribute__((always_inline)) {
             use.template operator()<v>(negate<v>(look_up(kIq3Xxs.words, byte<v % 4>(v < 4 ? a : b)), signs));
         });
@@ -135,11 +140,11 @@ struct IQ3_S : Points<BlockIQ3_S, 8, 8> {
         to[1] = odd_factors<16, 4, 4>(nibbles);
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
-        const U8 a = word_of(panel, 2, 2 * u), b = word_of(panel, 2, 2 * u + 1);
-        const U8 high = word_of(panel, 66, u / 4), signs = word_of(panel, 74, u);
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        const U8 a = word_of(panel, 2, 2 * (first + u)), b = word_of(panel, 2, 2 * (first + u) + 1);
+        const U8 high = word_of(panel, 66, first / 4), signs = word_of(panel, 74, first + u);
         each<8>([&]<int v>() __attribute__((always_inline)) {
-            const I32 rank = iadd(byte<v % 4>(v < 4 ? a : b), field<8 * (u % 4) + v, 1, 8>(high));
+            const I32 rank = iadd(byte<v % 4>(v < 4 ? a : b), field<8 * u + v, 1, 8>(high));
             use.template operator()<v>(negate<v>(look_up(kIq3S.words, rank), signs));
         });
     }
@@ -161,14 +166,15 @@ struct IQ1_S : Points<BlockIQ1_S, 8, 1> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
         constexpr int from = 16 * (u % 2);
-        const U8 low = word_of(panel, 2, u), group = word_of(panel, 34, u / 2), delta = one_or_less<from + 15>(group);
+        const U8 low = word_of(panel, 2, first + u), group = word_of(panel, 34, (first + u) / 2);
+        const U8 delta = one_or_less<from + 15>(group);
         each<4>([&]<int k>() __attribute__((always_inline)) {
-            U8 first, second;
-            look_up(kIq1.words, iadd(byte<k>(low), field<from + 3 * k, 3, 8>(group)), &first, &second);
-            use.template operator()<2 * k>(plus(first, delta));
-            use.template operator()<2 * k + 1>(plus(second, delta));
+            U8 left, right;
+            look_up(kIq1.words, iadd(byte<k>(low), field<from + 3 * k, 3, 8>(group)), &left, &right);
+            use.template operator()<2 * k>(plus(left, delta));
+            use.template operator()<2 * k + 1>(plus(right, delta));
         });
     }
 };
@@ -190,15 +196,15 @@ struct IQ1_M : Points<BlockIQ1_M, 16, 1> {
         }
     }
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* panel, const Use& use) {
-        const U8 low = word_of(panel, 0, u), nibbles = word_of(panel, 32, u / 2);
+    [[gnu::always_inline]] static void unpack(const uint8_t* panel, int first, const Use& use) {
+        const U8 low = word_of(panel, 0, first + u), nibbles = word_of(panel, 32, first / 2);
         each<4>([&]<int k>() __attribute__((always_inline)) {
-            constexpr int from = 16 * (u % 2) + 4 * k;
+            constexpr int from = 16 * u + 4 * k;
             const U8 delta = one_or_less<from + 3>(nibbles);
-            U8 first, second;
-            look_up(kIq1.words, iadd(byte<k>(low), field<from, 3, 8>(nibbles)), &first, &second);
-            use.template operator()<2 * k>(plus(first, delta));
-            use.template operator()<2 * k + 1>(plus(second, delta));
+            U8 left, right;
+            look_up(kIq1.words, iadd(byte<k>(low), field<from, 3, 8>(nibbles)), &left, &right);
+            use.template operator()<2 * k>(plus(left, delta));
+            use.template operator()<2 * k + 1>(plus(right, delta));
         });
     }
 };

@@ -53,17 +53,9 @@ inline void dot_floats(const uint8_t* panel, int64_t columns, const ActivationRo
     }
 }
 
-// Many rows: the weights of a panel become f32 once.
-template <class Type>
-struct OpenFloats {
+// Many rows: the weights of a panel become f32 once, after which all types are alike.
+struct OpenedFloats {
     static constexpr int bytes = 64;  // of a column
-
-    static void open(const uint8_t* panel, int64_t n_columns, uint8_t* to) {
-        for (int64_t c = 0; c < n_columns; ++c, panel += Type::bytes, to += bytes) {
-            if (c * Type::bytes % 64 == 0) prefetch(panel + kPrefetch);
-            store(reinterpret_cast<float*>(to), Type::at(panel));
-        }
-    }
 
     static void dot(const uint8_t* open, int64_t n_columns, const ActivationRow* rows, int64_t first, int n_rows,
                     float* acc, Ahead& ahead) {
@@ -86,6 +78,16 @@ struct OpenFloats {
     }
 };
 
+template <class Type>
+struct OpenFloats : OpenedFloats {
+    static void open(const uint8_t* panel, int64_t n_columns, uint8_t* to) {
+        for (int64_t c = 0; c < n_columns; ++c, panel += Type::bytes, to += bytes) {
+            if (c * Type::bytes % 64 == 0) prefetch(panel + kPrefetch);
+            store(reinterpret_cast<float*>(to), Type::at(panel));
+        }
+    }
+};
+
 // Many rows against weights that are floats, several panels by several rows at a time: a weight meets all of the rows
 // while it is in a register, and a broadcast activation all of the panels. One panel by six rows, as OpenFloats has
 // them with their four sums each, loads 28 times for 24 fmas; here, one sum after another, three panels by eight rows
@@ -93,17 +95,8 @@ struct OpenFloats {
 //
 // Activations and opened weights lie as [sum][its columns][16], so that a sum reads both one after another. Each sum
 // has the columns and the order that sums.h gives it, and so a row has the same bits in both.
-template <class Type>
-struct GridFloats {
+struct GridSumsFloats {
     static constexpr int bytes = kFloatColumns * 64, sum_numbers = kFloatColumns / 4 * 16;
-
-    static void open(const uint8_t* panel, int n_columns, uint8_t* to) {
-        float* at = reinterpret_cast<float*>(to);
-        for (int c = 0; c < n_columns; c += 4, panel += 4 * Type::bytes, at += 16) {
-            for (int line = 0; line < 4 * Type::bytes; line += 64) prefetch(panel + kFloatColumns * Type::bytes + line);
-            for (int i = 0; i < 4; ++i) store(at + i * sum_numbers, Type::at(panel + i * Type::bytes));
-        }
-    }
 
     // What is known of a tile's sums: 0 + 1, and 2.
     template <int P>
@@ -177,6 +170,17 @@ struct GridFloats {
             if (first < of.n_panels) from<P - 1>(of, first, n_rows);
     }
     static void dot(const GridBlocks& of, int n_rows) { from(of, 0, n_rows); }
+};
+
+template <class Type>
+struct GridFloats : GridSumsFloats {
+    static void open(const uint8_t* panel, int n_columns, uint8_t* to) {
+        float* at = reinterpret_cast<float*>(to);
+        for (int c = 0; c < n_columns; c += 4, panel += 4 * Type::bytes, at += 16) {
+            for (int line = 0; line < 4 * Type::bytes; line += 64) prefetch(panel + kFloatColumns * Type::bytes + line);
+            for (int i = 0; i < 4; ++i) store(at + i * sum_numbers, Type::at(panel + i * Type::bytes));
+        }
+    }
 };
 
 }  // namespace woolly::WOOLLY_TARGET

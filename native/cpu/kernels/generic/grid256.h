@@ -185,19 +185,21 @@ struct Grid256 : GridSums256<Type::n_groups, Type::has_min, kHalved<Type>> {
     static constexpr int n_pieces = 256 / Type::unit;
     template <int u>
     [[gnu::always_inline]] static void open_piece(const uint8_t* panel, const U8* scales, uint8_t* to) {
-        Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
-            constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
-            U8 first, second;
-            if constexpr (kHalved<Type>) {
-                first = byte_products(w, scale_twice<g % 4>(low_bits(scales[g / 4], 7)));
-                second = byte_products(w, scale_twice<g % 4>(shift_right<3>(scales[g / 4])));
-            } else {
-                split_products<Type::offset, Type::signed_quants>(w, sub_scale<Type, g>(scales), &first, &second);
-            }
-            uint8_t* at = to + 16 * Type::unit * u + 64 * v;
-            store_bytes(at, first);
-            store_bytes(at + 4096, second);
-        });
+        constexpr int units = kUnits<Type>;
+        Type::template unpack<u % units>(
+            panel + Type::quants, u / units * units, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                constexpr int g = (Type::unit * u + 4 * v) / (256 / n);
+                U8 first, second;
+                if constexpr (kHalved<Type>) {
+                    first = byte_products(w, scale_twice<g % 4>(low_bits(scales[g / 4], 7)));
+                    second = byte_products(w, scale_twice<g % 4>(shift_right<3>(scales[g / 4])));
+                } else {
+                    split_products<Type::offset, Type::signed_quants>(w, sub_scale<Type, g>(scales), &first, &second);
+                }
+                uint8_t* at = to + 16 * Type::unit * u + 64 * v;
+                store_bytes(at, first);
+                store_bytes(at + 4096, second);
+            });
     }
 
     // Few rows: the next super-block is opened between the tile dots of this one, while the unit before is finished, so

@@ -6,14 +6,14 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened super-blocks of n groups. `offset` is taken off each weight, because the level's dot takes only unsigned ones.
-// Types that look alike when opened share this code.
-template <int n, int offset, bool has_min>
-struct GridDots256 : GridPairs<GridDots256<n, offset, has_min>, kTileBytes> {
-    static_assert(offset == 0 || !has_min, "the sums of activations are multiplied with one kind of factors");
-    static constexpr bool has_pairs = offset != 0 || has_min;
-    // f32 scales of 16 rows, f32 minima, int32 sub-scales of each group; sub-minima, or the sub-scales once more, in
-    // pairs of 16 bits; weights.
+// Opened super-blocks of n groups. An offset is taken off each weight, because the level's dot takes only unsigned
+// ones. Types that look alike when opened share this code.
+template <int n, bool has_offset, bool has_min>
+struct GridDots256 : GridPairs<GridDots256<n, has_offset, has_min>, kTileBytes> {
+    static_assert(!has_offset || !has_min, "the sums of activations are multiplied with one kind of factors");
+    static constexpr bool has_pairs = has_offset || has_min;
+    // f32 scales of 16 rows, f32 minima, int32 sub-scales of each group; sub-minima, or sub-scales times minus the
+    // offset, in pairs of 16 bits; weights.
     static constexpr int low = 64, factors = has_min ? 128 : 64, pairs = factors + 64 * n,
                          weights = pairs + (has_pairs ? 32 * n : 0), bytes = weights + 4096;
 
@@ -26,19 +26,20 @@ struct GridDots256 : GridPairs<GridDots256<n, offset, has_min>, kTileBytes> {
         return sum;
     }
 
-    // Rows [row, row + M) of a tile of each block, and P panels.
-    template <int M, int P>
-    [[gnu::always_inline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tile, int row,
-                                            float* acc) {
+    // Rows [row, row + M) of a tile of each block, and two panels.
+    template <int M>
+    [[gnu::noinline]] static void rows(const GridBlocks& of, const PanelPair& pair, const uint8_t* tile, int row) {
+        constexpr int P = 2;
+        const uint8_t* open = pair.open[0];
+        float* const acc[P] = {pair.acc[0] + 16 * row, pair.acc[1] + 16 * row};
         constexpr int dots_of_group = 64 / n, groups = n / 4;  // of a chunk of 64 columns
-        const int64_t panel = int64_t(of.n_blocks) * bytes;
+        const int64_t panel = pair.open[1] - open;
         for (int b = 0; b < of.n_blocks; ++b, open += bytes, tile += of.tiles_step) {
             const uint8_t* sums = tile + (n == 8 ? kTileSums32 : kTileSums16) + 2 * n * row;
             I32 total[P][M];
             for (int p = 0; p < P; ++p)
                 for (int m = 0; m < M; ++m)
-                    total[p][m] =
-                        offset == 0 ? izero() : imul(dot_sums(open + p * panel, sums + 2 * n * m), iset1(-offset));
+                    total[p][m] = has_offset ? dot_sums(open + p * panel, sums + 2 * n * m) : izero();
             for (int k = 0; k < 4; ++k) {
                 const uint8_t *w = open + weights + 1024 * k, *f = open + factors + 64 * groups * k;
                 const int8_t* q = reinterpret_cast<const int8_t*>(tile) + 1024 * k + 64 * row;
@@ -64,7 +65,7 @@ struct GridDots256 : GridPairs<GridDots256<n, offset, has_min>, kTileBytes> {
                 const uint8_t* at = open + p * panel;
                 const F32 d = load(reinterpret_cast<const float*>(at));
                 for (int m = 0; m < M; ++m) {
-                    float* to = acc + p * of.acc_step + 16 * (row + m);
+                    float* to = acc[p] + 16 * m;
                     F32 sum = fma(to_float(total[p][m]), mul(d, set1(scales[m])), load(to));
                     if constexpr (has_min) {
                         const F32 least = load(reinterpret_cast<const float*>(at + low));
@@ -82,9 +83,9 @@ template <class Type>
 constexpr int kDotsOffset = Type::signed_quants ? kSignedOffset : Type::offset;
 
 template <class Type>
-struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_min> {
+struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type> != 0, Type::has_min> {
     static constexpr int n = Type::n_groups, offset = kDotsOffset<Type>;
-    using Dots = GridDots256<n, offset, Type::has_min>;
+    using Dots = GridDots256<n, offset != 0, Type::has_min>;
     using Dots::low, Dots::factors, Dots::pairs, Dots::weights, Dots::bytes;
 
     static void open(const uint8_t* panel, int, uint8_t* to) {
@@ -92,8 +93,10 @@ struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_mi
         store(reinterpret_cast<float*>(to), Type::scale(panel));
         U8 scales[n / 4];
         Type::scales(panel, scales);
-        each<n>([&]<int g>() __attribute__((always_inline)) {
-            store(reinterpret_cast<int32_t*>(to + factors + 64 * g), sub_scale<Type, g>(scales));
+        in_rounds<n / 4>([&](int k) __attribute__((always_inline)) {
+            each<4>([&]<int g>() __attribute__((always_inline)) {
+                store(reinterpret_cast<int32_t*>(to + factors + 64 * (4 * k + g)), sub_scale<Type, g>(scales + k));
+            });
         });
         if constexpr (Type::has_min) {
             store(reinterpret_cast<float*>(to + low), halves(panel + 32));
@@ -104,19 +107,23 @@ struct GridOpen256 : GridDots256<Type::n_groups, kDotsOffset<Type>, Type::has_mi
                 store_bytes(to + pairs + 64 * k, pair_of(byte<at>(lows[k / 2]), byte<at + 1>(lows[k / 2])));
             });
         } else if constexpr (offset != 0) {
+            static_assert(offset <= 128, "times a signed byte it fits 16 bits");
             each<n / 2>([&]<int k>() __attribute__((always_inline)) {
                 const I32 a = sub_scale<Type, 2 * k>(scales), b = sub_scale<Type, 2 * k + 1>(scales);
-                store_bytes(to + pairs + 64 * k, pair_of(a, b));
+                store_bytes(to + pairs + 64 * k, pair_of(imul(a, iset1(-offset)), imul(b, iset1(-offset))));
             });
         }
-        each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
-            Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
-                store_bytes(to + weights + 16 * Type::unit * u + 64 * v, w);
-            });
+        open_quants<Type>(panel, [&](int at, U8 w) __attribute__((always_inline)) {
+            if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
+            store_bytes(to + weights + at, w);
         });
     }
 };
+
+#if defined(WOOLLY_SHARED)
+WOOLLY_SHARED struct GridPairs<GridDots256<8, true, false>, kTileBytes>;
+WOOLLY_SHARED struct GridPairs<GridDots256<16, true, false>, kTileBytes>;
+#endif
 
 using Grids256 = Grids<Blocks256, GridOpen256, 256>;
 

@@ -5,22 +5,24 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-template <class Type>
-struct Grid32 : Open32<Type>, GridPairs<Grid32<Type>, kTile32Bytes> {
-    using Open32<Type>::offset, Open32<Type>::weights, Open32<Type>::bytes, GridPairs<Grid32, kTile32Bytes>::dot;
+// The same code for all types that look alike when opened.
+template <int offset, bool has_min>
+struct GridDots32 : GridPairs<GridDots32<offset, has_min>, kTile32Bytes> {
+    using Opened = Opened32<offset, false, has_min>;
+    static constexpr int weights = Opened::weights, bytes = Opened::bytes;
     static_assert((offset & (offset - 1)) == 0, "a shift multiplies with the offset");
 
-    static void open(const uint8_t* panel, int, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
-
-    // Rows [row, row + M) of a tile of each block, and P panels.
-    template <int M, int P>
-    [[gnu::always_inline]] static void rows(const GridBlocks& of, const uint8_t* open, const uint8_t* tile, int row,
-                                            float* acc) {
+    // Rows [row, row + M) of a tile of each block, and two panels.
+    template <int M>
+    [[gnu::noinline]] static void rows(const GridBlocks& of, const PanelPair& pair, const uint8_t* tile, int row) {
+        constexpr int P = 2;
+        const uint8_t* open = pair.open[0];
+        float* const acc[P] = {pair.acc[0] + 16 * row, pair.acc[1] + 16 * row};
         constexpr int shift = offset == 0 ? 0 : __builtin_ctz(unsigned(offset == 0 ? 1 : offset));
-        const int64_t panel = int64_t(of.n_blocks) * bytes;
+        const int64_t panel = pair.open[1] - open;
         F32 sum[P][M];
         for (int p = 0; p < P; ++p)
-            for (int m = 0; m < M; ++m) sum[p][m] = load(acc + p * of.acc_step + 16 * (row + m));
+            for (int m = 0; m < M; ++m) sum[p][m] = load(acc[p] + 16 * m);
         for (int b = 0; b < of.n_blocks; ++b, open += bytes, tile += of.tiles_step) {
             const float* scales = reinterpret_cast<const float*>(tile + kTile32Scales) + row;
             const float* lows = reinterpret_cast<const float*>(tile + kTile32Lows) + row;
@@ -40,15 +42,21 @@ struct Grid32 : Open32<Type>, GridPairs<Grid32<Type>, kTile32Bytes> {
             for (int p = 0; p < P; ++p) {
                 const F32 d = load(reinterpret_cast<const float*>(open + p * panel));
                 for (int m = 0; m < M; ++m) sum[p][m] = fma(to_float(dots[p][m]), mul(d, set1(scales[m])), sum[p][m]);
-                if constexpr (Type::has_min) {
+                if constexpr (has_min) {
                     const F32 least = load(reinterpret_cast<const float*>(open + p * panel + 64));
                     for (int m = 0; m < M; ++m) sum[p][m] = fma(least, set1(lows[m]), sum[p][m]);
                 }
             }
         }
         for (int p = 0; p < P; ++p)
-            for (int m = 0; m < M; ++m) store(acc + p * of.acc_step + 16 * (row + m), sum[p][m]);
+            for (int m = 0; m < M; ++m) store(acc[p] + 16 * m, sum[p][m]);
     }
+};
+
+template <class Type>
+struct Grid32 : GridDots32<Open32<Type>::offset, Type::has_min> {
+    static_assert(Grid32::bytes == Open32<Type>::bytes);
+    static void open(const uint8_t* panel, int, uint8_t* to) { Open32<Type>::open(panel, 1, to); }
 };
 
 using Grids32 = Grids<Blocks32, Grid32, 32>;

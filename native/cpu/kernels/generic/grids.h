@@ -2,28 +2,38 @@
 
 namespace woolly::WOOLLY_TARGET {
 
+// Two panels of a grid and their sums. A panel that is left alone is taken twice, and the sums of its double go to
+// `nowhere`: kernels for one panel would be half as much code again, for the odd last panel of a matrix.
+struct PanelPair {
+    const uint8_t* open[2];
+    float* acc[2];
+};
+
 // Two panels at a time, so that a broadcast of activations meets the weights of both. Row tiles are taken as 6, 5 and 5
-// rows by Kernel::rows<rows, panels>.
+// rows by Kernel::rows<rows>.
 template <class Kernel, int tile_bytes>
 struct GridPairs {
-    template <int P>
-    [[gnu::noinline]] static void panels(const GridBlocks& of, int first, int n_tiles) {
+    static void dot(const GridBlocks& of, int n_rows);
+};
+// Not inline, so that `extern template` keeps it out of files that do not make it.
+template <class Kernel, int tile_bytes>
+void GridPairs<Kernel, tile_bytes>::dot(const GridBlocks& of, int n_rows) {
+    const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
+    alignas(64) float nowhere[kTileRows * kPanel];
+    for (int first = 0; first < of.n_panels; first += 2) {
+        const bool is_pair = first + 1 < of.n_panels;
+        if (!is_pair) std::memset(nowhere, 0, sizeof nowhere);
         const uint8_t* open = of.open + int64_t(first) * of.n_blocks * Kernel::bytes;
+        const uint8_t* second = is_pair ? open + int64_t(of.n_blocks) * Kernel::bytes : open;
         for (int t = 0; t < n_tiles; ++t) {
             const uint8_t* tile = of.tiles + t * int64_t{tile_bytes};
             float* acc = of.acc + first * of.acc_step + t * 256;
-            Kernel::template rows<6, P>(of, open, tile, 0, acc);
-            for (int row = 6; row < kTileRows; row += 5) Kernel::template rows<5, P>(of, open, tile, row, acc);
+            const PanelPair pair{{open, second}, {acc, is_pair ? acc + of.acc_step : nowhere}};
+            Kernel::template rows<6>(of, pair, tile, 0);
+            for (int row = 6; row < kTileRows; row += 5) Kernel::template rows<5>(of, pair, tile, row);
         }
     }
-
-    static void dot(const GridBlocks& of, int n_rows) {
-        const int n_tiles = (n_rows + kTileRows - 1) / kTileRows;
-        int p = 0;
-        for (; p + 2 <= of.n_panels; p += 2) panels<2>(of, p, n_tiles);
-        if (p < of.n_panels) panels<1>(of, p, n_tiles);
-    }
-};
+}
 
 // Kernel<Type> serves the types of one family, whose blocks have `columns` columns. Others keep what they have.
 template <template <class> class Family, template <class> class Kernel, int columns>

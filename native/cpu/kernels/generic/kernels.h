@@ -37,16 +37,30 @@ void dot_any(const uint8_t* panel, int64_t n_columns, const ActivationRow* rows,
 template <class Open>
 void dot_wide(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, int n_rows, float* acc,
               Ahead& ahead) {
+    constexpr int half = kWideRows / 2;
     int m = 0;
     for (; m + kWideRows <= n_rows; m += kWideRows)
         Open::template dot<kWideRows>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
-    if constexpr (kWideRows > 4)
-        for (; m + 4 <= n_rows; m += 4) Open::template dot<4>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
-    if constexpr (kWideRows > 2)
-        for (; m + 2 <= n_rows; m += 2) Open::template dot<2>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
+    if constexpr (half > 1)
+        for (; m + half <= n_rows; m += half)
+            Open::template dot<half>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
     if constexpr (kWideRows > 1)
         for (; m < n_rows; ++m) Open::template dot<1>(open, n_blocks, rows + m, first, acc + 16 * m, ahead);
 }
+
+// Super-blocks without minima look alike when opened: one part of a level has this code for all its parts
+// (targets/parts.h).
+#if defined(WOOLLY_ONLY_ternary) && !defined(WOOLLY_DIFFERENCE)
+#define WOOLLY_SHARED template
+#elif defined(WOOLLY_ONLY) && !defined(WOOLLY_DIFFERENCE)
+#define WOOLLY_SHARED extern template
+#endif
+#if defined(WOOLLY_SHARED)
+WOOLLY_SHARED void dot_wide<OpenedOf<IQ4_XS>>(const uint8_t*, int64_t, const ActivationRow*, int64_t, int, float*,
+                                              Ahead&);
+WOOLLY_SHARED void dot_wide<OpenedOf<IQ2_S>>(const uint8_t*, int64_t, const ActivationRow*, int64_t, int, float*,
+                                             Ahead&);
+#endif
 
 // The families of weight types, as the rows of quant/types.h name them: `dot` computes few rows, `many` many rows with
 // panels that `Open` opened.
@@ -54,7 +68,7 @@ template <class Type>
 struct Blocks32 {
     using Open = Open32<Type>;
     static constexpr bool one_by_one = false;
-    static constexpr auto many = dot_wide<Open>;
+    static constexpr auto many = dot_wide<typename Open::Opened>;
     template <int M>
     static void dot(const uint8_t* panel, int64_t columns, const ActivationRow* rows, float* tile) {
         dot_blocks32<Type, M>(panel, columns, rows, tile);

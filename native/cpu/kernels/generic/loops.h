@@ -11,6 +11,13 @@ template <int n, int i = 0, class F>
     }
 }
 
+// f(0) to f(n - 1), not unrolled: f is long.
+template <int n, class F>
+[[gnu::always_inline]] inline void in_rounds(const F& f) {
+#pragma GCC unroll 1
+    for (int i = 0; i < n; ++i) f(i);
+}
+
 // The compiler moves no load or store over this: what is interleaved stays so, and what a tile loads has been stored.
 [[gnu::always_inline]] inline void in_order() { asm volatile("" ::: "memory"); }
 

@@ -4,15 +4,16 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-// Opened super-blocks of n groups. `offset` is what is still added to each weight, because the level's dot takes only
-// unsigned ones. Types that look alike when opened share this code.
-template <int n, int offset, bool signed_factors, bool signed_dot, bool has_min>
+// Opened super-blocks of n groups. An offset is still in each weight, because the level's dot takes only unsigned ones.
+// Types that look alike when opened share this code.
+template <int n, bool has_offset, bool signed_dot, bool has_min>
 struct Opened256 {
     // Where things stand in an opened super-block: f32 scales and minima of 16 rows, int32 sub-scales of 16 rows for
-    // each group, their bytes if an offset has to be taken off, sub-minima in bytes, weights.
-    static constexpr int low = 64, factors = has_min ? 128 : 64, packed = factors + 64 * n,
-                         minima = packed + (offset != 0 ? 16 * n : 0), weights = minima + (has_min ? 16 * n : 0),
-                         bytes = weights + 4096;
+    // each group; if an offset has to be taken off, minus the offset for 16 rows, and the sub-scales in bytes;
+    // sub-minima in bytes, weights.
+    static constexpr int low = 64, factors = has_min ? 128 : 64, less = factors + 64 * n,
+                         packed = less + (has_offset ? 64 : 0), minima = packed + (has_offset ? 16 * n : 0),
+                         weights = minima + (has_min ? 16 * n : 0), bytes = weights + 4096;
 
     // Sum over all groups of minimum * (sum of the activations), biased.
     [[gnu::always_inline]] static StripI dot_minima(const uint8_t* p, const int8_t* planes) {
@@ -38,10 +39,11 @@ struct Opened256 {
 
     // What the sum over all groups starts with: the offsets of all weights.
     [[gnu::always_inline]] static StripI begin(const uint8_t* p, const ActivationRow& row, int64_t b) {
-        if constexpr (offset != 0) {
+        if constexpr (has_offset) {
             U8 scales[n / 4];
             for (int k = 0; k < n / 4; ++k) scales[k] = load_bytes(p + packed + 64 * k);
-            return imul(dot_sums<n, signed_factors>(scales, row.planes + kPlanes * b), iset1(-offset));
+            return imul(dot_sums<n, true>(scales, row.planes + kPlanes * b),
+                        load_ints(reinterpret_cast<const int32_t*>(p + less)));
         }
         return strip_zero();
     }
@@ -100,12 +102,14 @@ constexpr int open_offset = Type::signed_quants ? kSignedOffset
                                                 : Type::offset;
 
 template <class Type>
-struct Open256 : Opened256<Type::n_groups, open_offset<Type>, Type::is_signed,
-                           kSigned || (Type::signed_quants && kSignedOffset == 0), Type::has_min> {
-    using Opened = Opened256<Type::n_groups, open_offset<Type>, Type::is_signed,
-                             kSigned || (Type::signed_quants && kSignedOffset == 0), Type::has_min>;
+using OpenedOf = Opened256<Type::n_groups, open_offset<Type> != 0,
+                           kSigned || (Type::signed_quants && kSignedOffset == 0), Type::has_min>;
+
+template <class Type>
+struct Open256 : OpenedOf<Type> {
+    using Opened = OpenedOf<Type>;
     static constexpr int n = Type::n_groups, offset = open_offset<Type>;
-    using Opened::low, Opened::factors, Opened::packed, Opened::minima, Opened::weights, Opened::bytes;
+    using Opened::low, Opened::factors, Opened::less, Opened::packed, Opened::minima, Opened::weights, Opened::bytes;
 
     static void open(const uint8_t* panel, int64_t n_blocks, uint8_t* to) {
         for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes, to += bytes) {
@@ -113,19 +117,21 @@ struct Open256 : Opened256<Type::n_groups, open_offset<Type>, Type::is_signed,
             store(reinterpret_cast<float*>(to), Type::scale(panel));
             U8 scales[n / 4];
             Type::scales(panel, scales);
-            each<n>([&]<int g>() __attribute__((always_inline)) {
-                const I32 factor = sub_scale<Type, g>(scales);
-                store(reinterpret_cast<int32_t*>(to + factors + 64 * g), factor);
-            });
-            if constexpr (offset != 0)
-                for (int k = 0; k < n / 4; ++k) store_bytes(to + packed + 64 * k, scales[k]);
-            if constexpr (Type::has_min) open_minima<Type>(panel, to + low, to + minima);
-            each<256 / Type::unit>([&]<int u>() __attribute__((always_inline)) {
-                Type::template unpack<u>(panel + Type::quants, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                    if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
-                    if constexpr (!Type::signed_quants && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
-                    store_bytes(to + weights + 16 * Type::unit * u + 64 * v, w);
+            in_rounds<n / 4>([&](int k) __attribute__((always_inline)) {
+                each<4>([&]<int g>() __attribute__((always_inline)) {
+                    const I32 factor = sub_scale<Type, g>(scales + k);
+                    store(reinterpret_cast<int32_t*>(to + factors + 64 * (4 * k + g)), factor);
                 });
+            });
+            if constexpr (offset != 0) {
+                store(reinterpret_cast<int32_t*>(to + less), iset1(-offset));
+                for (int k = 0; k < n / 4; ++k) store_bytes(to + packed + 64 * k, scales[k]);
+            }
+            if constexpr (Type::has_min) open_minima<Type>(panel, to + low, to + minima);
+            open_quants<Type>(panel, [&](int at, U8 w) __attribute__((always_inline)) {
+                if constexpr (Type::signed_quants && kSignedOffset != 0) w = flip_sign(w);
+                if constexpr (!Type::signed_quants && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
+                store_bytes(to + weights + at, w);
             });
         }
     }

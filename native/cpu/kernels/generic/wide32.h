@@ -3,26 +3,13 @@
 
 namespace woolly::WOOLLY_TARGET {
 
-template <class Type>
-struct Open32 {
-    // As in Open256.
-    static constexpr int offset = Type::is_signed ? kSignedOffset : kSigned ? 0 : Type::offset;
-    static constexpr bool signed_dot = kSigned || (Type::is_signed && kSignedOffset == 0);
+// Opened blocks, the same code for all types with these numbers. `offset_` is still in each weight, because the level's
+// dot takes only unsigned ones.
+template <int offset_, bool signed_dot, bool has_min>
+struct Opened32 {
+    static constexpr int offset = offset_;
     // An opened block: f32 scales of 16 rows, f32 minima, weights.
-    static constexpr int weights = Type::has_min ? 128 : 64, bytes = weights + 512;
-
-    static void open(const uint8_t* panel, int64_t n_blocks, uint8_t* to) {
-        for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes, to += bytes) {
-            for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + kPrefetch + line);
-            store(reinterpret_cast<float*>(to), Type::scale(panel));
-            if constexpr (Type::has_min) store(reinterpret_cast<float*>(to + 64), halves(panel + 32));
-            Type::unpack(panel, [&]<int v>(U8 w) __attribute__((always_inline)) {
-                if constexpr (Type::is_signed && kSignedOffset != 0) w = flip_sign(w);
-                if constexpr (!Type::is_signed && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
-                store_bytes(to + weights + 64 * v, w);
-            });
-        }
-    }
+    static constexpr int weights = has_min ? 128 : 64, bytes = weights + 512;
 
     template <int M>
     static void dot(const uint8_t* open, int64_t n_blocks, const ActivationRow* rows, int64_t first, float* acc,
@@ -60,11 +47,37 @@ struct Open32 {
                 const StripF d = strip_load(reinterpret_cast<const float*>(p));
                 for (int m = 0; m < M; ++m) {
                     sum[m] = fma(unbiased(dots[m]), scaled(d, scale[m][b]), sum[m]);
-                    if constexpr (Type::has_min)
+                    if constexpr (has_min)
                         sum[m] = fma(strip_load(reinterpret_cast<const float*>(p + 64)), lows[m][b], sum[m]);
                 }
             }
             for (int m = 0; m < M; ++m) store(acc + 16 * m + lane, sum[m]);
+        }
+    }
+};
+
+// As in Open256.
+template <class Type>
+using Opened32Of = Opened32<Type::is_signed ? kSignedOffset
+                            : kSigned       ? 0
+                                            : Type::offset,
+                            kSigned || (Type::is_signed && kSignedOffset == 0), Type::has_min>;
+
+template <class Type>
+struct Open32 : Opened32Of<Type> {
+    using Opened = Opened32Of<Type>;
+    using Opened::weights, Opened::bytes;
+
+    static void open(const uint8_t* panel, int64_t n_blocks, uint8_t* to) {
+        for (int64_t b = 0; b < n_blocks; ++b, panel += Type::bytes, to += bytes) {
+            for (int line = 0; line < Type::bytes; line += 64) prefetch(panel + kPrefetch + line);
+            store(reinterpret_cast<float*>(to), Type::scale(panel));
+            if constexpr (Type::has_min) store(reinterpret_cast<float*>(to + 64), halves(panel + 32));
+            Type::unpack(panel, [&]<int v>(U8 w) __attribute__((always_inline)) {
+                if constexpr (Type::is_signed && kSignedOffset != 0) w = flip_sign(w);
+                if constexpr (!Type::is_signed && kSigned && Type::offset != 0) w = minus<Type::offset>(w);
+                store_bytes(to + weights + 64 * v, w);
+            });
         }
     }
 };

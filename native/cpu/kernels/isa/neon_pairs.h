@@ -68,9 +68,9 @@ template <int M, int half>
 struct PairedQ4_K : Q4_K {
     // As the other types give them: vector v is columns 4v to 4v + 3 of 16 rows, none minus 8.
     template <int u, class Use>
-    [[gnu::always_inline]] static void unpack(const uint8_t* p, const Use& use) {
+    [[gnu::always_inline]] static void unpack(const uint8_t* p, int first, const Use& use) {
         each<4>([&]<int i>() __attribute__((always_inline)) {
-            const U8 v = load_bytes(p + 256 * u + 64 * i), low = low_bits(v, 15);
+            const U8 v = load_bytes(p + 256 * (first + u) + 64 * i), low = low_bits(v, 15);
             U8 high;
             for (int j = 0; j < 4; ++j) high.v[j] = veorq_u8(vshrq_n_u8(v.v[j], 4), vdupq_n_u8(8));
             use.template operator()<2 * i>(U8{{low.v[0], low.v[1], high.v[0], high.v[1]}});

@@ -89,6 +89,11 @@ inline I32 load_s8(const int8_t* p) {
     const __m128i b = load_128(p);
     return {{_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))}};
 }
+inline I32 load_codes(const int8_t* table, const uint8_t* p, int shift) {
+    const __m128i codes = _mm_and_si128(_mm_srl_epi16(load_128(p), _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
+    const __m128i b = _mm_shuffle_epi8(load_128(table), codes);
+    return {{_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))}};
+}
 template <int n>
 inline I32 ishift_left(I32 a) {
     WOOLLY_PARTS a.v[i] = _mm256_slli_epi32(a.v[i], n);

@@ -55,6 +55,10 @@ inline I32 iadd(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I32 isub(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 inline I32 imul(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 inline I32 load_s8(const int8_t* p) { return {_mm512_cvtepi8_epi32(load_128(p))}; }
+inline I32 load_codes(const int8_t* table, const uint8_t* p, int shift) {
+    const __m128i codes = _mm_and_si128(_mm_srl_epi16(load_128(p), _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15));
+    return {_mm512_cvtepi8_epi32(_mm_shuffle_epi8(load_128(table), codes))};
+}
 inline F32 to_float(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 template <int n>
 inline I32 ishift_left(I32 a) {

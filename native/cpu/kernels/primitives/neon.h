@@ -96,11 +96,15 @@ inline I32 imul(I32 a, I32 b) {
     WOOLLY_PARTS a.v[i] = vmulq_s32(a.v[i], b.v[i]);
     return a;
 }
-inline I32 load_s8(const int8_t* p) {
-    const int8x16_t b = vld1q_s8(p);
+inline I32 widen(int8x16_t b) {
     const int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
     return {{vmovl_s16(vget_low_s16(low)), vmovl_s16(vget_high_s16(low)), vmovl_s16(vget_low_s16(high)),
              vmovl_s16(vget_high_s16(high))}};
+}
+inline I32 load_s8(const int8_t* p) { return widen(vld1q_s8(p)); }
+inline I32 load_codes(const int8_t* table, const uint8_t* p, int shift) {
+    const uint8x16_t codes = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(int8_t(-shift))), vdupq_n_u8(15));
+    return widen(vqtbl1q_s8(vld1q_s8(table), codes));
 }
 template <int n>
 inline I32 ishift_left(I32 a) {

@@ -1,7 +1,8 @@
 // The portable primitives: plain loops over 16 lanes. Every other level gives the same bits.
 //
 // F32 and I32 are 16 lanes, one per row of a panel (or per position in attention). U8 is 64 bytes: 16 rows by 4
-// consecutive columns, the operand of a 4-way byte dot.
+// consecutive columns, the operand of a 4-way byte dot. Functions take them by reference: each is a call
+// (CMakeLists.txt says why), and copies of 64 bytes would be most of the code.
 #include <cstdint>
 #include <cstring>
 
@@ -18,6 +19,13 @@ struct U8 {
 };
 
 #define WOOLLY_LANES for (int i = 0; i < 16; ++i)
+// An operation of two operands, lane by lane.
+#define WOOLLY_TWO(Lanes, name, op)                     \
+    inline Lanes name(const Lanes& a, const Lanes& b) { \
+        Lanes r = a;                                    \
+        WOOLLY_LANES r.v[i] op b.v[i];                  \
+        return r;                                       \
+    }
 
 inline F32 zero() { return {}; }
 inline F32 set1(float x) {
@@ -30,39 +38,30 @@ inline F32 load(const float* p) {
     std::memcpy(r.v, p, sizeof(r.v));
     return r;
 }
-inline void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof(a.v)); }
-inline F32 add(F32 a, F32 b) {
-    WOOLLY_LANES a.v[i] += b.v[i];
-    return a;
-}
-inline F32 sub(F32 a, F32 b) {
-    WOOLLY_LANES a.v[i] -= b.v[i];
-    return a;
-}
-inline F32 mul(F32 a, F32 b) {
-    WOOLLY_LANES a.v[i] *= b.v[i];
-    return a;
-}
+inline void store(float* p, const F32& a) { std::memcpy(p, a.v, sizeof(a.v)); }
+WOOLLY_TWO(F32, add, +=)
+WOOLLY_TWO(F32, sub, -=)
+WOOLLY_TWO(F32, mul, *=)
+WOOLLY_TWO(F32, div, /=)
 // x86-64 without FMA would call a slow library function here: two roundings there, one everywhere else.
-inline F32 fma(F32 a, F32 b, F32 c) {
+inline F32 fma(const F32& a, const F32& b, const F32& c) {
+    F32 r = a;
 #if defined(__FMA__) || defined(__aarch64__)
-    WOOLLY_LANES a.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+    WOOLLY_LANES r.v[i] = __builtin_fmaf(r.v[i], b.v[i], c.v[i]);
 #else
-    WOOLLY_LANES a.v[i] = a.v[i] * b.v[i] + c.v[i];
+    WOOLLY_LANES r.v[i] = r.v[i] * b.v[i] + c.v[i];
 #endif
-    return a;
+    return r;
 }
-inline F32 max(F32 a, F32 b) {
-    WOOLLY_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i];
-    return a;
+inline F32 max(const F32& a, const F32& b) {
+    F32 r = a;
+    WOOLLY_LANES r.v[i] = r.v[i] > b.v[i] ? r.v[i] : b.v[i];
+    return r;
 }
-inline F32 abs(F32 a) {
-    WOOLLY_LANES a.v[i] = __builtin_fabsf(a.v[i]);
-    return a;
-}
-inline F32 div(F32 a, F32 b) {
-    WOOLLY_LANES a.v[i] /= b.v[i];
-    return a;
+inline F32 abs(const F32& a) {
+    F32 r = a;
+    WOOLLY_LANES r.v[i] = __builtin_fabsf(r.v[i]);
+    return r;
 }
 
 inline float half_to_float(uint16_t h) {
@@ -104,7 +103,7 @@ inline F32 load_f16(const uint16_t* p) {
     WOOLLY_LANES r.v[i] = half_to_float(p[i]);
     return r;
 }
-inline void store_f16(uint16_t* p, F32 a) { WOOLLY_LANES p[i] = float_to_half(a.v[i]); }
+inline void store_f16(uint16_t* p, const F32& a) { WOOLLY_LANES p[i] = float_to_half(a.v[i]); }
 inline F32 load_bf16(const uint16_t* p) {
     F32 r;
     WOOLLY_LANES {
@@ -120,38 +119,36 @@ inline I32 iset1(int32_t x) {
     WOOLLY_LANES r.v[i] = x;
     return r;
 }
-inline I32 iadd(I32 a, I32 b) {
-    WOOLLY_LANES a.v[i] += b.v[i];
-    return a;
-}
-inline I32 isub(I32 a, I32 b) {
-    WOOLLY_LANES a.v[i] -= b.v[i];
-    return a;
-}
-inline I32 imul(I32 a, I32 b) {
-    WOOLLY_LANES a.v[i] *= b.v[i];
-    return a;
-}
+WOOLLY_TWO(I32, iadd, +=)
+WOOLLY_TWO(I32, isub, -=)
+WOOLLY_TWO(I32, imul, *=)
 inline I32 load_s8(const int8_t* p) {
     I32 r;
     WOOLLY_LANES r.v[i] = p[i];
     return r;
 }
-template <int n>
-inline I32 ishift_left(I32 a) {
-    WOOLLY_LANES a.v[i] = int32_t(uint32_t(a.v[i]) << n);
-    return a;
+// table[code] for codes of 4 bits, at `shift` of each byte: 0 or 4.
+inline I32 load_codes(const int8_t* table, const uint8_t* p, int shift) {
+    I32 r;
+    WOOLLY_LANES r.v[i] = table[p[i] >> shift & 15];
+    return r;
 }
-inline F32 to_float(I32 a) {
+template <int n>
+inline I32 ishift_left(const I32& a) {
+    I32 r = a;
+    WOOLLY_LANES r.v[i] = int32_t(uint32_t(r.v[i]) << n);
+    return r;
+}
+inline F32 to_float(const I32& a) {
     F32 r;
     WOOLLY_LANES r.v[i] = float(a.v[i]);
     return r;
 }
 // An integer to which others below 2^22 are added before it becomes a float: the level may hold it otherwise.
 inline I32 biased(int32_t x) { return iset1(x); }
-inline F32 unbiased(I32 a) { return to_float(a); }
+inline F32 unbiased(const I32& a) { return to_float(a); }
 // To the nearest, ties to even. For NaN, any number.
-inline I32 round_to_int(F32 a) {
+inline I32 round_to_int(const F32& a) {
     I32 r;
     WOOLLY_LANES r.v[i] = a.v[i] != a.v[i] ? 0 : int32_t(__builtin_rintf(a.v[i]));
     return r;
@@ -161,10 +158,10 @@ inline I32 load_ints(const int32_t* p) {
     WOOLLY_LANES r.v[i] = p[i];
     return r;
 }
-inline void store(int32_t* p, I32 a) { WOOLLY_LANES p[i] = a.v[i]; }
-inline void store_s8(int8_t* p, I32 a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
+inline void store(int32_t* p, const I32& a) { WOOLLY_LANES p[i] = a.v[i]; }
+inline void store_s8(int8_t* p, const I32& a) { WOOLLY_LANES p[i] = int8_t(a.v[i]); }
 // 2 to the power of each lane, for lanes from -126 to 127.
-inline F32 power_of_two(I32 a) {
+inline F32 power_of_two(const I32& a) {
     F32 r;
     WOOLLY_LANES {
         const int32_t bits = (a.v[i] + 127) << 23;
@@ -174,17 +171,19 @@ inline F32 power_of_two(I32 a) {
 }
 
 // Sums and maxima over the lanes, always in this order.
-inline float sum_lanes(F32 a) {
+inline float sum_lanes(const F32& a) {
+    F32 r = a;
     for (int half = 8; half >= 1; half /= 2)
-        for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
-    return a.v[0];
+        for (int i = 0; i < half; ++i) r.v[i] += r.v[i + half];
+    return r.v[0];
 }
-inline float max_lanes(F32 a) {
+inline float max_lanes(const F32& a) {
+    F32 r = a;
     for (int half = 8; half >= 1; half /= 2)
-        for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
-    return a.v[0];
+        for (int i = 0; i < half; ++i) r.v[i] = r.v[i] > r.v[i + half] ? r.v[i] : r.v[i + half];
+    return r.v[0];
 }
-inline int32_t isum_lanes(I32 a) {
+inline int32_t isum_lanes(const I32& a) {
     int32_t sum = 0;
     WOOLLY_LANES sum += a.v[i];
     return sum;
@@ -198,67 +197,76 @@ inline U8 load_bytes(const uint8_t* p) {
     std::memcpy(r.v, p, sizeof(r.v));
     return r;
 }
-inline void store_bytes(uint8_t* p, U8 a) { std::memcpy(p, a.v, sizeof(a.v)); }
-inline U8 low_bits(U8 a, uint8_t mask) {
-    for (int i = 0; i < 64; ++i) a.v[i] &= mask;
-    return a;
+inline void store_bytes(uint8_t* p, const U8& a) { std::memcpy(p, a.v, sizeof(a.v)); }
+inline U8 low_bits(const U8& a, uint8_t mask) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] &= mask;
+    return r;
 }
 template <int n>
-inline U8 shift_right(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] >> n);
-    return a;
+inline U8 shift_right(const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(r.v[i] >> n);
+    return r;
 }
 template <int n>
-inline U8 shift_left(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] << n);
-    return a;
+inline U8 shift_left(const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(r.v[i] << n);
+    return r;
 }
-inline U8 either(U8 a, U8 b) {
-    for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i];
-    return a;
+inline U8 either(const U8& a, const U8& b) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] |= b.v[i];
+    return r;
 }
 // a with its low 8 - n bits replaced by b >> n.
 template <int n>
-inline U8 insert_right(U8 a, U8 b) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t((a.v[i] & ~(0xff >> n)) | (b.v[i] >> n));
-    return a;
+inline U8 insert_right(const U8& a, const U8& b) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t((r.v[i] & ~(0xff >> n)) | (b.v[i] >> n));
+    return r;
 }
 template <int n>
-inline U8 minus(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] - n);
-    return a;
+inline U8 minus(const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(r.v[i] - n);
+    return r;
 }
 // Signed bytes plus 128.
-inline U8 flip_sign(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] ^= 0x80;
-    return a;
+inline U8 flip_sign(const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] ^= 0x80;
+    return r;
 }
 // Byte k of each lane.
 template <int k>
-inline I32 byte(U8 a) {
+inline I32 byte(const U8& a) {
     I32 r;
     WOOLLY_LANES r.v[i] = a.v[4 * i + k];
     return r;
 }
 template <int k>
-inline I32 signed_byte(U8 a) {
+inline I32 signed_byte(const U8& a) {
     I32 r;
     WOOLLY_LANES r.v[i] = int8_t(a.v[4 * i + k]);
     return r;
 }
 // table[a] for bytes below 16.
-inline U8 lookup(const int8_t* table, U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(table[a.v[i]]);
-    return a;
+inline U8 lookup(const int8_t* table, const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(table[r.v[i]]);
+    return r;
 }
 
-inline U8 plus(U8 a, U8 b) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(a.v[i] + b.v[i]);
-    return a;
+inline U8 plus(const U8& a, const U8& b) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(r.v[i] + b.v[i]);
+    return r;
 }
 // Bits [from, from + n) of each lane, moved to bit `to`.
 template <int from, int n, int to>
-inline I32 field(U8 a) {
+inline I32 field(const U8& a) {
     I32 r;
     WOOLLY_LANES {
         uint32_t lane;
@@ -267,19 +275,19 @@ inline I32 field(U8 a) {
     }
     return r;
 }
-inline U8 as_bytes(I32 a) {
+inline U8 as_bytes(const I32& a) {
     U8 r;
     std::memcpy(r.v, a.v, sizeof(r.v));
     return r;
 }
 // Each lane's word of a table.
-inline U8 look_up(const uint32_t* table, I32 index) {
+inline U8 look_up(const uint32_t* table, const I32& index) {
     U8 r;
     WOOLLY_LANES std::memcpy(r.v + 4 * i, table + index.v[i], 4);
     return r;
 }
 // The lower and upper halves of each lane's word.
-inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
+inline void look_up(const uint64_t* table, const I32& index, U8* low, U8* high) {
     WOOLLY_LANES {
         std::memcpy(low->v + 4 * i, table + index.v[i], 4);
         std::memcpy(high->v + 4 * i, reinterpret_cast<const uint8_t*>(table + index.v[i]) + 4, 4);
@@ -287,16 +295,18 @@ inline void look_up(const uint64_t* table, I32 index, U8* low, U8* high) {
 }
 // Negates byte i of each lane if bit 4 * k + i of the lane of `signs` is set.
 template <int k>
-inline U8 negate(U8 a, U8 signs) {
+inline U8 negate(const U8& a, const U8& signs) {
+    U8 r = a;
     for (int i = 0; i < 64; ++i)
-        if (signs.v[i / 4 * 4 + k / 2] >> (4 * (k % 2) + i % 4) & 1) a.v[i] = uint8_t(-a.v[i]);
-    return a;
+        if (signs.v[i / 4 * 4 + k / 2] >> (4 * (k % 2) + i % 4) & 1) r.v[i] = uint8_t(-r.v[i]);
+    return r;
 }
 // A digit of each byte that is a fraction of 256 in base 3; `power` is 3 to the number of digits before it.
 template <int power>
-inline U8 trit(U8 a) {
-    for (int i = 0; i < 64; ++i) a.v[i] = uint8_t(uint8_t(a.v[i] * power) * 3 >> 8);
-    return a;
+inline U8 trit(const U8& a) {
+    U8 r = a;
+    for (int i = 0; i < 64; ++i) r.v[i] = uint8_t(uint8_t(r.v[i] * power) * 3 >> 8);
+    return r;
 }
 
 // Rows that one pass over the weights computes, and over opened ones (generic/wide256.h).
@@ -314,13 +324,14 @@ inline Columns columns(const int8_t* a) { return a; }
 // dot4_signed may add kSignedOffset to each weight; the caller then subtracts kSignedOffset * sum(a).
 constexpr int32_t kSignedOffset = 0;
 template <int g>
-inline I32 dot4_signed(I32 acc, U8 w, Columns a) {
+inline I32 dot4_signed(const I32& acc, const U8& w, Columns a) {
+    I32 sum = acc;
     for (int r = 0; r < 16; ++r)
-        for (int j = 0; j < 4; ++j) acc.v[r] += int8_t(w.v[4 * r + j]) * a[4 * g + j];
-    return acc;
+        for (int j = 0; j < 4; ++j) sum.v[r] += int8_t(w.v[4 * r + j]) * a[4 * g + j];
+    return sum;
 }
 template <int g>
-inline I32 dot4(I32 acc, U8 w, Columns a) {
+inline I32 dot4(const I32& acc, const U8& w, Columns a) {
     return dot4_signed<g>(acc, w, a);
 }
 

@@ -1,6 +1,7 @@
 // The kernel table of a level, in parts: each is compiled by itself, so that no file takes long and several are
 // compiled at a time. WOOLLY_ONLY_name is defined for the part that a compilation makes; if WOOLLY_ONLY is not defined,
-// it makes all. cpu/kernels/levels.h says which parts are a level.
+// it makes all. cpu/kernels/levels.h says which parts are a level. The ternary part also has code that others share
+// (generic/kernels.h).
 //
 // The target has defined set<Kernel>(table, type), which sets the kernels of a weight type.
 
@@ -24,8 +25,14 @@
 #if defined(WOOLLY_ONLY_blocks32) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(blocks32, WOOLLY_BLOCKS_32(WOOLLY_ROW))
 #endif
-#if defined(WOOLLY_ONLY_blocks256) || !defined(WOOLLY_ONLY)
-WOOLLY_MAKE(blocks256, WOOLLY_BLOCKS_256(WOOLLY_ROW))
+#if defined(WOOLLY_ONLY_many_bits) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(many_bits, WOOLLY_MANY_BITS(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_few_bits) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(few_bits, WOOLLY_FEW_BITS(WOOLLY_ROW))
+#endif
+#if defined(WOOLLY_ONLY_ternary) || !defined(WOOLLY_ONLY)
+WOOLLY_MAKE(ternary, WOOLLY_TERNARY(WOOLLY_ROW))
 #endif
 #if defined(WOOLLY_ONLY_codebooks) || !defined(WOOLLY_ONLY)
 WOOLLY_MAKE(codebooks, WOOLLY_CODEBOOKS(WOOLLY_ROW))

@@ -10,9 +10,10 @@ constexpr void set_rows(KernelTable& t) {
     t.rms_norm = rms_norm;
     t.swiglu = swiglu;
     t.gelu_erf = gelu_erf;
-    t.store_k[0] = KvF32::store_k, t.store_v[0] = KvF32::store_v, t.attend[0] = attend<KvF32>;
-    t.store_k[1] = KvF16::store_k, t.store_v[1] = KvF16::store_v, t.attend[1] = attend<KvF16>;
-    t.store_k[2] = KvQ8::store_k, t.store_v[2] = KvQ8::store_v, t.attend[2] = attend<KvQ8>;
+#define WOOLLY_ROW(name, kept, bytes, columns) t.kv[int(KvType::name)] = kv_kernels<kept>();
+    WOOLLY_KV_TYPES(WOOLLY_ROW)
+#undef WOOLLY_ROW
+    t.attend = attend;
     t.merge = merge;
 }
 
