@@ -1,8 +1,10 @@
 """Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
 
+A build without an archive has this file and the sources: woolly/runtime/cuda/workshop.py compiles what a model needs.
+
     python native/cuda/compile.py                        for the GPUs of this machine
     python native/cuda/compile.py --targets all          for all, as a release has it
-    python native/cuda/compile.py --wanted               only prints what a build compiles for; nothing without a GPU
+    python native/cuda/compile.py --wanted               only prints what WOOLLY_CUDA_TARGETS has a build compile
     python native/cuda/compile.py --targets sm_90a --only pack
                                                          a check of one file; nothing is written
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import importlib.util
 import json
 import lzma
@@ -34,7 +37,18 @@ KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80"
 ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))
 PORTABLE = "compute_80"
 # Sources that take long: each kind of tiles is compiled by itself, side by side, and a GPU loads those of a model.
-BY_KIND = ("linear_many", "linear_some", "linear_wide", "moe_few", "moe_many", "moe_one", "moe_wide")
+BY_KIND = (
+    "linear_few",
+    "linear_heads",
+    "linear_many",
+    "linear_one",
+    "linear_some",
+    "linear_wide",
+    "moe_few",
+    "moe_many",
+    "moe_one",
+    "moe_wide",
+)
 
 
 # An instruction has 16 bytes, and bytes at the same place in it are alike. PTX is text.
@@ -60,9 +74,9 @@ def own_targets() -> tuple[str, ...]:
     return tuple(known) if len(known) == len(numbers) else (*known, PORTABLE)
 
 
-def wanted_targets(named: str = "") -> tuple[str, ...]:
-    """Targets of a name, or of WOOLLY_CUDA_TARGETS: own (if nothing is named), all, none, or a list with commas."""
-    named = named or os.environ.get("WOOLLY_CUDA_TARGETS") or "own"
+def wanted_targets(named: str = "", default: str = "none") -> tuple[str, ...]:
+    """Targets of a name, or of WOOLLY_CUDA_TARGETS: own, all, none, or a list with commas."""
+    named = named or os.environ.get("WOOLLY_CUDA_TARGETS") or default
     if named == "own":
         return own_targets()
     return {"all": ALL, "none": ()}.get(named) or tuple(target for target in named.split(",") if target != "none")
@@ -95,6 +109,13 @@ class Compiler:
             ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
         self._library = ctypes.CDLL(str(path))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    @property
+    def version(self) -> str:
+        """Its version, such as 12.9."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+        return f"{major.value}.{minor.value}"
 
     def compile(
         self, source: Path, target: str, kind: str = "", *, quick: bool = False
@@ -158,6 +179,34 @@ def parts(source: Path) -> list[str]:
     return list(kinds()) if source.stem in BY_KIND else [""]
 
 
+@functools.cache
+def _names() -> list[tuple[str, re.Pattern[str], Path]]:
+    """How kernels of each source are called: names that it declares, or pastes from a beginning and parameters."""
+    out = []
+    for source in sources():
+        text = source.read_text()
+        names = re.findall(r"\bKERNEL\w*\((?:\w+, )*([a-z]\w*)\)", text) + re.findall(r"\b[a-z]\w*(?:##\w+)+", text)
+        for name in {*names, source.stem} - {"name"}:  # which is a macro's parameter
+            head = name.partition("##")[0]
+            out.append((head, re.compile(re.escape(head) + (r"\w+" if "##" in name else "")), source))
+        out.append((f"{source.stem}_", re.compile(rf"{source.stem}_\w+"), source))
+    return out
+
+
+def unit_of(kernel: str) -> tuple[Path, str] | None:
+    """The source of a kernel, and the kind of tiles that it is compiled for, or ""; None if no source has it."""
+    found = [(head, source) for head, name, source in _names() if name.fullmatch(kernel)]
+    if not found:
+        return None
+    # The longest beginning: moe_one_pairs__ is of moe_few.cu, and moe_one_ of moe_one.cu.
+    source = max(found, key=lambda one: len(one[0]))[1]
+    if source.stem not in BY_KIND:
+        return source, ""
+    rest = kernel.partition("__")[2] + "_"
+    kind = max((kind for kind in kinds() if rest.startswith(f"{kind}_")), key=len, default="")
+    return (source, kind) if kind else None
+
+
 def archive(images: dict[str, list[tuple[bytes, list[str]]]]) -> bytes:
     """The bytes of an archive of (image, kernels) by target."""
     index: dict[str, list[dict[str, object]]] = {}
@@ -199,10 +248,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--wanted", action="store_true", help="only print the targets, with commas")
     options = parser.parse_args()
-    targets = wanted_targets(options.targets)
     if options.wanted:
-        print(",".join(targets))
+        print(",".join(wanted_targets(options.targets)))
         return 0
+    targets = wanted_targets(options.targets, default="own")
     if not targets:
         print("there is no GPU to compile for: name targets (docs/use/cuda.md)", file=sys.stderr)
         return 1

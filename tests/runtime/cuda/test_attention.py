@@ -16,6 +16,7 @@ from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
 from woolly.runtime import Batch
 from woolly.runtime.cuda.ops import attention as ops
+from woolly.runtime.options import KV_TYPES, KvType
 
 # All cases take minutes: WOOLLY_CUDA_CASES=all python -m pytest tests/runtime/cuda/test_attention.py
 QUICK = (
@@ -26,6 +27,7 @@ QUICK = (
     "attend-norms-adjacent",
     "attend-72-f16-filled",
     "attend-together-chunks40",
+    "attend-together-alibi-f16",
 )
 ALL = os.environ.get("WOOLLY_CUDA_CASES") == "all"
 CASES = list(ATTENTIONS) if ALL else QUICK
@@ -249,3 +251,10 @@ def test_small_and_large_numbers_of_q8_0_are_as_exact_as_others(times, tmp_path)
         attention = Attention(case, file)
         got = np.concatenate([attention.run(batch) for batch in case.batches()])
     assert np.abs(got - want).max() <= 3e-3 * np.abs(values).max()
+
+
+def test_a_cache_without_kernels_is_refused_by_name(monkeypatch, tmp_path):
+    monkeypatch.setitem(KV_TYPES, "q4_9", KvType(5, block=32))
+    case = replace(ATTENTIONS[QUICK[0]], kv_type="q4_9")
+    with case.open(tmp_path) as file, pytest.raises(UnsupportedError, match="the cuda backend has no cache of q4_9"):
+        Attention(case, file)

@@ -28,6 +28,10 @@ def test_every_source_compiles_without_a_warning(source, compiler):
         assert image.startswith(b"//") and len(set(kernels)) == len(kernels)
         found.update(kernels)
     assert found  # some have none for one of the generations
+    # A kernel is found again by its name alone, with the kind of tiles that it is compiled for.
+    for kernel in found:
+        unit = compiling.unit_of(kernel)
+        assert unit is not None and unit[0] == source and unit[1] in compiling.parts(source), kernel
 
 
 def test_a_source_with_a_fault_is_refused_with_its_line(compiler, tmp_path):

@@ -19,10 +19,11 @@ from woolly.runtime.gpu.device import Address
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """An archive of one kernel, in place of the one that a build makes."""
+    """An archive of one kernel, in place of the one that a build makes, and no sources."""
     path = tmp_path / "kernels.bin"
     path.write_bytes(archive({"sm_90a": [(b"cubin", ["scale_rows"])], "compute_80": [(b"ptx\0", ["scale_rows"])]}))
     monkeypatch.setattr(module, "Archive", lambda: Archive(path))
+    monkeypatch.setattr(module.Workshop, "find", lambda: None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from woolly.models import trace
 from woolly.plan.passes import fuse
 from woolly.plan.passes.place import place
 from woolly.runtime.gpu.device import Address
-from woolly.runtime.gpu.emit import Emitter, Launch, Rows
+from woolly.runtime.gpu.emit import Emitter, GridRows, Launch
 from woolly.runtime.gpu.kernels import Kernels
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
@@ -48,11 +48,11 @@ def emitter(tmp_path):
 
 
 def test_a_grid_follows_the_rows_of_a_run():
-    launch = Launch("k", (Rows(0, 4, 3), Rows(1), 5), 32, (), least=2, most=9)
+    launch = Launch("k", (GridRows(0, 4, 3), GridRows(1), 5), 32, (), least=2, most=9)
     assert launch.dimensions(9, 2) == (9, 2, 5)
     assert launch.dimensions(1, 1) is None and launch.dimensions(10, 1) is None
     assert launch.dimensions(3, 0) is None  # no blocks
-    assert Launch("k", (Rows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
+    assert Launch("k", (GridRows(1),), 32, (), kind=1, most=1).dimensions(9, 1) == (1,)
 
 
 def test_some_launches_are_for_a_row_after_many_positions_and_some_for_all_others():
@@ -78,7 +78,7 @@ def test_scratch_memory_is_shared_and_as_large_as_the_largest_asked_for(emitter)
     n = {step.op for step in emitter.plan.steps}
 
     def ask(emitter, step):
-        emitter.launch("k", Rows(), 32, emitter.scratch("sums", next(sizes, 1)), emitter.width(step.outputs[0]))
+        emitter.launch("k", GridRows(), 32, emitter.scratch("sums", next(sizes, 1)), emitter.width(step.outputs[0]))
 
     emitter.device.ask_for(n, ask)
     emitter.emit()

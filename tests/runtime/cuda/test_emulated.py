@@ -1,5 +1,6 @@
 """The emulated GPU itself: what the tests of kernels rest on."""
 
+import gc
 import threading
 
 import numpy as np
@@ -218,3 +219,15 @@ def test_arguments_are_checked_by_kind(device):
         ran(device, "turn", 1, 1, 1, 2.0)
     with pytest.raises(AssertionError, match="there is no kernel none"):
         ran(device, "none", 1, 1, 1)
+
+
+def test_memory_is_given_back_with_the_last_device_that_nobody_closed(tmp_path):
+    (tmp_path / "kernels.cu").write_text(SOURCE)
+    device = EmulatedDevice(tmp_path / "kernels.cu")
+    native, other, at = device._native, device.beside(), int(device.allocate(1000))
+    del device
+    gc.collect()
+    assert native.emulated_owns(at, 1000)
+    del other
+    gc.collect()
+    assert not native.emulated_owns(at, 1000)

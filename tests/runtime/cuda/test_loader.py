@@ -14,7 +14,7 @@ from woolly.gguf import Tensor
 from woolly.gguf.map import MemoryMap
 from woolly.quant import GGMLType
 from woolly.runtime.gpu import loader
-from woolly.runtime.gpu.emit import Array, Fill, Part
+from woolly.runtime.gpu.emit import Array, Fill, TensorPart
 from woolly.runtime.gpu.loader import Loader
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
@@ -38,7 +38,7 @@ class Weights:
         for i, (place, factor) in enumerate(zip(self.places, self.factors, strict=True)):
             self.weights.append(Array(factor, 4, partial(np.full, 1, i + 1, np.float32), is_first=True))
             pack = partial(self.pack, factor) if i % 2 else None
-            self.weights.append(Fill(place, self.tables[i].nbytes, (Part(str(i), pack, 8),)))
+            self.weights.append(Fill(place, self.tables[i].nbytes, (TensorPart(str(i), pack, 8),)))
         self.n_bytes = self.device.memory()
         self.loader = Loader(self.device, Views(self.tensors), self.weights)
 
@@ -85,7 +85,7 @@ def test_what_packs_into_another_part_comes_after_it(weights):
         here = made[first * COLUMNS :][: rows.size]
         here[:] = here * 2 + rows if is_second else rows
 
-    parts = tuple(Part(name, partial(pack, name == "1"), 8) for name in "01")
+    parts = tuple(TensorPart(name, partial(pack, name == "1"), 8) for name in "01")
     fill = Fill(weights.places[0], made.nbytes, parts)
     both = Loader(weights.device, weights.loader._views, [fill])
     both.wait(1)
@@ -131,7 +131,7 @@ def test_memory_that_was_given_back_for_more_is_not_given_back_twice(weights, mo
     monkeypatch.setattr(loader, "default_threads", lambda: 1)
     tables = {"small": np.ones((8, COLUMNS), np.float32), "large": np.ones((16, COLUMNS), np.float32)}
     tensors = {n: Tensor(n, GGMLType.F32, t.shape, 0, MemoryMap(n, t)) for n, t in tables.items()}
-    fills = [Fill(weights.places[0], t.nbytes, (Part(n, lambda *_: None, 8),)) for n, t in tables.items()]
+    fills = [Fill(weights.places[0], t.nbytes, (TensorPart(n, lambda *_: None, 8),)) for n, t in tables.items()]
     allocate, asked = EmulatedDevice.allocate, []
 
     def no_more(self, n_bytes):

@@ -23,7 +23,16 @@ from woolly.runtime import Batch, Options, choose
 NAMES = (
     *("rms_norm-33x2", "rms_norm-576x1", "rms_norm-bare-16x2", "layer_norm-bias-2x3", "layer_norm-own-16x2"),
     *("layer_norm-bare-100", "add-17", "add-100", "glu-large", "glu-limit-0.1-17", "glu-100", "scale-17"),
-    *("output_rows-17", "softcap-17", "xielu-100", "columns-5-20", "columns-runs", "join-5-own", "join-3-shared"),
+    *(
+        "output_rows-17",
+        "clamp-17",
+        "softcap-17",
+        "xielu-100",
+        "columns-5-20",
+        "columns-runs",
+        "join-5-own",
+        "join-3-shared",
+    ),
     *("mul-5x3", "mul-33x1", "gain-5x3", "gain-runs-5x3", "shift-5x3", "lerp-5x3", "dots-33x1"),
     *("mix-4-4", "match-3", "peaks-100", "rope-adjacent-16", "rope-halves-6", "pool-mean", "pool-first", "pool-last"),
     *("embed_position-Q8_0", "embed_type-2-7", "embed_type-1-0"),

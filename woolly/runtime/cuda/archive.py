@@ -12,19 +12,20 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from woolly import _native
 from woolly.errors import DeviceError
 
-__all__ = ["ARCHIVE", "Archive", "Image"]
+__all__ = ["ARCHIVE", "COMPILES_PTX", "Archive", "Image", "Shelf"]
 
 # Beside this file, or, if Woolly is installed editable, beside the native module.
 _PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "cuda")
 ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
 _MARK = b"woollyk2"
 # The first driver that takes PTX of NVRTC 12.9, as cuDriverGetVersion counts.
-_COMPILES_PTX = 12_090
+COMPILES_PTX = 12_090
 
 
 class Image:
@@ -59,8 +60,8 @@ class Archive:
     def __init__(self, path: Path = ARCHIVE) -> None:
         if not path.exists():
             raise DeviceError(
-                "this build of Woolly has no CUDA kernels, for NVRTC was not there when it was built;"
-                " `pip install .` in a clone on Linux fetches it; or use backend='cpu'",
+                "this build of Woolly has no CUDA kernels, nor their sources; install a wheel for Linux or Windows,"
+                " or `pip install .` in a clone on Linux; or use backend='cpu'",
                 code="no_kernels",
             )
         data = path.read_bytes()
@@ -80,14 +81,14 @@ class Archive:
                 for target, packs in index.items()
             }
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise DeviceError(f"{path} is damaged: install Woolly again", code="no_kernels") from None
+            raise DeviceError(f"{path} is damaged: install Woolly again", code="damaged_kernels") from None
 
     @property
     def targets(self) -> list[str]:
         """What there are images for."""
         return sorted(self._images)
 
-    def target(self, architecture: int, version: int = _COMPILES_PTX) -> str:
+    def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
         """The best target for a generation, given the driver's version; DeviceError if there is none.
 
         Its own, else an earlier one of the same family, else PTX, which the driver compiles.
@@ -111,7 +112,7 @@ class Archive:
                 f" {', '.join(self.targets)}; build it with WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
                 code="no_kernels",
             )
-        if found[0].startswith("compute_") and version < _COMPILES_PTX:
+        if found[0].startswith("compute_") and version < COMPILES_PTX:
             raise DeviceError(
                 "the kernels of this build are PTX, which needs driver 575 or later; build it with"
                 " WOOLLY_CUDA_TARGETS=all, or use backend='cpu'",
@@ -122,3 +123,21 @@ class Archive:
     def images(self, target: str) -> list[Image]:
         """The images of a target."""
         return self._images[target]
+
+    def stock(self, target: str) -> Shelf:
+        """The kernels of a target."""
+        return Shelf(self._images[target])
+
+
+class Shelf:
+    """Kernels of one target. All are there: nothing is compiled."""
+
+    def __init__(self, images: Iterable[Image]) -> None:
+        self._of = {kernel: image for image in images for kernel in image.kernels}
+
+    def find(self, kernel: str) -> Image | None:
+        """The image of a kernel; None if there is none."""
+        return self._of.get(kernel)
+
+    def gather(self, kernels: Iterable[str]) -> None:
+        """Does nothing."""

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import DeviceError, RequestError
-from woolly.runtime.cuda.archive import Archive
+from woolly.runtime.cuda.archive import Archive, Image
 from woolly.runtime.cuda.libcuda import Driver
+from woolly.runtime.cuda.workshop import Unit, Workshop
 
 __all__ = ["MAJOR", "MINOR", "OLDEST", "Context", "check_number", "forget_current", "memory_bandwidth"]
 
@@ -51,7 +52,7 @@ class _Life:
 class Context:
     """A GPU as one program uses it. A fault ends all that the process has on the GPU, and only its end mends that."""
 
-    def __init__(self, driver: Driver, index: int, archive: Archive) -> None:
+    def __init__(self, driver: Driver, index: int, archive: Archive | Workshop) -> None:
         self.driver = driver
         check_number(index, driver.n_devices())
         number = ctypes.c_int()
@@ -69,14 +70,14 @@ class Context:
         self.shared_bytes = driver.attribute(_SHARED_BYTES, self.number)
         self.bandwidth = memory_bandwidth(driver, self.number)
         target = archive.target(self.architecture, driver.version)
-        self.images = archive.images(target)
+        self.stock = archive.stock(target)
         self.kernels_for = int(target.partition("_")[2].rstrip("a"))
         self.context = ctypes.c_void_p()
         driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.number)
         self.lock = threading.Lock()
         self.functions: dict[str, ctypes.c_void_p] = {}
         self.dynamic: dict[str, int] = {}  # bytes of shared memory that a kernel was granted
-        self.modules: dict[int, ctypes.c_void_p] = {}
+        self.modules: dict[Image | Unit, ctypes.c_void_p] = {}
         self.allocated: dict[int, int] = {}  # bytes at each address
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()
@@ -121,18 +122,18 @@ class Context:
         return found
 
     def _load(self, kernel: str) -> ctypes.c_void_p:
-        number = next((i for i, image in enumerate(self.images) if kernel in image.kernels), None)
-        if number is None:
+        image = self.stock.find(kernel)
+        if image is None:
             raise DeviceError(f"this build of Woolly has no kernel {kernel}: install it again", code="no_kernels")
         # Unpacked before the lock is taken: others go on meanwhile.
-        data = b"" if number in self.modules else self.images[number].data()
+        data = b"" if image in self.modules else image.data()
         with self.lock:
-            if number not in self.modules:
+            if image not in self.modules:
                 module = ctypes.c_void_p()
                 self.driver.call("cuModuleLoadData", ctypes.byref(module), data)
-                self.modules[number] = module
+                self.modules[image] = module
             function = ctypes.c_void_p()
-            self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[number], kernel.encode())
+            self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.modules[image], kernel.encode())
             self.functions[kernel] = function
             return function
 

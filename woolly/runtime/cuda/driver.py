@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.archive import Archive
 from woolly.runtime.cuda.context import MAJOR, MINOR, OLDEST, Context, check_number
 from woolly.runtime.cuda.libcuda import EARLY, NOT_READY, Driver, LaunchConfig, open_driver
-from woolly.runtime.gpu.device import Address, Argument
+from woolly.runtime.cuda.workshop import Workshop
+from woolly.runtime.gpu.device import Address, Argument, too_large
 from woolly.runtime.gpu.kernels import Kernels
 
 __all__ = ["OLDEST", "CudaDevice", "find_level", "open_device"]
@@ -112,15 +113,7 @@ class CudaDevice:
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(place), max(n_bytes, 1))
         except RequestError as error:
-            free, total = self.memory()
-            raise RequestError(
-                f"{self.name} has {free / 1e9:,.1f} GB free of {total / 1e9:,.1f} GB, and {n_bytes / 1e9:,.1f} GB more"
-                " are needed; lower ctx or kv_tokens, take a smaller file, or use backend='cpu'",
-                code=error.code,
-                limit=free,
-                given=n_bytes,
-                names=("ctx", "kv_tokens", "backend"),
-            ) from None
+            raise too_large(self, n_bytes, error.code) from None
         self._shared.allocated[place.value] = n_bytes
         return Address(place.value)
 
@@ -158,6 +151,10 @@ class CudaDevice:
     def zero(self, address: Address, n_bytes: int) -> None:
         """Queues zeros."""
         self._call("cuMemsetD8Async", int(address), 0, n_bytes, self._stream)
+
+    def gather(self, kernels: Iterable[str]) -> None:
+        """Has these kernels compiled, if this build compiles them at their first use."""
+        self._shared.stock.gather(kernels)
 
     def prepare(self, kernel: str, shared: int) -> None:
         """Loads a kernel."""
@@ -333,8 +330,22 @@ def find_level(index: int = 0) -> str:
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
     if architecture < OLDEST:
         raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")
-    Archive().target(architecture, driver.version)
+    _kernels(architecture, driver.version)
     return f"sm_{architecture}"
+
+
+def _kernels(architecture: int, version: int) -> Archive | Workshop:
+    """The archive of this build, or, if that has no kernels for a generation, the workshop that compiles them."""
+    try:
+        archive = Archive()
+        archive.target(architecture, version)
+        return archive
+    except DeviceError as error:
+        workshop = Workshop.find() if error.code in ("no_kernels", "old_driver") else None
+        if workshop is None:
+            raise
+    workshop.target(architecture, version)
+    return workshop
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
@@ -342,4 +353,9 @@ def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 1
 
     Work that is not done after `limit_s` seconds counts as hanging.
     """
-    return CudaDevice(Context(driver or open_driver(), index, Archive()), limit_s)
+    driver = driver or open_driver()
+    check_number(index, driver.n_devices())
+    architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
+    # A GPU that is too old is refused for that, not for its kernels.
+    archive = _kernels(max(architecture, OLDEST), driver.version)
+    return CudaDevice(Context(driver, index, archive), limit_s)

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from woolly.runtime.gpu.emit import Emit
+from woolly.runtime.gpu.kernels import Emitters
 
 __all__ = ["EMITTERS", "emits"]
 
-EMITTERS: dict[str, Emit] = {}
-
-
-def emits(*ops: str) -> Callable[[Emit], Emit]:
-    """Decorates the emitter of one or more ops."""
-
-    def enter(emit: Emit) -> Emit:
-        EMITTERS.update(dict.fromkeys(ops, emit))
-        return emit
-
-    return enter
+EMITTERS = Emitters()
+emits = EMITTERS.enter

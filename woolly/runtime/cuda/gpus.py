@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
 from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.context import forget_current, memory_bandwidth
 from woolly.runtime.cuda.driver import find_level
 from woolly.runtime.cuda.libcuda import open_driver
-from woolly.runtime.gpu.measure import RESERVE
+from woolly.runtime.gpu.found import Gpu
 
-__all__ = ["Gpu", "count_gpus", "find_gpu"]
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU that programs can run on."""
-
-    number: int
-    name: str
-    level: str  # its generation, such as sm_90
-    free: int  # bytes
-    total: int
-    bandwidth: float | None  # bytes per second, by its memory's clock and width
-
-    @property
-    def usable(self) -> int:
-        """Bytes for weights and cache: a program keeps some for itself."""
-        return max(0, self.free - RESERVE)
+__all__ = ["count_gpus", "find_gpu"]
 
 
-def find_gpu(number: int = 0) -> Gpu:
+def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
     """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number."""
     level, driver = find_level(number), open_driver()
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from woolly import _native
 from woolly.errors import UnsupportedError
 from woolly.plan import Weight
 from woolly.quant import GGMLType
+from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.emit import Emitter, Part
+from woolly.runtime.gpu.emit import Emitter, TensorPart
 
 __all__ = [
+    "KINDS",
     "TILE_COLUMNS",
     "TILE_ROWS",
-    "TYPES",
-    "Packing",
     "Tiles",
     "can_pack",
-    "codebook_of",
     "kind_of",
     "packed_bytes",
     "tile_bytes",
@@ -52,30 +49,14 @@ _BYTES = {
 }
 
 
-@dataclass(frozen=True)
-class Packing:
-    """What becomes of a type of weights on the device."""
-
-    kind: str  # of tiles
-    codebook: str = ""  # in _native.codebooks()
-
-
-_WIDE = "wide"
-# Every type that matrices and tables on the device may have. Some are packed as tiles of another kind with the same
-# values.
-TYPES: dict[GGMLType, Packing] = {
-    **{type: Packing(type.name.lower()) for type in GGMLType if type.name.lower() in _BYTES},
-    GGMLType.BF16: Packing("f16"),
-    GGMLType.IQ4_XS: Packing("iq4_nl"),
-    GGMLType.IQ1_S: Packing(_WIDE, "IQ1"),
-    GGMLType.IQ1_M: Packing(_WIDE, "IQ1"),
-    GGMLType.IQ2_XXS: Packing(_WIDE, "IQ2_XXS"),
-    GGMLType.IQ2_XS: Packing(_WIDE, "IQ2_XS"),
-    GGMLType.IQ2_S: Packing(_WIDE, "IQ2_S"),
-    GGMLType.IQ3_XXS: Packing(_WIDE, "IQ3_XXS"),
-    GGMLType.IQ3_S: Packing(_WIDE, "IQ3_S"),
-    GGMLType.TQ1_0: Packing(_WIDE),
-    GGMLType.TQ2_0: Packing(_WIDE),
+# Types that become tiles of another type, with the same values.
+_ALIKE = {GGMLType.BF16: "f16", GGMLType.IQ4_XS: "iq4_nl"}
+# The kind of tiles of every type that matrices and tables on the device may have: of the CPU's types all but F32, whose
+# products are of f32 throughout. Types without a kind of their own are "wide": a byte for each weight.
+KINDS: dict[GGMLType, str] = {
+    type: name if (name := type.name.lower()) in _BYTES else _ALIKE.get(type, "wide")
+    for type in map(GGMLType.__getitem__, _native.types())
+    if type is not GGMLType.F32
 }
 
 
@@ -118,14 +99,14 @@ class Tiles:
 
 def can_pack(type: GGMLType) -> bool:
     """Whether matrices of the type become tiles. Those of F32 do not: their products are of f32 throughout."""
-    return type in TYPES
+    return type in KINDS
 
 
 def kind_of(type: GGMLType) -> str:
     """The kind of tiles that a type is packed as; UnsupportedError if there is none."""
     if not can_pack(type):
         raise UnsupportedError(f"the cuda backend does not compute with {type.name} matrices")
-    return TYPES[type].kind
+    return KINDS[type]
 
 
 def tile_bytes(type: GGMLType) -> int:
@@ -140,15 +121,6 @@ def packed_bytes(weight: Weight) -> int:
     return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _strips(rows, False), n_tiles)
 
 
-def codebook_of(emitter: Emitter, type: GGMLType) -> Address:
-    """Where the points of a type's codebook are; 0 if it has none. Packing of later weights may read it."""
-    name = TYPES[type].codebook if type in TYPES else ""
-    if not name:
-        return Address(0)
-    book = np.frombuffer(_native.codebooks()[name], np.uint8)
-    return emitter.array(f"codebook {name}", book.nbytes, lambda: book, is_first=True)
-
-
 def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> Tiles:
     """A weight's tiles, which the loader fills; with another of the same type and shape, both in pairs of rows.
 
@@ -161,10 +133,10 @@ def tiles_of(emitter: Emitter, weight: Weight, other: Weight | None = None) -> T
         raise UnsupportedError(f"{weight.name} and {other.name} are not alike, so their rows cannot be paired")
     n_rows = rows if other is None else 2 * rows
     # Memory comes last: what packing reads must be there first.
-    points = codebook_of(emitter, weight.type)
+    points = points_of(emitter, weight.type)
     shape = Tiles(kind, n_rows, columns, other is not None, Address(0), math.prod(experts))
     parts = [
-        Part(
+        TensorPart(
             one.name,
             _Packer(weight.type, shape, rows, order, points),
             TILE_ROWS if shape.n_matrices == 1 or rows % TILE_ROWS == 0 else rows,

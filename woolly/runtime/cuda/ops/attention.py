@@ -12,8 +12,10 @@ from woolly.plan import Paged, Plan, Step
 from woolly.runtime.batch import Batch
 from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows
+from woolly.runtime.gpu.emit import Emitter, GridRows
 from woolly.runtime.gpu.state import room
+from woolly.runtime.gpu.stores import store_arguments
+from woolly.runtime.options import KV_TYPES
 
 __all__ = ["FAR", "MOST_OF_FEW", "PART_BYTES", "QUERIES", "is_far", "joined"]
 
@@ -28,6 +30,7 @@ QUERIES = 128
 FAR = 2048
 
 _MOST_OF_WARPS = 64  # rows up to which each head of q, k and v has a warp of its own
+_KV_TYPES = ("f16", "f32", "q8_0")  # that native/cuda/attention has kernels for
 _STREAMED = {"f16": 8, "q8_0": 3}  # rows from which on few rows of each sequence stream through rings
 
 # What is more than 48 KB has the driver's leave, which kernels need whose own arrays come on top, and splits the memory
@@ -65,33 +68,13 @@ def _is_streamed(e: Emitter, entry: Paged, group: int) -> bool:
 
 @emits("store")
 def _store(e: Emitter, step: Step) -> None:
-    q, k, *v = step.inputs
-    index, head_dim = step.integer("entry"), step.integer("head_dim")
-    entry = e.plan.paged[index]
-    heads = e.width(q) // head_dim
-    vectors = {role: e.vector(w) for role, w in zip(step.roles, step.weights, strict=True) if role != "divisors"}
-    rope = step.rope()
-    arguments = (
-        e.value(q),
-        e.value(k),
-        e.value(v[0]) if v else _NONE,
-        e.value(step.output),
-        vectors.get("q_norm", _NONE),
-        vectors.get("k_norm", _NONE),
-        index,
-        heads,
-        entry.heads,
-        entry.k_dim,
-        entry.v_dim,
-        room(entry.k_dim, e.kv_type),
-        room(entry.v_dim, e.kv_type),
-        0 if rope is None else rope.n_rot,
-        e.column(step),
-        int(rope is not None and rope.style == "adjacent"),
-        step.number("eps"),
-    )
+    if e.kv_type not in _KV_TYPES:
+        raise UnsupportedError(f"the cuda backend has no cache of {e.kv_type}")
+    entry = e.plan.paged[step.integer("entry")]
+    heads = e.width(step.inputs[0]) // step.integer("head_dim")
+    arguments = store_arguments(e, step)
     # A warp takes one head of few rows, and some of many.
-    few, many = ((Rows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
+    few, many = ((GridRows(0), -(-(heads + entry.heads) // (4 * n))) for n in (1, 5))
     kernel, most = f"store_{e.kv_type}", _MOST_OF_WARPS
     if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
         least = _STREAMED[e.kv_type]
@@ -125,7 +108,7 @@ def _attend(e: Emitter, step: Step) -> None:
         e.launch(f"attend_few_{e.kv_type}_{columns}", grid, 128, *arguments, shared=shared, early=True)
         return
     columns = room(entry.k_dim, e.kv_type)
-    tiles, least = Rows(0, per=QUERIES // group), MOST_OF_FEW + 1
+    tiles, least = GridRows(0, per=QUERIES // group), MOST_OF_FEW + 1
     # Where a kernel computes both this step and the one before, the others are for runs that it does not take.
     store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
     other = 0 if store is None else -1
@@ -135,14 +118,15 @@ def _attend(e: Emitter, step: Step) -> None:
         shared = (QUERIES * 2 + 6 * 64 * 2 + QUERIES * 4) * columns + 2048
         shared += 0 if e.kv_type == "f16" else 3 * 64 * columns * 20 // 16
         kernel, threads = f"attend_wide_{e.kv_type}_{columns}", 384 if e.kv_type == "f16" else 512
-        blocks: tuple[int | Rows, ...] = (entry.heads, tiles)
+        blocks: tuple[int | GridRows, ...] = (entry.heads, tiles)
     else:
         kernel, blocks, threads, shared = f"attend_many_{e.kv_type}_{columns}", (tiles, entry.heads), 256, many
     e.launch(kernel, blocks, threads, *arguments, shared=shared, least=least, early=True, other=other, apart=True)
     # A ring of three groups of 64 positions, for each of two blocks on a processor. One block that holds a whole unit
     # of K and V of f16 answers sooner, but reads slower.
     n, kernel = e.device.n_processors, f"attend_groups_{e.kv_type}_{columns}"
-    row = columns * 9 // 8 if e.kv_type == "q8_0" else 2 * columns + (0 if columns % 64 == 0 else 16)
+    kept = KV_TYPES[e.kv_type]
+    row = columns * int(kept.bits) // 8 if kept.block > 1 else 2 * columns + (0 if columns % 64 == 0 else 16)
     ring = max(16 * (2 * columns + 16) + 3 * 2 * 64 * row, _LEAST_SHARED)
     is_near = 0 < step.integer("window") <= FAR  # positions outside a window are not seen
     least = _STREAMED[e.kv_type]

@@ -36,7 +36,7 @@ from woolly.runtime.cuda.ops.products import NULL
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.tiles import TILE_ROWS, tiles_of
 from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Address, Emitter, Rows
+from woolly.runtime.gpu.emit import Address, Emitter, GridRows
 
 __all__: list[str] = []
 
@@ -83,7 +83,7 @@ def _moe(e: Emitter, step: Step) -> None:
     n_summed = one_summed(e, m, hidden, last)
     down = _given(e, m, "down", hidden, "moe down", least=n_summed + 1)
     e.launch(
-        *("moe_sum", (Rows(m.kind), -(-width // 256)), 256),
+        *("moe_sum", (GridRows(m.kind), -(-width // 256)), 256),
         *(m.kind, n_used, m.experts, m.shares, int(m.weighs_input), down.y, down.bias, down.scale, down.stride, *last),
         least=n_summed + 1,
         kind=m.kind,
@@ -113,7 +113,15 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     needs_normed = any(weight.type == GGMLType.F32 for role, weight in m.weights.items() if role in ("gate", "up"))
     for least, most, n_each in m.few():
         e.launch(
-            *("moe_route", (-(-m.n_experts // _ROUTED), Rows(m.kind, n_each)), 32 * _ROUTED, m.kind, n_each, x, *how),
+            *(
+                "moe_route",
+                (-(-m.n_experts // _ROUTED), GridRows(m.kind, n_each)),
+                32 * _ROUTED,
+                m.kind,
+                n_each,
+                x,
+                *how,
+            ),
             *(normed if needs_normed else NULL, halves, backs, routed if has_own else NULL, n_routed, router, bias),
             *(logits, *choice, m.experts, m.shares, m.largests, FEW_ITEM_ROWS, m.members, m.items, arrivals),
             shared=4 * (-(-max(width, n_routed) // 4) * 4 + 3 * n_each * m.n_experts),
@@ -126,15 +134,17 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
     if m.max_rows <= MOST_FEW:
         return out
 
-    def launch(name: str, grid: tuple[int | Rows, ...], block: int, *args: Address | float, shared: int = 0) -> None:
+    def launch(
+        name: str, grid: tuple[int | GridRows, ...], block: int, *args: Address | float, shared: int = 0
+    ) -> None:
         e.launch(name, grid, block, *args, shared=shared, least=MOST_FEW + 1, kind=m.kind, early=True)
 
-    launch("moe_rows", (Rows(m.kind),), 256, m.kind, x, *how, normed, halves, backs, shared=4 * width)
-    grid = (-(-m.n_experts // _OUTPUTS), Rows(m.kind, _ROWS))
+    launch("moe_rows", (GridRows(m.kind),), 256, m.kind, x, *how, normed, halves, backs, shared=4 * width)
+    grid = (-(-m.n_experts // _OUTPUTS), GridRows(m.kind, _ROWS))
     launch("moe_logits", grid, 256, m.kind, routed, n_routed, router, bias, logits, m.n_experts)
     args = (m.kind, logits, *choice, m.experts, m.shares)
     shared = 12 * _CHOOSING * m.n_experts
-    launch("moe_choose", (Rows(m.kind, _CHOOSING),), 32 * _CHOOSING, *args, shared=shared)
+    launch("moe_choose", (GridRows(m.kind, _CHOOSING),), 32 * _CHOOSING, *args, shared=shared)
     for least, most, n_bundle in m.wide() if m.is_wide else ((MOST_FEW + 1, 1 << 30, ITEM_ROWS),):
         e.launch(
             *("moe_group", 1, 1024, m.kind, m.experts, m.n_experts, m.n_used, n_bundle),
@@ -147,7 +157,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
         )
     if m.is_wide:
         spread = (width, n_padded, m.n_places, prepared(e, m, n_padded), m.place_backs)
-        launch("moe_spread", (Rows(m.kind),), 256, m.kind, m.n_used, m.places, numbers, backs, *spread)
+        launch("moe_spread", (GridRows(m.kind),), 256, m.kind, m.n_used, m.places, numbers, backs, *spread)
     return out
 
 
@@ -222,7 +232,7 @@ def _given(e: Emitter, m: Mixture, role: str, x: Mixed, name: str, least: int = 
         if role == "down":
             n_padded = padded(x.width)
             e.launch(
-                *("moe_ready", Rows(m.kind, 1, -(-m.n_used // _READY)), 256, m.kind, m.n_used, m.places, x.numbers),
+                *("moe_ready", GridRows(m.kind, 1, -(-m.n_used // _READY)), 256, m.kind, m.n_used, m.places, x.numbers),
                 *(x.width, n_padded, m.n_places, prepared(e, m, n_padded), m.place_backs),
                 least=MOST_FEW + 1,
                 kind=m.kind,

@@ -8,7 +8,7 @@ from woolly.errors import UnsupportedError
 from woolly.runtime.cuda.ops.products import Finish, Input, Matrices, flat, tile_bytes
 from woolly.runtime.cuda.tiles import Tiles
 from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Emitter, Rows
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 __all__ = ["few_rows", "heads_of_rows", "most_few"]
 
@@ -142,7 +142,7 @@ def heads_of_rows(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices) -> 
         most = n_group if n_group < sizes[-1] else 1 << 30
         e.launch(
             f"linear_heads__{tiles.kind}",
-            (min(e.device.n_processors, n_strips), rows.heads, Rows(kind, n_group)),
+            (min(e.device.n_processors, n_strips), rows.heads, GridRows(kind, n_group)),
             512,
             *(kind, rows.x, n, address, y, n_rows, n_strips, tiles.stride, n_group, n_stages),
             shared=shared(n_group, n_stages),

@@ -20,7 +20,7 @@ from woolly.runtime.cuda.ops.products import NULL, Finish, Input, Matrices, flat
 from woolly.runtime.cuda.ops.rows import ACTIVATIONS
 from woolly.runtime.cuda.ops.some import most_some, some_rows
 from woolly.runtime.cuda.tiles import Tiles, tiles_of
-from woolly.runtime.gpu.emit import Address, Emitter, Rows
+from woolly.runtime.gpu.emit import Address, Emitter, GridRows
 
 __all__: list[str] = []
 
@@ -89,7 +89,7 @@ def _gated(e: Emitter, rows: Input, pairs: list[tuple[Weight, Address]], step: S
     _products(e, rows, [_Product(first, first_bias, a), _Product(second, second_bias, b)], Finish(scale=scale))
     e.launch(
         "linear_gate",
-        (-(-n // 256), Rows(rows.kind)),
+        (-(-n // 256), GridRows(rows.kind)),
         256,
         rows.kind,
         a,
@@ -158,8 +158,8 @@ def _plain(e: Emitter, rows: Input, product: _Product, finish: Finish) -> None:
     x, kind, n = rows.x, rows.kind, rows.n_columns
     if rows.norm:
         x = e.scratch("linears normed", 4 * n * e.max_rows)
-        e.launch("linear_normed", Rows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
-    grid = (-(-product.n_rows // 8), Rows(kind, 8), rows.heads)
+        e.launch("linear_normed", GridRows(kind), 512, kind, rows.x, rows.norm, rows.eps, n, x, kind=kind, early=True)
+    grid = (-(-product.n_rows // 8), GridRows(kind, 8), rows.heads)
     stride, width = n * rows.heads, product.n_rows * rows.heads
     w = e.raw(product.weight)
     out = (product.bias, product.y, width, product.n_rows)
@@ -185,7 +185,7 @@ def _prepare(e: Emitter, rows: Input, all_tiles: Sequence[Tiles]) -> None:
     args = (kind, rows.x, n, rows.norm, rows.eps, n, stride, memory, backs)
     kernel, n_threads = ("linear_prepare", 128) if n <= 4096 else ("linear_prepare_long", 256)
     least = min(most_some(e, rows, tiles) for tiles in all_tiles) + 1
-    e.launch(kernel, Rows(kind), n_threads, *args, least=least, kind=kind, early=True)
+    e.launch(kernel, GridRows(kind), n_threads, *args, least=least, kind=kind, early=True)
 
 
 def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Finish, first: int) -> None:
@@ -223,7 +223,7 @@ def _many(e: Emitter, rows: Input, tiles: Tiles, matrices: Matrices, finish: Fin
         )
         if n_splits > 1:
             args = (kind, parts, backs, width, rows.n_tiles * n_bytes, *flat(matrices), *finish.args)
-            grid = (n_high, Rows(kind))
+            grid = (n_high, GridRows(kind))
             e.launch("linear_sum", grid, 128, *args, least=first, most=most, kind=kind, early=True)
         first = most + 1
 

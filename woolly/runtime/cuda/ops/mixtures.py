@@ -10,7 +10,7 @@ from woolly.quant import GGMLType
 from woolly.runtime.cuda.ops.products import NULL, tile_bytes
 from woolly.runtime.cuda.tiles import TILE_COLUMNS, Tiles, tiles_of
 from woolly.runtime.gpu.device import Argument
-from woolly.runtime.gpu.emit import Address, Emitter, Rows
+from woolly.runtime.gpu.emit import Address, Emitter, GridRows
 
 __all__ = [
     *("FEW_ITEM_ROWS", "ITEM_ROWS", "MOST_FEW", "PLACES_APART", "Mixed", "Mixture"),
@@ -70,9 +70,9 @@ class Mixture:
         """Whether rows are weighed before the products, not after them."""
         return self.step.text("weigh") == "input"
 
-    def entries(self) -> Rows:
+    def entries(self) -> GridRows:
         """Entries of a run, as a dimension of a grid."""
-        return Rows(self.kind, 1, self.n_used)
+        return GridRows(self.kind, 1, self.n_used)
 
     def few(self) -> Iterator[tuple[int, int, int]]:
         """Least and most rows of each launch for few, and rows of a block that routes."""

@@ -6,14 +6,15 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.quant import GGMLType
 from woolly.runtime.cuda.emitters import emits
-from woolly.runtime.cuda.tiles import TYPES, codebook_of
+from woolly.runtime.cuda.tiles import can_pack
+from woolly.runtime.gpu.codebooks import points_of
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 __all__ = ["ACTIVATIONS", "threads_for"]
 
 # Numbers of native/cuda/primitives/activations.cuh, in order.
-ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped")
+ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
 _POOLS = ("mean", "first", "last")
 _BLOCK = 256  # threads
 _NONE = Address(0)
@@ -32,7 +33,7 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 
     value = step.output
     columns = -(-e.width(value) // each)
     threads = threads_for(columns)
-    grid = (Rows(e.kind(value)), -(-columns // (4 // each * threads)))
+    grid = (GridRows(e.kind(value)), -(-columns // (4 // each * threads)))
     inputs = [e.value(v) for v in step.inputs]
     weights = [e.vector(w.name) for w in step.weights]
     e.launch(kernel, grid, threads, *inputs, *weights, e.value(value), e.width(value), e.kind(value), *args)
@@ -40,16 +41,16 @@ def _elements(e: Emitter, kernel: str, step: Step, *args: Argument, each: int = 
 
 def _table(e: Emitter, weight: Weight) -> tuple[str, Address, Address]:
     """The name of a table's type, its bytes, and its codebook."""
-    if weight.type is not GGMLType.F32 and weight.type not in TYPES:
+    if weight.type is not GGMLType.F32 and not can_pack(weight.type):
         raise UnsupportedError(f"the cuda backend has no tables of {weight.type.name}")
-    return weight.type.name.lower(), e.raw(weight.name), codebook_of(e, weight.type)
+    return weight.type.name.lower(), e.raw(weight.name), points_of(e, weight.type)
 
 
 @emits("embed")
 def _embed(e: Emitter, step: Step) -> None:
     name, table, points = _table(e, step.weights[0])
     width = e.width(step.output)
-    grid = (Rows(0), -(-width // (4 * threads_for(width))))
+    grid = (GridRows(0), -(-width // (4 * threads_for(width))))
     e.launch(f"embed_{name}", grid, threads_for(width), table, points, e.value(step.output), width)
 
 
@@ -57,7 +58,7 @@ def _embed(e: Emitter, step: Step) -> None:
 def _embed_position(e: Emitter, step: Step) -> None:
     name, table, points = _table(e, step.weights[0])
     value, width = step.output, e.width(step.output)
-    grid = (Rows(e.kind(value)), -(-width // (4 * threads_for(width))))
+    grid = (GridRows(e.kind(value)), -(-width // (4 * threads_for(width))))
     x, y = e.value(step.inputs[0]), e.value(value)
     e.launch(f"embed_position_{name}", grid, threads_for(width), table, points, x, y, width, e.kind(value))
 
@@ -66,7 +67,7 @@ def _embed_position(e: Emitter, step: Step) -> None:
 def _embed_type(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     table, x, y = e.vector(step.weights[0].name), e.value(step.inputs[0]), e.value(step.output)
-    e.launch("embed_type", (Rows(0),), threads_for(width), table, x, y, width, step.integer("separator"))
+    e.launch("embed_type", (GridRows(0),), threads_for(width), table, x, y, width, step.integer("separator"))
 
 
 @emits("add")
@@ -74,7 +75,7 @@ def _add(e: Emitter, step: Step) -> None:
     _elements(e, "add", step, each=4)
 
 
-@emits("scale", "softcap", "xielu")
+@emits("clamp", "scale", "softcap", "xielu")
 def _numbers(e: Emitter, step: Step) -> None:
     _elements(e, step.op, step, *(step.number(name) for name in step.kind.attributes), each=4)
 
@@ -129,7 +130,7 @@ def _rope(e: Emitter, step: Step) -> None:
     assert rope is not None
     value = step.output
     threads = threads_for(e.width(value))
-    grid = (Rows(e.kind(value)), -(-e.width(value) // (4 * threads)))
+    grid = (GridRows(e.kind(value)), -(-e.width(value) // (4 * threads)))
     style = int(rope.style == "adjacent")
     args: list[Argument] = [e.value(step.inputs[0]), e.value(value), e.width(value), e.kind(value)]
     e.launch("rope", grid, threads, *args, rope.head_dim, rope.n_rot, style, e.column(step))
@@ -138,7 +139,7 @@ def _rope(e: Emitter, step: Step) -> None:
 @emits("output_rows")
 def _output_rows(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
-    grid = (Rows(1), -(-width // (4 * threads_for(width))))
+    grid = (GridRows(1), -(-width // (4 * threads_for(width))))
     e.launch("output_rows", grid, threads_for(width), e.value(step.inputs[0]), e.value(step.output), width, kind=1)
 
 
@@ -150,7 +151,7 @@ def _adapt(e: Emitter, step: Step) -> None:
 def _groups(e: Emitter, kernel: str, step: Step, n: int, weights: list[Address], *args: Argument) -> None:
     """A kernel with a block for each group of n columns: inputs, weights, output, kind, n, then `args`."""
     value = step.output
-    grid = (Rows(e.kind(value)), e.width(value) // n)
+    grid = (GridRows(e.kind(value)), e.width(value) // n)
     inputs = [e.value(v) for v in step.inputs]
     e.launch(kernel, grid, threads_for(-(-n // 4)), *inputs, *weights, e.value(value), e.kind(value), n, *args)
 
@@ -166,7 +167,7 @@ def _rms_norm(e: Emitter, step: Step) -> None:
 def _hidden(e: Emitter, step: Step) -> None:
     n = e.width(step.output)
     weight = e.vector(step.weights[0].name)
-    e.launch("hidden", (Rows(0),), threads_for(-(-n // 4)), weight, e.value(step.output), n, step.number("eps"))
+    e.launch("hidden", (GridRows(0),), threads_for(-(-n // 4)), weight, e.value(step.output), n, step.number("eps"))
 
 
 @emits("layer_norm")
@@ -197,11 +198,11 @@ def _mix(e: Emitter, step: Step) -> None:
 def _dots(e: Emitter, step: Step) -> None:
     a, b = (e.value(v) for v in step.inputs)
     value, n = step.output, step.integer("group")
-    e.launch("dots", (Rows(e.kind(value)), e.width(value)), threads_for(n), a, b, e.value(value), e.kind(value), n)
+    e.launch("dots", (GridRows(e.kind(value)), e.width(value)), threads_for(n), a, b, e.value(value), e.kind(value), n)
 
 
 @emits("pool")
 def _pool(e: Emitter, step: Step) -> None:
     width, which = e.width(step.output), _POOLS.index(step.text("kind"))
-    grid = (Rows(1), -(-width // threads_for(width)))
+    grid = (GridRows(1), -(-width // threads_for(width)))
     e.launch("pool", grid, threads_for(width), e.value(step.inputs[0]), e.value(step.output), width, which, kind=1)

@@ -9,7 +9,7 @@ from woolly.plan import Step
 from woolly.runtime.cuda.emitters import emits
 from woolly.runtime.cuda.ops.rows import threads_for
 from woolly.runtime.gpu.device import Address, Argument
-from woolly.runtime.gpu.emit import Emitter, Rows
+from woolly.runtime.gpu.emit import Emitter, GridRows
 
 __all__: list[str] = []
 
@@ -80,7 +80,7 @@ def _conv(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     weight, bias = [*(e.vector(w.name) for w in step.weights), Address(0)][:2]
     threads = threads_for(width)
-    grid = (Rows(0), -(-width // threads))
+    grid = (GridRows(0), -(-width // threads))
     args: list[Argument] = [e.value(step.inputs[0]), weight, bias, e.value(step.output), width]
     e.launch("conv", grid, threads, *args, step.integer("entry"), step.integer("kernel"), int(bool(step.text("act"))))
 
@@ -90,4 +90,4 @@ def _previous(e: Emitter, step: Step) -> None:
     width = e.width(step.output)
     threads = threads_for(width)
     x, y = e.value(step.inputs[0]), e.value(step.output)
-    e.launch("previous", (Rows(0), -(-width // threads)), threads, x, y, width, step.integer("entry"))
+    e.launch("previous", (GridRows(0), -(-width // threads)), threads, x, y, width, step.integer("entry"))

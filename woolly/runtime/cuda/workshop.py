@@ -1,0 +1,262 @@
+"""The Workshop: compiles the kernels that a model launches when it is first opened, and keeps them for the next time.
+
+A build from source has no archive of kernels: all of one generation take eight minutes of a processor's time, and those
+of one model a fraction of that. It has the sources instead (native/cuda), and NVRTC compiles them in units: a file, or
+one kind of tiles of a file. A unit that was compiled is a file in the user's cache, in a folder named by a digest of
+all sources and of NVRTC's version. A file appears under its name when it is whole, and begins with a checksum of the
+rest: two processes may compile the same unit, and a file that is damaged is compiled anew. Folders of other sources, as
+of an earlier version, are removed but for the few that were used last. A process that still uses a removed one has its
+units in memory, and compiles again what it lacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from woolly import _native
+from woolly.errors import DeviceError, StoreError
+from woolly.machine.cores import default_threads
+from woolly.runtime.cuda.archive import COMPILES_PTX
+from woolly.store.folder import models_folder
+
+__all__ = ["Stock", "Unit", "Workshop"]
+
+log = logging.getLogger("woolly.runtime")
+
+# The sources of a clone, else those that an installation has beside its native module.
+_PLACES = (
+    Path(__file__).resolve().parents[3] / "native" / "cuda",
+    Path(_native.__file__).parent / "runtime" / "cuda" / "sources",
+)
+_MARK = b"woollyu1"
+# Kernels that every model launches, but no step of a plan: packing of weights, and ranking of logits.
+_ALWAYS = ("pack_q8_0", "rank_parts")
+_SECONDS = 10  # between lines of progress
+_OTHERS = 3  # folders that are kept beside the one in use: two clones and a release do not remove each other's units
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Kernels that were compiled together."""
+
+    kernels: tuple[str, ...]
+    image: bytes
+
+    def data(self) -> bytes:
+        """What the driver loads: a cubin, or PTX that ends in a zero."""
+        return self.image
+
+
+class Workshop:
+    """The sources of the kernels, and their compiler."""
+
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
+        """Units are kept below `cache`; None: the user's cache."""
+        self._compiling = _module(folder / "compile.py")
+        self._folder = folder
+        self._cache = cache
+
+    @classmethod
+    def find(cls) -> Workshop | None:
+        """That of this installation; None if it has no sources."""
+        return next((cls(place) for place in _PLACES if (place / "compile.py").exists()), None)
+
+    def target(self, architecture: int, version: int = COMPILES_PTX) -> str:
+        """The target for a generation; DeviceError if there is no compiler, or the driver is too old for it."""
+        if self._compiling.find_nvrtc() is None:
+            raise DeviceError(
+                "this build of Woolly compiles CUDA kernels at their first use, by NVRTC, which was not found:"
+                " `pip install nvidia-cuda-nvrtc-cu12`, set CUDA_NVRTC to the library, or use backend='cpu'",
+                code="no_kernels",
+            )
+        exact = (f"sm_{architecture}a", f"sm_{architecture}")
+        target = next((one for one in self._compiling.KNOWN if one in exact), str(self._compiling.PORTABLE))
+        if target.startswith("compute_") and version < COMPILES_PTX:
+            raise DeviceError(
+                f"kernels for sm_{architecture} are PTX, which needs driver 575 or later; or use backend='cpu'",
+                code="old_driver",
+            )
+        return target
+
+    def stock(self, target: str) -> Stock:
+        """The kernels of a target; DeviceError if the compiler cannot be used."""
+        path = self._compiling.find_nvrtc()
+        try:
+            compiler = self._compiling.Compiler(path)
+            version = compiler.version
+        except (OSError, AttributeError, self._compiling.CompileError) as error:
+            raise DeviceError(
+                f"{path} cannot be used as NVRTC, which compiles CUDA kernels: {error}; set CUDA_NVRTC to the library"
+                " of CUDA 12.9, unset it to take that of nvidia-cuda-nvrtc-cu12, or use backend='cpu'",
+                code="no_kernels",
+            ) from None
+        try:
+            cache = self._cache or models_folder().parent / "kernels"
+        except StoreError as error:
+            log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
+            return Stock(self._compiling, compiler, target, None)
+        folder = cache / self._digest(version)
+        _remove_others(folder)
+        return Stock(self._compiling, compiler, target, folder / target)
+
+    def _digest(self, version: str) -> str:
+        digest = hashlib.sha256(version.encode())
+        for path in (*sorted(self._folder.rglob("*.cu*")), self._folder / "compile.py"):
+            if "emulated" not in path.parts:
+                digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        return digest.hexdigest()[:24]
+
+
+class Stock:
+    """Units of one target: those of the cache, and those that are compiled when a kernel of them is asked for."""
+
+    def __init__(self, compiling: ModuleType, compiler: object, target: str, folder: Path | None) -> None:
+        """Units are kept in `folder`; None: by this process alone."""
+        self._compiling = compiling
+        self._compiler = compiler
+        self._target = target
+        self._folder = folder
+        self._units: dict[tuple[Path, str], Unit] = {}
+        self._lock = threading.Lock()
+        self._locks: dict[tuple[Path, str], threading.Lock] = {}
+        self._is_told = False
+
+    def find(self, kernel: str) -> Unit | None:
+        """The unit of a kernel, compiled if need be; None if no source has the kernel."""
+        key = self._compiling.unit_of(kernel)
+        unit = None if key is None else self._unit(key)
+        return unit if unit is not None and kernel in unit.kernels else None
+
+    def gather(self, kernels: Iterable[str]) -> None:
+        """Compiles what the cache lacks of these kernels, as many units at a time as there are cores."""
+        keys = dict.fromkeys(self._compiling.unit_of(kernel) for kernel in (*kernels, *_ALWAYS))
+        missing = [key for key in keys if key is not None and self._kept(key) is None]
+        if not missing:
+            return
+        # The longest first, so that no core waits for one of them at the end.
+        missing.sort(key=lambda key: key[0].stem not in self._compiling.BY_KIND)
+        log.warning(
+            "compiling CUDA kernels of this model for %s: %d units%s",
+            self._target,
+            len(missing),
+            "" if self._folder is None else f", which are kept in {self._folder} for the next time",
+        )
+        began = told = time.monotonic()
+        pool = ThreadPoolExecutor(min(len(missing), default_threads()), "woolly-compile")
+        try:
+            for n, future in enumerate(as_completed([pool.submit(self._unit, key) for key in missing]), 1):
+                future.result()
+                if time.monotonic() - told > _SECONDS:
+                    told = time.monotonic()
+                    log.warning("%d of %d units of CUDA kernels are compiled", n, len(missing))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        log.warning("CUDA kernels are compiled, in %.0f s", time.monotonic() - began)
+
+    def _unit(self, key: tuple[Path, str]) -> Unit:
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:  # two threads that want one unit compile it once
+            unit = self._kept(key)
+            if unit is None:
+                self._units[key] = unit = self._compile(key)
+                self._keep(key, unit)
+            return unit
+
+    def _compile(self, key: tuple[Path, str]) -> Unit:
+        source, kind = key
+        try:
+            image, kernels, _ = self._compiler.compile(source, self._target, kind)  # type: ignore[attr-defined]
+        except self._compiling.CompileError as error:
+            text = f"NVRTC refuses a kernel of Woolly: {error}; install Woolly again, or use backend='cpu'"
+            raise DeviceError(text, code="no_kernels") from None
+        return Unit(tuple(kernels), image)
+
+    def _path(self, folder: Path, key: tuple[Path, str]) -> Path:
+        source, kind = key
+        return folder / f"{source.stem}{'-' * bool(kind)}{kind}.bin"
+
+    def _kept(self, key: tuple[Path, str]) -> Unit | None:
+        """A unit that this process or the cache has."""
+        if key not in self._units and self._folder is not None:
+            with suppress(OSError):
+                unit = _unpacked(self._path(self._folder, key).read_bytes())
+                if unit is not None:
+                    self._units[key] = unit
+        return self._units.get(key)
+
+    def _keep(self, key: tuple[Path, str], unit: Unit) -> None:
+        if self._folder is None:
+            return
+        path = self._path(self._folder, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(_packed(unit))
+                Path(name).replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    Path(name).unlink()
+                raise
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                log.warning("CUDA kernels are compiled again at the next start, for they cannot be kept: %s", error)
+
+
+def _remove_others(folder: Path) -> None:
+    """Marks `folder` as used at this time, and removes folders of other sources but the last used."""
+    with suppress(OSError):
+        os.utime(folder)
+    used = []
+    with suppress(OSError):
+        for other in folder.parent.iterdir():
+            # Another process may remove it in between.
+            with suppress(OSError):
+                if other != folder and re.fullmatch("[0-9a-f]{24}", other.name):
+                    used.append((other.stat().st_mtime_ns, other))
+    for _, other in sorted(used, reverse=True)[_OTHERS:]:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def _packed(unit: Unit) -> bytes:
+    head = json.dumps(unit.kernels).encode()
+    rest = len(head).to_bytes(4, "little") + head + unit.image
+    return _MARK + hashlib.sha256(rest).digest() + rest
+
+
+def _unpacked(data: bytes) -> Unit | None:
+    """The unit that a file of the cache holds; None if it is damaged."""
+    rest = data[40:]
+    if data[:8] != _MARK or hashlib.sha256(rest).digest() != data[8:40]:
+        return None
+    start = 4 + int.from_bytes(rest[:4], "little")
+    return Unit(tuple(json.loads(rest[4:start])), rest[start:])
+
+
+@functools.cache
+def _module(path: Path) -> ModuleType:
+    """The compiler's own file, which lies beside the sources."""
+    found = importlib.util.spec_from_file_location("woolly_cuda_compile", path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
