@@ -103,12 +103,126 @@ struct Groups {
 
     __device__ __forceinline__ void load_queries(const Tile& of) const {
         const int i = threadIdx.x / 8, group = a.group(), rows = group < QUERIES ? QUERIES / group : 1;
-        const int row = group < QUERIES ? of.row + i / group : of.row;
-        const int head = group < QUERIES ? i % group : of.tile * QUERIES + i;
-        const bool is_one = row <= of.last_row && head < group && (group >= QUERIES || i / group < rows);
-        Query one = query_of(a, row, of.kv_head * group + head, is_one);
+        Query one = query_of_tile(a, i, of.row, rows, of.last_row, of.tile, of.kv_head);
         one.times = load_query<type>(a, one, q + i * q_stride, D, threadIdx.x % 8);
         if (threadIdx.x % 8 == 0) shared.queries[i] = one;
+    }
+
+    // Queries to registers, but those of f16, which products load column by column.
+    __device__ __forceinline__ void keep_queries(u32 (&queries)[type == F16 ? 1 : D / 16][4]) const {
+        const int tid = threadIdx.x, lane = tid % 32;
+#pragma unroll
+        for (int c = 0; type != F16 && c < D / 16; c++)
+            load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+    }
+    // Scores of 16 positions, those of this warp. They are masked if not all queries see all of the group, and plainly.
+    __device__ __forceinline__ void score(float (&scores)[2][4], u32 (&queries)[type == F16 ? 1 : D / 16][4],
+                                          const u8* k, const Query (&mine)[2], int from, Seen inner,
+                                          bool is_plain) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, t = lane % 4;
+        if constexpr (type == F16) {
+            const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;
+#pragma unroll
+            for (int c = 0; c < D / 16; c++) {
+                u32 columns[4];
+                load_matrices<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+                load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
+                mma(scores[0], queries[0], columns[0], columns[1]);
+                mma(scores[1], queries[0], columns[2], columns[3]);
+            }
+        } else {
+            Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
+        }
+        if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                scores[i / 4][i % 4] = score_at(a, mine[i % 4 / 2], scores[i / 4][i % 4],
+                                                from + warp * 16 + i / 4 * 8 + 2 * t + i % 2, is_plain);
+        }
+    }
+    // Maxima of this warp's positions ...
+    __device__ __forceinline__ void put_tops(const float (&scores)[2][4], const Query (&mine)[2], int at,
+                                             bool is_plain) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
+                              fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+            if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+        }
+    }
+    // ... and numerators of the softmax over a group, to shared memory.
+    __device__ __forceinline__ void put_powers(const float (&scores)[2][4], const Query (&mine)[2], int at,
+                                               bool is_plain, float (&tops)[2]) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+        u8* const all_powers = shared.powers[at % 2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = g + 8 * half;
+            const float (&of_warps)[WARPS][QUERIES] = shared.tops[at % 2];
+            tops[half] = fmaxf(fmaxf(of_warps[0][i], of_warps[1][i]), fmaxf(of_warps[2][i], of_warps[3][i]));
+            const float base = finite_top(tops[half]), factor = mine[half].factor(is_plain);
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) = to_halves(
+                    power_at(scores[n][2 * half], factor, base), power_at(scores[n][2 * half + 1], factor, base));
+        }
+    }
+    // Numerators times the columns of V of this warp, and the totals of the numerators.
+    __device__ __forceinline__ void sum_values(float (&totals)[4], float (&of_group)[blocks][2][4], const u8* v,
+                                               const u8* all_powers, bool is_any, int tile, u32 scales) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+        u32 powers[GROUP / 16][4];
+#pragma unroll
+        for (int i = 0; i < GROUP / 16; i++)
+            load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
+#pragma unroll
+        for (int i = 0; i < GROUP / 16; i++) {
+            mma(totals, powers[i], ONES, ONES);
+            if constexpr (type == F16) {
+#pragma unroll
+                for (int j = 0; j < blocks; j++) {
+                    const int block = warp + j * WARPS;
+                    if (D / 16 % WARPS != 0 && block >= D / 16) continue;
+                    u32 columns[4];
+                    load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
+                    mma(of_group[j][0], powers[i], columns[0], columns[1]);
+                    mma(of_group[j][1], powers[i], columns[2], columns[3]);
+                }
+            } else if (is_any) {
+                u32 columns[2 * blocks][2];
+                Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
+#pragma unroll
+                for (int j = 0; j < 2 * blocks; j++)
+                    mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);
+            }
+        }
+    }
+    // Merges a unit into the sums of all (online softmax).
+    __device__ __forceinline__ void add_unit(Softmax (&all)[2], float (&sums)[blocks][2][4], const Softmax (&unit)[2],
+                                             const float (&of_unit)[blocks][2][4]) const {
+        float old[2], now[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+        each([&](int j, int n, int e) {
+            sums[j][n][e] = merged(sums[j][n][e], old[e / 2], of_unit[j][n][e], now[e / 2]);
+        });
+    }
+    // Epilogue of queries that this block has alone.
+    __device__ __forceinline__ void put_results(const Query (&mine)[2], const Softmax (&all)[2],
+                                                const float (&sums)[blocks][2][4]) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            const float share = share_of(a, all[half], mine[half].head);
+            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
+            each([&](int j, int n, int e) {
+                const int c = column(j, n, e);
+                if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], share);
+            });
+        }
     }
 
     // Groups from `first` to `last` of a tile. Parts of `span` positions are written to where `part` says for a query;
@@ -117,10 +231,9 @@ struct Groups {
     template <class Part, class Prepare>
     __device__ __forceinline__ void attend(const Entry& entry, const Tile& of, int first, int last, int span,
                                            int n_fresh, const Part& part, const Prepare& prepare) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-        const Batch& b = *a.b;
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
         const Seen range = of.range, inner = of.inner;
-        const int* const table = entry.pages + (long long)of.s * b.max_pages;
+        const int* const table = entry.pages + (long long)of.s * a.b->max_pages;
         // Pages of a group; any where no query sees.
         auto find = [&](int at) {
             const int p = at * GROUP;
@@ -146,9 +259,7 @@ struct Groups {
         prepare(table);
         __syncthreads();
         u32 queries[type == F16 ? 1 : D / 16][4];
-#pragma unroll
-        for (int c = 0; type != F16 && c < D / 16; c++)
-            load_matrices<false>(queries[c], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
+        keep_queries(queries);
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         const bool is_plain = a.is_plain();
         Softmax all[2], unit[2];  // of queries g and g + 8
@@ -161,34 +272,9 @@ struct Groups {
             const u8 *const k = slot(at), *const v = k + bytes;
 
             float scores[2][4] = {}, tops[2];
-            if constexpr (type == F16) {
-                const int k_row = warp * 16 + (lane & 7) + (lane >> 4) * 8;
-#pragma unroll
-                for (int c = 0; c < D / 16; c++) {
-                    u32 columns[4];
-                    load_matrices<false>(queries[0], q + (lane & 15) * q_stride + (c * 16 + (lane >> 4) * 8) * 2);
-                    load_matrices<false>(columns, k + place(k_row, 2 * c + (lane >> 3 & 1)));
-                    mma(scores[0], queries[0], columns[0], columns[1]);
-                    mma(scores[1], queries[0], columns[2], columns[3]);
-                }
-            } else {
-                Bytes<D>::multiply(scores, queries, k, warp * 16, lane);
-            }
             const int from = at * GROUP;
-            if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    scores[i / 4][i % 4] = score_at(a, mine[i % 4 / 2], scores[i / 4][i % 4],
-                                                    from + warp * 16 + i / 4 * 8 + 2 * t + i % 2, is_plain);
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float top = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
-                                  fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
-                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                if (t == 0) shared.tops[at % 2][warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
-            }
+            score(scores, queries, k, mine, from, inner, is_plain);
+            put_tops(scores, mine, at, is_plain);
             copies_wait<2 * stages - 2>();
             __syncthreads();
             const int tile = 2 * blocks * warp;
@@ -197,46 +283,11 @@ struct Groups {
             if constexpr (type != F16)
                 if (is_any) scales = Bytes<D>::scales(v, tile / 4, {range.first - from, range.last - from}, lane);
             u8* const all_powers = shared.powers[at % 2];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int i = g + 8 * half;
-                const float (&of_warps)[WARPS][QUERIES] = shared.tops[at % 2];
-                tops[half] = fmaxf(fmaxf(of_warps[0][i], of_warps[1][i]), fmaxf(of_warps[2][i], of_warps[3][i]));
-                const float base = finite_top(tops[half]), factor = mine[half].factor(is_plain);
-#pragma unroll
-                for (int n = 0; n < 2; n++)
-                    *reinterpret_cast<u32*>(all_powers + i * POWERS_STRIDE + (warp * 16 + 8 * n + 2 * t) * 2) =
-                        to_halves(power_at(scores[n][2 * half], factor, base),
-                                  power_at(scores[n][2 * half + 1], factor, base));
-            }
+            put_powers(scores, mine, at, is_plain, tops);
             __syncthreads();
 
-            u32 powers[GROUP / 16][4];
             float totals[4] = {}, of_group[blocks][2][4] = {}, old[2], now[2];
-#pragma unroll
-            for (int i = 0; i < GROUP / 16; i++)
-                load_matrices<false>(powers[i], all_powers + (lane & 15) * POWERS_STRIDE + i * 32 + (lane >> 4) * 16);
-#pragma unroll
-            for (int i = 0; i < GROUP / 16; i++) {
-                mma(totals, powers[i], ONES, ONES);
-                if constexpr (type == F16) {
-#pragma unroll
-                    for (int j = 0; j < blocks; j++) {
-                        const int block = warp + j * WARPS;
-                        if (D / 16 % WARPS != 0 && block >= D / 16) continue;
-                        u32 columns[4];
-                        load_matrices<true>(columns, v + place(i * 16 + (lane & 15), 2 * block + (lane >> 4)));
-                        mma(of_group[j][0], powers[i], columns[0], columns[1]);
-                        mma(of_group[j][1], powers[i], columns[2], columns[3]);
-                    }
-                } else if (is_any) {
-                    u32 columns[2 * blocks][2];
-                    Bytes<D>::template open<2 * blocks>(columns, v, 16 * i, tile / 4, tile % 4, scales, lane);
-#pragma unroll
-                    for (int j = 0; j < 2 * blocks; j++)
-                        mma(of_group[j / 2][j % 2], powers[i], columns[j][0], columns[j][1]);
-                }
-            }
+            sum_values(totals, of_group, v, all_powers, is_any, tile, scales);
 #pragma unroll
             for (int half = 0; half < 2; half++) unit[half].merge(tops[half], totals[2 * half], old[half], now[half]);
             each([&](int j, int n, int e) {
@@ -246,29 +297,14 @@ struct Groups {
                 write(part, mine, unit, of_unit, at);
             } else if (at % (UNIT / GROUP) == UNIT / GROUP - 1 || at == last) {
                 if (span == UNIT) write(part, mine, unit, of_unit, at / (UNIT / GROUP));
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-                    all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
-                each([&](int j, int n, int e) {
-                    sums[j][n][e] = merged(sums[j][n][e], old[e / 2], of_unit[j][n][e], now[e / 2]);
-                });
+                add_unit(all, sums, unit, of_unit);
             } else {
                 continue;
             }
             unit[0] = unit[1] = Softmax();
             each([&](int j, int n, int e) { of_unit[j][n][e] = 0.f; });
         }
-        if (span > 0) return;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (mine[half].range.first > mine[half].range.last) continue;
-            const float share = share_of(a, all[half], mine[half].head);
-            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
-            each([&](int j, int n, int e) {
-                const int c = column(j, n, e);
-                if (e / 2 == half && c < a.v_dim) to[c] = __fmul_rn(sums[j][n][e], share);
-            });
-        }
+        if (span == 0) put_results(mine, all, sums);
     }
 
     // Calls it for each of a lane's sums.

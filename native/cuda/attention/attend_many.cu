@@ -12,6 +12,117 @@ struct Many {
     static constexpr int k_stride = 2 * K + 16, v_stride = 2 * V + 16;
     static constexpr int q_bytes = MANY * k_stride, k_bytes = GROUP * k_stride, v_bytes = GROUP * v_stride;
 
+    // 16 queries of each warp, of rows from `row` to `end`, to shared memory: eight threads load one.
+    static __device__ __forceinline__ void load_queries(const Attend& a, u8* q, float* all_times, int row, int end,
+                                                        int kv_head) {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, group = a.group();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = warp * 16 + 4 * i + lane / 8;
+            const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+            const float times = load_query<type>(a, one, q + at * k_stride, K, lane % 8);
+            if (lane % 8 == 0) all_times[at] = times;
+        }
+    }
+    static __device__ __forceinline__ void find_seen(const Query (&mine)[2], Seen& inner, Seen& outer) {
+        for (int half = 0; half < 2; half++) {
+            const Seen one = mine[half].range;
+            if (one.first > one.last) continue;
+            inner = {max(inner.first, one.first), min(inner.last, one.last)};
+            outer = {min(outer.first, one.first), max(outer.last, one.last)};
+        }
+        for (int i = 4; i < 32; i *= 2) {
+            inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
+            inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
+            outer.first = min(outer.first, __shfl_xor_sync(ALL_LANES, outer.first, i));
+            outer.last = max(outer.last, __shfl_xor_sync(ALL_LANES, outer.last, i));
+        }
+    }
+    // Products of the queries with a group of keys.
+    static __device__ __forceinline__ void score(float (&scores)[GROUP / 8][4], const u32 (&queries)[K / 16][4],
+                                                 const u8* k) {
+        const int tid = threadIdx.x, lane = tid % 32;
+        const u8* k_row = k + ((lane & 7) + (lane >> 4) * 8) * k_stride + (lane >> 3 & 1) * 16;
+#pragma unroll
+        for (int c = 0; c < K / 16; c++)
+#pragma unroll
+            for (int n = 0; n < GROUP / 16; n++) {
+                u32 columns[4];
+                load_matrices<false>(columns, k_row + n * 16 * k_stride + c * 32);
+                mma(scores[2 * n], queries[c], columns[0], columns[1]);
+                mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
+            }
+    }
+    // Numerators of the softmax of a group, with their maxima and totals.
+    static __device__ __forceinline__ void find_powers(u32 (&powers)[GROUP / 16][4], float (&tops)[2],
+                                                       float (&totals)[4], const float (&scores)[GROUP / 8][4],
+                                                       const Query (&mine)[2], bool is_plain) {
+        const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
+        float bases[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = NOTHING;
+#pragma unroll
+            for (int n = 0; n < GROUP / 8; n++) top = fmaxf(top, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
+            bases[half] = finite_top(tops[half]);
+        }
+#pragma unroll
+        for (int i = 0; i < GROUP / 16; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float* two = scores[2 * i + e / 2] + e % 2 * 2;
+                powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                         power_at(two[1], factors[e % 2], bases[e % 2]));
+            }
+            mma(totals, powers[i], ONES, ONES);
+        }
+    }
+    // Numerators times V, merged into the sums of a unit (online softmax).
+    static __device__ __forceinline__ void sum_values(float (&of_unit)[V / 8][4], const u32 (&powers)[GROUP / 16][4],
+                                                      const u8* v, const float (&old)[2], const float (&now)[2]) {
+        const int tid = threadIdx.x, lane = tid % 32;
+        const u8* v_row = v + (lane & 15) * v_stride + (lane >> 4) * 16;
+#pragma unroll
+        for (int j = 0; j < V / 16; j++) {
+            float part[2][4] = {};
+#pragma unroll
+            for (int i = 0; i < GROUP / 16; i++) {
+                u32 columns[4];
+                load_matrices<true>(columns, v_row + i * 16 * v_stride + j * 32);
+                mma(part[0], powers[i], columns[0], columns[1]);
+                mma(part[1], powers[i], columns[2], columns[3]);
+            }
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    of_unit[2 * j + n][e] = merged(of_unit[2 * j + n][e], old[e / 2], part[n][e], now[e / 2]);
+        }
+    }
+    // Merges a unit into the sums of all, which wait in shared memory, and clears it.
+    static __device__ __forceinline__ void add_unit(Softmax (&all)[2], Softmax (&unit)[2], float4* sums,
+                                                    float (&of_unit)[V / 8][4]) {
+        float old[2], now[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+            unit[half] = Softmax();
+        }
+#pragma unroll
+        for (int j = 0; j < V / 8; j++) {
+            float4 sum = sums[j * 32];
+            sum.x = merged(sum.x, old[0], of_unit[j][0], now[0]);
+            sum.y = merged(sum.y, old[0], of_unit[j][1], now[0]);
+            sum.z = merged(sum.z, old[1], of_unit[j][2], now[1]);
+            sum.w = merged(sum.w, old[1], of_unit[j][3], now[1]);
+            sums[j * 32] = sum;
+#pragma unroll
+            for (int e = 0; e < 4; e++) of_unit[j][e] = 0.f;
+        }
+    }
+
     // Rows from `row` to `end` of sequence `s`.
     static __device__ __forceinline__ void attend(const Attend& a, u8* memory, int s, int row, int end, int kv_head) {
         const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4, group = a.group();
@@ -36,13 +147,7 @@ struct Many {
         __syncthreads();  // wait for readers of the previous rows
         for (int i = 0; i + 1 < STAGES; i++) copy(first + i);
 
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int at = warp * 16 + 4 * i + lane / 8;
-            const Query one = query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
-            const float times = load_query<type>(a, one, q + at * k_stride, K, lane % 8);
-            if (lane % 8 == 0) all_times[at] = times;
-        }
+        load_queries(a, q, all_times, row, end, kv_head);
         __syncwarp();
         Query mine[2];  // g and g + 8 of the warp
 #pragma unroll
@@ -53,18 +158,7 @@ struct Many {
         }
         // What all queries of the warp see, and what some do.
         Seen inner{0, 1 << 30}, outer{1 << 30, -1};
-        for (int half = 0; half < 2; half++) {
-            const Seen one = mine[half].range;
-            if (one.first > one.last) continue;
-            inner = {max(inner.first, one.first), min(inner.last, one.last)};
-            outer = {min(outer.first, one.first), max(outer.last, one.last)};
-        }
-        for (int i = 4; i < 32; i *= 2) {
-            inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
-            inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
-            outer.first = min(outer.first, __shfl_xor_sync(ALL_LANES, outer.first, i));
-            outer.last = max(outer.last, __shfl_xor_sync(ALL_LANES, outer.last, i));
-        }
+        find_seen(mine, inner, outer);
         u32 queries[K / 16][4];
 #pragma unroll
         for (int c = 0; c < K / 16; c++)
@@ -86,16 +180,7 @@ struct Many {
             const int from = at * GROUP;
             if (from <= outer.last && from + GROUP > outer.first) {
                 float scores[GROUP / 8][4] = {};
-                const u8* k_row = k + ((lane & 7) + (lane >> 4) * 8) * k_stride + (lane >> 3 & 1) * 16;
-#pragma unroll
-                for (int c = 0; c < K / 16; c++)
-#pragma unroll
-                    for (int n = 0; n < GROUP / 16; n++) {
-                        u32 columns[4];
-                        load_matrices<false>(columns, k_row + n * 16 * k_stride + c * 32);
-                        mma(scores[2 * n], queries[c], columns[0], columns[1]);
-                        mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
-                    }
+                score(scores, queries, k);
                 if (!is_plain || from < inner.first || from + GROUP - 1 > inner.last) {
 #pragma unroll
                     for (int n = 0; n < GROUP / 8; n++)
@@ -104,70 +189,17 @@ struct Many {
                             scores[n][e] =
                                 score_at(a, mine[e / 2], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
                 }
-                const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
-                float tops[2], bases[2];
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float top = NOTHING;
-#pragma unroll
-                    for (int n = 0; n < GROUP / 8; n++)
-                        top = fmaxf(top, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
-                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                    tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
-                    bases[half] = finite_top(tops[half]);
-                }
+                float tops[2], totals[4] = {};
                 u32 powers[GROUP / 16][4];
-                float totals[4] = {};
-#pragma unroll
-                for (int i = 0; i < GROUP / 16; i++) {
-#pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const float* two = scores[2 * i + e / 2] + e % 2 * 2;
-                        powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
-                                                 power_at(two[1], factors[e % 2], bases[e % 2]));
-                    }
-                    mma(totals, powers[i], ONES, ONES);
-                }
+                find_powers(powers, tops, totals, scores, mine, is_plain);
                 float old[2], now[2];
 #pragma unroll
                 for (int half = 0; half < 2; half++)
                     unit[half].merge(tops[half], totals[2 * half], old[half], now[half]);
-                const u8* v_row = k + k_bytes + (lane & 15) * v_stride + (lane >> 4) * 16;
-#pragma unroll
-                for (int j = 0; j < V / 16; j++) {
-                    float part[2][4] = {};
-#pragma unroll
-                    for (int i = 0; i < GROUP / 16; i++) {
-                        u32 columns[4];
-                        load_matrices<true>(columns, v_row + i * 16 * v_stride + j * 32);
-                        mma(part[0], powers[i], columns[0], columns[1]);
-                        mma(part[1], powers[i], columns[2], columns[3]);
-                    }
-#pragma unroll
-                    for (int n = 0; n < 2; n++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            of_unit[2 * j + n][e] = merged(of_unit[2 * j + n][e], old[e / 2], part[n][e], now[e / 2]);
-                }
+                sum_values(of_unit, powers, k + k_bytes, old, now);
             }
             if (at % (UNIT / GROUP) != UNIT / GROUP - 1 && at != last) continue;
-            float old[2], now[2];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
-                unit[half] = Softmax();
-            }
-#pragma unroll
-            for (int j = 0; j < V / 8; j++) {
-                float4 sum = sums[j * 32];
-                sum.x = merged(sum.x, old[0], of_unit[j][0], now[0]);
-                sum.y = merged(sum.y, old[0], of_unit[j][1], now[0]);
-                sum.z = merged(sum.z, old[1], of_unit[j][2], now[1]);
-                sum.w = merged(sum.w, old[1], of_unit[j][3], now[1]);
-                sums[j * 32] = sum;
-#pragma unroll
-                for (int e = 0; e < 4; e++) of_unit[j][e] = 0.f;
-            }
+            add_unit(all, unit, sums, of_unit);
         }
         store_sums<V>(a, mine, all, sums, t);
     }

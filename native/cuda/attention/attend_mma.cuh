@@ -67,6 +67,15 @@ __device__ __forceinline__ Query query_of(const Attend& a, int row, int head, bo
     if (!is_one) return {0, 0, 0, {1, 0}, 0.f};
     return {row, head, a.b->positions[row], seen(a, row), 0.f};
 }
+// Query i of a product: of `rows` rows from `row` on, or, if many heads share a KV head, of one tile of them.
+__device__ __forceinline__ Query query_of_tile(const Attend& a, int i, int row, int rows, int last_row, int tile,
+                                               int kv_head) {
+    const int group = a.group();
+    const int of_row = group < QUERIES ? row + i / group : row;
+    const int of_head = group < QUERIES ? i % group : tile * QUERIES + i;
+    const bool is_one = of_row <= last_row && of_head < group && (group >= QUERIES || i / group < rows);
+    return query_of(a, of_row, kv_head * group + of_head, is_one);
+}
 
 // What a query whose largest magnitude is `most` is multiplied by, so that it fits halves, and its products, back.
 struct Scaled {
@@ -80,6 +89,19 @@ struct Scaled {
         return __fmul_rn(a.is_plain() ? __fmul_rn(a.scale, LOG2_E) : a.scale, down);
     }
 };
+
+// What all queries of the warp see.
+__device__ __forceinline__ Seen seen_by_all(const Query (&mine)[2]) {
+    Seen inner{0, 1 << 30};
+    for (int half = 0; half < 2; half++)
+        if (const Seen one = mine[half].range; one.first <= one.last)
+            inner = {max(inner.first, one.first), min(inner.last, one.last)};
+    for (int i = 4; i < 32; i *= 2) {
+        inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
+        inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
+    }
+    return inner;
+}
 
 // Columns from `base` on of a query's head, tempered, as eight lanes hold 128 of them.
 __device__ __forceinline__ void fetch_query(const Attend& a, const Query& one, int base, int lane, float2 (&x)[8]) {

@@ -87,6 +87,41 @@ __device__ __forceinline__ float4 merge_far(const float* from, int stride, int f
     return sum;
 }
 
+// Merges the parts that lie in the shared memory of the cluster's blocks, in order. A thread takes four columns of a
+// query. `inside`: where parts lie in a block; place_of(part) says which of them it is.
+template <int D, int of_unit, int stride, class PlaceOf>
+__device__ __forceinline__ void merge_near(const Attend& a, int tid, int rank, Seen range, int span, int shift,
+                                           int first_run, int first_head, int n, const float* inside,
+                                           const PlaceOf& place_of) {
+    constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, at_a_time = 8;
+    const int i = tid / columns, c = (tid % columns * CLUSTER + rank) * 4;
+    const int first_part = range.first / span, last_part = range.last / span;
+    Softmax all, unit;
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), unit_sum = sum;
+    for (int from = first_part; from <= last_part && i < n && c < D; from += at_a_time) {
+        float4 headers[at_a_time], values[at_a_time];
+#pragma unroll
+        for (int j = 0; j < at_a_time; j++) {
+            const int p = min(from + j, last_part), owner = (span == UNIT ? p : p >> shift) - first_run;
+            const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
+            headers[j] = load_of(part, owner), values[j] = load_of(part + 4 + c, owner);
+        }
+#pragma unroll
+        for (int j = 0; j < at_a_time; j++) {
+            const int p = from + j;
+            if (p > last_part) break;
+            float mine, others;
+            unit.merge(headers[j].x, headers[j].y, mine, others);
+            add_part(unit_sum, mine, values[j], others);
+            if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
+            all.merge(unit.top, unit.sum, mine, others);
+            add_part(sum, mine, unit_sum, others);
+            unit = Softmax(), unit_sum = make_float4(0.f, 0.f, 0.f, 0.f);
+        }
+    }
+    if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
+}
+
 template <int D, int type>
 __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, const float* k, const float* v) {
     DYNAMIC_SHARED(memory);
@@ -149,34 +184,8 @@ __device__ __forceinline__ void attend(const Attend& a, const Turned& turned, co
         cluster_barrier();
         const int n = min(QUERIES, a.group() - tile * QUERIES);
         if (is_inside) {
-            // A thread takes four columns of a query.
-            constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, at_a_time = 8;
-            const int i = tid / columns, c = (tid % columns * CLUSTER + rank) * 4;
-            const int first_part = range.first / span, last_part = range.last / span;
-            Softmax all, unit;
-            float4 sum = make_float4(0.f, 0.f, 0.f, 0.f), unit_sum = sum;
-            for (int from = first_part; from <= last_part && i < n && c < D; from += at_a_time) {
-                float4 headers[at_a_time], values[at_a_time];
-#pragma unroll
-                for (int j = 0; j < at_a_time; j++) {
-                    const int p = min(from + j, last_part), owner = (span == UNIT ? p : p >> shift) - first_run;
-                    const float* const part = inside + (place_of(p) * QUERIES + i) * stride;
-                    headers[j] = load_of(part, owner), values[j] = load_of(part + 4 + c, owner);
-                }
-#pragma unroll
-                for (int j = 0; j < at_a_time; j++) {
-                    const int p = from + j;
-                    if (p > last_part) break;
-                    float mine, others;
-                    unit.merge(headers[j].x, headers[j].y, mine, others);
-                    add_part(unit_sum, mine, values[j], others);
-                    if (span < UNIT && p % of_unit != of_unit - 1 && p != last_part) continue;
-                    all.merge(unit.top, unit.sum, mine, others);
-                    add_part(sum, mine, unit_sum, others);
-                    unit = Softmax(), unit_sum = make_float4(0.f, 0.f, 0.f, 0.f);
-                }
-            }
-            if (i < n && c < D) put_result(a, 0, first_head + i, c, all, sum);
+            merge_near<D, of_unit, stride>(a, tid, rank, range, span, shift, first_run, first_head, n, inside,
+                                           place_of);
         } else if (load_of(is_last, 0).x != 0.f) {
             __threadfence();
             constexpr int columns = (D / 4 + CLUSTER - 1) / CLUSTER, room = groups.ring / WARPS;

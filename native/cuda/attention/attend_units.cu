@@ -54,10 +54,161 @@ struct Units {
         copies_commit();
     }
 
+    // Producer: starts the copies of the first unit. The kernel before this one writes the positions of the batch's
+    // rows; older ones are asked for at once. Not so with other sequences in the batch: one may share pages that are
+    // written for another.
+    __device__ __forceinline__ void copy_first(const Entry& entry, const int (&pages)[UNIT / PAGE], int kv_head,
+                                               int unit, Seen range, int first_row, bool& has_waited) const {
+        Seen later = range;
+        if (!has_waited) {
+            const Batch& b = *a.b;
+            const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
+            const Seen older{range.first, min(range.last, fresh - 1)};
+            later.first = max(range.first, fresh);
+            if (older.last >= unit * UNIT) {
+                copy(k, entry.k, pages, kv_head, unit, range, older, false);
+                copy(v, entry.v, pages, kv_head, unit, range, older, false);
+            }
+            wait_for_kernel_before();
+            has_waited = true;
+        }
+        copy(k, entry.k, pages, kv_head, unit, range, later, true);
+        copy(v, entry.v, pages, kv_head, unit, range, later, true);
+    }
+
+    // Queries of rows from `row` on, to shared memory: eight threads load one.
+    __device__ __forceinline__ void load_queries(int row, int rows, int last_row, int tile, int kv_head) const {
+        const int tid = threadIdx.x, i = tid / 8;
+        Query one = query_of_tile(a, i, row, rows, last_row, tile, kv_head);
+        one.times = load_query(a, one, q + i * stride, D, tid % 8);
+        if (tid % 8 == 0) shared.queries[i] = one;
+    }
+
+    // Consumer: products of the queries with 32 keys of this warp.
+    __device__ __forceinline__ void score(float (&scores)[4][4], const u32 (&queries)[D / 16][4]) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+        const u8* k_row = k + (warp * 32 + (lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
+#pragma unroll
+        for (int c = 0; c < D / 16; c++)
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                u32 columns[4];
+                load_matrices<false>(columns, k_row + n * 16 * stride + c * 32);
+                mma(scores[2 * n], queries[c], columns[0], columns[1]);
+                mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
+            }
+    }
+    // Masks the scores, and leaves the maxima of this warp's positions.
+    __device__ __forceinline__ void find_tops(float (&scores)[4][4], const Query (&mine)[2], int from,
+                                              bool is_plain) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = NOTHING;
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    scores[n][e] = score_at(a, mine[half], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
+                    top = fmaxf(top, scores[n][e]);
+                }
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+            if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
+        }
+    }
+    // Numerators of the softmax of a group, two warps' positions, to shared memory.
+    __device__ __forceinline__ void put_powers(const float (&scores)[4][4], const Query (&mine)[2],
+                                               bool is_plain) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = g + 8 * half;
+            const float top = fmaxf(shared.tops[warp][i], shared.tops[warp ^ 1][i]), base = finite_top(top);
+            const float factor = mine[half].factor(is_plain);
+            if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
+                    to_halves(power_at(scores[n][2 * half], factor, base),
+                              power_at(scores[n][2 * half + 1], factor, base));
+        }
+    }
+    // Sums of a unit: numerators times 16 columns of V, group by group (online softmax).
+    __device__ __forceinline__ void sum_values(Softmax (&of_unit)[2], float (&unit_sums)[2][4]) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4;
+        const u8* p_row = shared.powers + (lane & 15) * POWERS_STRIDE + (lane >> 4) * 16;
+        const u8* v_row = v + (lane & 15) * stride + warp * 32 + (lane >> 4) * 16;
+        float of_groups[GROUPS][2][4] = {}, totals[GROUPS][4] = {};
+#pragma unroll
+        for (int j = 0; j < GROUP / 16; j++)
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++) {
+                const int at = i * (GROUP / 16) + j;
+                u32 columns[4], powers[4];
+                load_matrices<false>(powers, p_row + at * 32);
+                load_matrices<true>(columns, v_row + at * 16 * stride);
+                mma(totals[i], powers, ONES, ONES);
+                mma(of_groups[i][0], powers, columns[0], columns[1]);
+                mma(of_groups[i][1], powers, columns[2], columns[3]);
+            }
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            float old[2], now[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                of_unit[half].merge(shared.group_tops[i][g + 8 * half], totals[i][2 * half], old[half], now[half]);
+            add(unit_sums, old, of_groups[i], now);
+        }
+    }
+    __device__ __forceinline__ static void add(float (&sums)[2][4], const float (&old)[2], const float (&more)[2][4],
+                                               const float (&now)[2]) {
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[n][e] = merged(sums[n][e], old[e / 2], more[n][e], now[e / 2]);
+    }
+
+    // Epilogue of a unit if several blocks have the queries (split-K): its sum is a part of theirs.
+    __device__ __forceinline__ void put_part(const Parts& parts, const Query (&mine)[2], int unit,
+                                             const Softmax (&of_unit)[2], const float (&unit_sums)[2][4]) const {
+        const int tid = threadIdx.x, warp = tid / 32, t = tid % 32 % 4;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            float* part = parts.at(a, mine[half].row, mine[half].head, unit);
+            if (warp == 0 && t == 0) part[0] = of_unit[half].top, part[1] = of_unit[half].sum;
+            // The room of a part is whole fours: the second of two is in it, too.
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                if (const int c = warp * 16 + 8 * n + 2 * t; c < a.v_dim)
+                    *reinterpret_cast<float2*>(part + 4 + c) =
+                        make_float2(unit_sums[n][2 * half], unit_sums[n][2 * half + 1]);
+        }
+    }
+    // Epilogue of queries that this block has alone.
+    __device__ __forceinline__ void put_results(const Query (&mine)[2], const Softmax (&all)[2],
+                                                const float (&sums)[2][4]) const {
+        const int tid = threadIdx.x, warp = tid / 32, t = tid % 32 % 4;
+        if (warp >= D / 16) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (mine[half].range.first > mine[half].range.last) continue;
+            const float share = share_of(a, all[half], mine[half].head);
+            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (const int c = warp * 16 + 8 * n + 2 * t + e; c < a.v_dim)
+                        to[c] = __fmul_rn(sums[n][2 * half + e], share);
+        }
+    }
+
     // Units of the run of the queries of a tile, or all if it is -1.
     __device__ __forceinline__ void attend(const Parts& parts, int row, int tile, int kv_head, int run, int per_run,
                                            bool& has_waited) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4, group = a.group();
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, group = a.group();
         const Batch& b = *a.b;
         const int s = b.sequences[row], first_row = b.offsets[s], end = b.offsets[s + 1];
         const int rows = group < QUERIES ? QUERIES / group : 1;
@@ -76,31 +227,8 @@ struct Units {
         int pages[UNIT / PAGE];
         __syncthreads();  // wait for readers of the previous item
         find(pages, table, first, range);
-        Seen later = range;
-        if (!has_waited) {
-            // The kernel before this one writes the positions of the batch's rows; older ones are asked for at once.
-            // Not so with other sequences in the batch: one may share pages that are written for another.
-            const int fresh = b.n_sequences == 1 ? b.positions[first_row] : 0;
-            const Seen older{range.first, min(range.last, fresh - 1)};
-            later.first = max(range.first, fresh);
-            if (older.last >= first * UNIT) {
-                copy(k, entry.k, pages, kv_head, first, range, older, false);
-                copy(v, entry.v, pages, kv_head, first, range, older, false);
-            }
-            wait_for_kernel_before();
-            has_waited = true;
-        }
-        copy(k, entry.k, pages, kv_head, first, range, later, true);
-        copy(v, entry.v, pages, kv_head, first, range, later, true);
-        if (warp < QUERIES / 4) {
-            const int i = tid / 8;
-            const int of_row = group < QUERIES ? row + i / group : row;
-            const int of_head = group < QUERIES ? i % group : tile * QUERIES + i;
-            const bool is_one = of_row <= last_row && of_head < group && (group >= QUERIES || i / group < rows);
-            Query one = query_of(a, of_row, kv_head * group + of_head, is_one);
-            one.times = load_query(a, one, q + i * stride, D, tid % 8);
-            if (tid % 8 == 0) shared.queries[i] = one;
-        }
+        copy_first(entry, pages, kv_head, first, range, first_row, has_waited);
+        if (warp < QUERIES / 4) load_queries(row, rows, last_row, tile, kv_head);
         __syncthreads();
         const Query mine[2] = {shared.queries[g], shared.queries[g + 8]};
         u32 queries[D / 16][4];
@@ -115,106 +243,30 @@ struct Units {
             if (unit < last) find(pages, table, unit + 1, range);
             copies_wait<1>();
             __syncthreads();
-            const int from = unit * UNIT + warp * 32;
             float scores[4][4] = {};
-            const u8* k_row = k + (warp * 32 + (lane & 7) + (lane >> 4) * 8) * stride + (lane >> 3 & 1) * 16;
-#pragma unroll
-            for (int c = 0; c < D / 16; c++)
-#pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    u32 columns[4];
-                    load_matrices<false>(columns, k_row + n * 16 * stride + c * 32);
-                    mma(scores[2 * n], queries[c], columns[0], columns[1]);
-                    mma(scores[2 * n + 1], queries[c], columns[2], columns[3]);
-                }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float top = NOTHING;
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-#pragma unroll
-                    for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        scores[n][e] = score_at(a, mine[half], scores[n][e], from + 8 * n + 2 * t + e % 2, is_plain);
-                        top = fmaxf(top, scores[n][e]);
-                    }
-                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-                if (t == 0) shared.tops[warp][g + 8 * half] = __fmul_rn(top, mine[half].factor(is_plain));
-            }
+            score(scores, queries);
+            find_tops(scores, mine, unit * UNIT + warp * 32, is_plain);
             __syncthreads();
             if (unit < last)
                 copy(k, entry.k, pages, kv_head, unit + 1, range, range, true);
             else
                 copies_commit();
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int i = g + 8 * half;
-                const float top = fmaxf(shared.tops[warp][i], shared.tops[warp ^ 1][i]), base = finite_top(top);
-                const float factor = mine[half].factor(is_plain);
-                if (t == 0 && warp % 2 == 0) shared.group_tops[warp / 2][i] = top;
-#pragma unroll
-                for (int n = 0; n < 4; n++)
-                    *reinterpret_cast<u32*>(shared.powers + i * POWERS_STRIDE + (warp * 32 + 8 * n + 2 * t) * 2) =
-                        to_halves(power_at(scores[n][2 * half], factor, base),
-                                  power_at(scores[n][2 * half + 1], factor, base));
-            }
+            put_powers(scores, mine, is_plain);
             copies_wait<1>();
             __syncthreads();
 
             Softmax of_unit[2];
             float unit_sums[2][4] = {};
             if (warp < D / 16) {
-                const u8* p_row = shared.powers + (lane & 15) * POWERS_STRIDE + (lane >> 4) * 16;
-                const u8* v_row = v + (lane & 15) * stride + warp * 32 + (lane >> 4) * 16;
-                float of_groups[GROUPS][2][4] = {}, totals[GROUPS][4] = {};
-#pragma unroll
-                for (int j = 0; j < GROUP / 16; j++)
-#pragma unroll
-                    for (int i = 0; i < GROUPS; i++) {
-                        const int at = i * (GROUP / 16) + j;
-                        u32 columns[4], powers[4];
-                        load_matrices<false>(powers, p_row + at * 32);
-                        load_matrices<true>(columns, v_row + at * 16 * stride);
-                        mma(totals[i], powers, ONES, ONES);
-                        mma(of_groups[i][0], powers, columns[0], columns[1]);
-                        mma(of_groups[i][1], powers, columns[2], columns[3]);
-                    }
-#pragma unroll
-                for (int i = 0; i < GROUPS; i++) {
-                    float old[2], now[2];
-#pragma unroll
-                    for (int half = 0; half < 2; half++)
-                        of_unit[half].merge(shared.group_tops[i][g + 8 * half], totals[i][2 * half], old[half],
-                                            now[half]);
-#pragma unroll
-                    for (int n = 0; n < 2; n++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            unit_sums[n][e] = merged(unit_sums[n][e], old[e / 2], of_groups[i][n][e], now[e / 2]);
-                }
+                sum_values(of_unit, unit_sums);
                 if (n_runs > 1) {
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        if (mine[half].range.first > mine[half].range.last) continue;
-                        float* part = parts.at(a, mine[half].row, mine[half].head, unit);
-                        if (warp == 0 && t == 0) part[0] = of_unit[half].top, part[1] = of_unit[half].sum;
-                        // The room of a part is whole fours: the second of two is in it, too.
-#pragma unroll
-                        for (int n = 0; n < 2; n++)
-                            if (const int c = warp * 16 + 8 * n + 2 * t; c < a.v_dim)
-                                *reinterpret_cast<float2*>(part + 4 + c) =
-                                    make_float2(unit_sums[n][2 * half], unit_sums[n][2 * half + 1]);
-                    }
+                    put_part(parts, mine, unit, of_unit, unit_sums);
                 } else {
                     float old[2], now[2];
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         all[half].merge(of_unit[half].top, of_unit[half].sum, old[half], now[half]);
-#pragma unroll
-                    for (int n = 0; n < 2; n++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            sums[n][e] = merged(sums[n][e], old[e / 2], unit_sums[n][e], now[e / 2]);
+                    add(sums, old, unit_sums, now);
                 }
             }
             if (unit == last) break;
@@ -227,19 +279,7 @@ struct Units {
             if (is_last_of(n_runs, done, shared.is_last)) merge_parts(a, parts, shared.queries, tid, WARPS * 32);
             return;
         }
-        if (warp >= D / 16) return;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (mine[half].range.first > mine[half].range.last) continue;
-            const float share = share_of(a, all[half], mine[half].head);
-            float* const to = a.out + ((long long)mine[half].row * a.heads + mine[half].head) * a.v_dim;
-#pragma unroll
-            for (int n = 0; n < 2; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (const int c = warp * 16 + 8 * n + 2 * t + e; c < a.v_dim)
-                        to[c] = __fmul_rn(sums[n][2 * half + e], share);
-        }
+        put_results(mine, all, sums);
     }
 };
 

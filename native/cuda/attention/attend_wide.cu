@@ -198,19 +198,16 @@ struct Wide {
         if (threadIdx.x % 32 == 0) barrier_arrive(free + 8 * (piece % SLOTS));
     }
 
-    // Rows from `row` to `end`, by the threads of a team.
-    __device__ __forceinline__ void attend(int row, int end, int& piece) const {
-        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, team = warp / 4, g = lane / 4, t = lane % 4;
+    __device__ __forceinline__ Query query(int row, int end, int at) const {
         const int group = a.group();
-        const Seen range = range_of(row, end);
-        const int first = of_warp(range.first / GROUP), last = of_warp(range.last / GROUP);
-        named_barrier(1 + team, 128);  // wait for readers of the previous rows
-        float2 x[4][8];                // of four queries at once
-        auto query = [&](int at) {
-            return query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
-        };
+        return query_of(a, row + at / group, kv_head * group + at % group, row + at / group < end);
+    }
+    // 16 queries of each warp to shared memory, of rows from `row` to `end`: eight threads load one.
+    __device__ __forceinline__ void load_queries(int row, int end) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+        float2 x[4][8];  // of four queries at once
 #pragma unroll
-        for (int i = 0; i < 4; i++) fetch_query(a, query(warp * 16 + 4 * i + lane / 8), 0, lane % 8, x[i]);
+        for (int i = 0; i < 4; i++) fetch_query(a, query(row, end, warp * 16 + 4 * i + lane / 8), 0, lane % 8, x[i]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = warp * 16 + 4 * i + lane / 8;
@@ -221,24 +218,76 @@ struct Wide {
             });
             if (lane % 8 == 0) all_times[at] = scaled.times(a);
         }
+    }
+    // Numerators of the softmax of a group, with their maxima and totals.
+    __device__ __forceinline__ static void find_powers(u32 (&powers)[GROUP / 16][4], float (&tops)[2],
+                                                       float (&totals)[4], const float (&scores)[GROUP / 2],
+                                                       const Query (&mine)[2], bool is_plain) {
+        const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
+        float bases[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float two[2] = {scores[2 * half], scores[2 * half + 1]};
+#pragma unroll
+            for (int n = 1; n < GROUP / 8; n++) {
+                two[0] = fmaxf(two[0], scores[4 * n + 2 * half]);
+                two[1] = fmaxf(two[1], scores[4 * n + 2 * half + 1]);
+            }
+            float top = fmaxf(two[0], two[1]);
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+            tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
+            bases[half] = finite_top(tops[half]);
+        }
+#pragma unroll
+        for (int i = 0; i < GROUP / 16; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float* two = scores + 8 * i + 2 * e;
+                powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
+                                         power_at(two[1], factors[e % 2], bases[e % 2]));
+            }
+            mma(totals, powers[i], ONES, ONES);
+        }
+    }
+    // Merges a unit into the sums of all, which wait in shared memory, and clears it.
+    __device__ __forceinline__ static void add_unit(Softmax (&all)[2], Softmax (&unit)[2], float4* own,
+                                                    float (&of_unit)[D / 2]) {
+        float old[2], now[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
+            unit[half] = Softmax();
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+            float4 sum = own[j * 32];
+            sum.x = merged(sum.x, old[0], of_unit[4 * j], now[0]);
+            sum.y = merged(sum.y, old[0], of_unit[4 * j + 1], now[0]);
+            sum.z = merged(sum.z, old[1], of_unit[4 * j + 2], now[1]);
+            sum.w = merged(sum.w, old[1], of_unit[4 * j + 3], now[1]);
+            own[j * 32] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) of_unit[i] = 0.f;
+    }
+
+    // Rows from `row` to `end`, by the threads of a team.
+    __device__ __forceinline__ void attend(int row, int end, int& piece) const {
+        const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, team = warp / 4, g = lane / 4, t = lane % 4;
+        const Seen range = range_of(row, end);
+        const int first = of_warp(range.first / GROUP), last = of_warp(range.last / GROUP);
+        named_barrier(1 + team, 128);  // wait for readers of the previous rows
+        load_queries(row, end);
         publish();
         named_barrier(1 + team, 128);
         Query mine[2];  // g and g + 8 of the warp
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = warp * 16 + g + 8 * half;
-            mine[half] = query(at);
+            mine[half] = query(row, end, at);
             mine[half].times = all_times[at];
         }
-        // What all queries of the warp see.
-        Seen inner{0, 1 << 30};
-        for (int half = 0; half < 2; half++)
-            if (const Seen one = mine[half].range; one.first <= one.last)
-                inner = {max(inner.first, one.first), min(inner.last, one.last)};
-        for (int i = 4; i < 32; i *= 2) {
-            inner.first = max(inner.first, __shfl_xor_sync(ALL_LANES, inner.first, i));
-            inner.last = min(inner.last, __shfl_xor_sync(ALL_LANES, inner.last, i));
-        }
+        const Seen inner = seen_by_all(mine);
 
         const bool is_plain = a.is_plain();
         Softmax all[2], unit[2];
@@ -263,32 +312,9 @@ struct Wide {
                 for (int i = 0; i < GROUP / 2; i++)
                     scores[i] = score_at(a, mine[i / 2 % 2], scores[i], from + i / 4 * 8 + 2 * t + i % 2, is_plain);
             }
-            const float factors[2] = {mine[0].factor(is_plain), mine[1].factor(is_plain)};
-            float tops[2], bases[2], totals[4] = {}, old[2], now[2];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float two[2] = {scores[2 * half], scores[2 * half + 1]};
-#pragma unroll
-                for (int n = 1; n < GROUP / 8; n++) {
-                    two[0] = fmaxf(two[0], scores[4 * n + 2 * half]);
-                    two[1] = fmaxf(two[1], scores[4 * n + 2 * half + 1]);
-                }
-                float top = fmaxf(two[0], two[1]);
-                top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
-                tops[half] = __fmul_rn(fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2)), factors[half]);
-                bases[half] = finite_top(tops[half]);
-            }
+            float tops[2], totals[4] = {}, old[2], now[2];
             u32 powers[GROUP / 16][4];
-#pragma unroll
-            for (int i = 0; i < GROUP / 16; i++) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const float* two = scores + 8 * i + 2 * e;
-                    powers[i][e] = to_halves(power_at(two[0], factors[e % 2], bases[e % 2]),
-                                             power_at(two[1], factors[e % 2], bases[e % 2]));
-                }
-                mma(totals, powers[i], ONES, ONES);
-            }
+            find_powers(powers, tops, totals, scores, mine, is_plain);
             const int slot = (piece + 1) % SLOTS;
             const u64 columns = turned_operand(shared_address(ring) + slot * bytes, GROUP * 128);
             barrier_wait(full + 8 * slot, (piece + 1) / SLOTS & 1);
@@ -313,22 +339,7 @@ struct Wide {
             piece += 2;
             if (!is_last) finish_scores();
             if (at % (UNIT / GROUP) != UNIT / GROUP - 1 && !is_last) return;
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                all[half].merge(unit[half].top, unit[half].sum, old[half], now[half]);
-                unit[half] = Softmax();
-            }
-#pragma unroll
-            for (int j = 0; j < D / 8; j++) {
-                float4 sum = own[j * 32];
-                sum.x = merged(sum.x, old[0], of_unit[4 * j], now[0]);
-                sum.y = merged(sum.y, old[0], of_unit[4 * j + 1], now[0]);
-                sum.z = merged(sum.z, old[1], of_unit[4 * j + 2], now[1]);
-                sum.w = merged(sum.w, old[1], of_unit[4 * j + 3], now[1]);
-                own[j * 32] = sum;
-            }
-#pragma unroll
-            for (int i = 0; i < D / 2; i++) of_unit[i] = 0.f;
+            add_unit(all, unit, own, of_unit);
         };
         start_scores(scores, team, piece);
         finish_scores();

@@ -173,14 +173,10 @@ __device__ __forceinline__ void take_best(const u32* keys, int* taken, int n_exp
         if (lane + 32 * i < n_experts) taken[lane + 32 * i] = !(is_left >> i & 1);
 }
 
-// The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
-// expert.
-__device__ inline void choose_experts(const Choice& c, const float* logits, float* shared, int* experts,
-                                      float* shares) {
-    const int lane = threadIdx.x % 32, n_experts = c.n_experts;
-    float *scores = shared, *ranks = scores + n_experts;
-    int* taken = reinterpret_cast<int*>(ranks + n_experts);
-    u32* keys = reinterpret_cast<u32*>(ranks);
+// Scores of all experts, and the ranks that they are chosen by.
+__device__ __forceinline__ void score_experts(const Choice& c, const float* logits, float* scores, float* ranks,
+                                              int lane) {
+    const int n_experts = c.n_experts;
     float most = -infinity(), sum = 0.0f;
     for (int first = lane; first < n_experts; first += 128) {
         float v[4];  // no load waits for another
@@ -204,59 +200,54 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
         if (c.select != nullptr) ranks[e] = scores[e] + c.select[e];
     }
     __syncwarp();
-    if (c.n_groups != 0) {
-        const int n_each = n_experts / c.n_groups;
-        const float* parts = c.select == nullptr ? scores : ranks;
-        float* sums = reinterpret_cast<float*>(taken);  // free until the choice; there are fewer groups than experts
-        for (int g = lane; g < c.n_groups; g += 32) {
-            float first = -infinity(), second = -infinity();
-            for (int e = g * n_each; e < (g + 1) * n_each; e++) {
-                second = fmaxf(second, fminf(first, parts[e]));
-                first = fmaxf(first, parts[e]);
-            }
-            sums[g] = c.group_top == 2 ? second + first : first;
+}
+// Drops the experts of all groups but the best ones. `sums`: a number for each group.
+__device__ __forceinline__ void drop_groups(const Choice& c, const float* scores, float* ranks, float* sums, int lane) {
+    const int n_each = c.n_experts / c.n_groups;
+    const float* parts = c.select == nullptr ? scores : ranks;
+    for (int g = lane; g < c.n_groups; g += 32) {
+        float first = -infinity(), second = -infinity();
+        for (int e = g * n_each; e < (g + 1) * n_each; e++) {
+            second = fmaxf(second, fminf(first, parts[e]));
+            first = fmaxf(first, parts[e]);
         }
-        __syncwarp();
-        for (int g = lane; g < c.n_groups; g += 32) {
-            int before = 0;
-            for (int i = 0; i < c.n_groups; i++) before += sums[i] > sums[g] || (sums[i] == sums[g] && i < g);
-            if (before >= c.groups_used)
-                for (int e = g * n_each; e < (g + 1) * n_each; e++) ranks[e] = -infinity();
-        }
-        __syncwarp();
-    }
-    for (int e = lane; e < n_experts; e += 32) {
-        keys[e] = key_of(ranks[e]);
-        taken[e] = 0;
+        sums[g] = c.group_top == 2 ? second + first : first;
     }
     __syncwarp();
-    if (c.scoring != SPARSEMIXER && n_experts <= 512) {
-        if (n_experts <= 128)
-            take_best<4>(keys, taken, n_experts, c.n_used);
-        else if (n_experts <= 256)
-            take_best<8>(keys, taken, n_experts, c.n_used);
-        else
-            take_best<16>(keys, taken, n_experts, c.n_used);
-        __syncwarp();
-    } else {
-        for (int i = 0; i < c.n_used; i++) {
-            const int best = best_of(keys, taken, n_experts, lane);
-            if (c.scoring == SPARSEMIXER) {
-                // Against those near it that are not chosen before it; two zeros are near each other.
-                const float top = __ldcg(logits + best);
-                float near = 0.0f;
-                for (int e = lane; e < n_experts; e += 32) {
-                    const float other = __ldcg(logits + e);
-                    if (!taken[e] && !((top - other) / fmaxf(fabsf(other), top) > 0.02f)) near += expf(other - top);
-                }
-                near = warp_sum(near);
-                if (lane == 0) scores[best] = 1.0f / near;
-            }
-            __syncwarp();
-            if (lane == 0) taken[best] = 1;
-            __syncwarp();
-        }
+    for (int g = lane; g < c.n_groups; g += 32) {
+        int before = 0;
+        for (int i = 0; i < c.n_groups; i++) before += sums[i] > sums[g] || (sums[i] == sums[g] && i < g);
+        if (before >= c.groups_used)
+            for (int e = g * n_each; e < (g + 1) * n_each; e++) ranks[e] = -infinity();
     }
+    __syncwarp();
+}
+// Takes one expert after another: of many, or by sparsemixer, where each choice changes the score of its expert.
+__device__ __forceinline__ void take_in_turn(const Choice& c, const float* logits, float* scores, const u32* keys,
+                                             int* taken, int lane) {
+    const int n_experts = c.n_experts;
+    for (int i = 0; i < c.n_used; i++) {
+        const int best = best_of(keys, taken, n_experts, lane);
+        if (c.scoring == SPARSEMIXER) {
+            // Against those near it that are not chosen before it; two zeros are near each other.
+            const float top = __ldcg(logits + best);
+            float near = 0.0f;
+            for (int e = lane; e < n_experts; e += 32) {
+                const float other = __ldcg(logits + e);
+                if (!taken[e] && !((top - other) / fmaxf(fabsf(other), top) > 0.02f)) near += expf(other - top);
+            }
+            near = warp_sum(near);
+            if (lane == 0) scores[best] = 1.0f / near;
+        }
+        __syncwarp();
+        if (lane == 0) taken[best] = 1;
+        __syncwarp();
+    }
+}
+// The taken experts and their weights, in ascending order.
+__device__ __forceinline__ void put_choice(const Choice& c, const float* scores, const int* taken, int* experts,
+                                           float* shares, int lane) {
+    const int n_experts = c.n_experts;
     float total = 0.0f;
     for (int e = lane; e < n_experts; e += 32) total += taken[e] ? scores[e] : 0.0f;
     total = warp_sum(total);
@@ -273,6 +264,36 @@ __device__ inline void choose_experts(const Choice& c, const float* logits, floa
         }
         n += __popc(all);
     }
+}
+
+// The experts of a row and their weights, in ascending order of experts, by a warp. `shared`: three numbers for each
+// expert.
+__device__ inline void choose_experts(const Choice& c, const float* logits, float* shared, int* experts,
+                                      float* shares) {
+    const int lane = threadIdx.x % 32, n_experts = c.n_experts;
+    float *scores = shared, *ranks = scores + n_experts;
+    int* taken = reinterpret_cast<int*>(ranks + n_experts);
+    u32* keys = reinterpret_cast<u32*>(ranks);
+    score_experts(c, logits, scores, ranks, lane);
+    // `taken` is free until the choice; there are fewer groups than experts.
+    if (c.n_groups != 0) drop_groups(c, scores, ranks, reinterpret_cast<float*>(taken), lane);
+    for (int e = lane; e < n_experts; e += 32) {
+        keys[e] = key_of(ranks[e]);
+        taken[e] = 0;
+    }
+    __syncwarp();
+    if (c.scoring != SPARSEMIXER && n_experts <= 512) {
+        if (n_experts <= 128)
+            take_best<4>(keys, taken, n_experts, c.n_used);
+        else if (n_experts <= 256)
+            take_best<8>(keys, taken, n_experts, c.n_used);
+        else
+            take_best<16>(keys, taken, n_experts, c.n_used);
+        __syncwarp();
+    } else {
+        take_in_turn(c, logits, scores, keys, taken, lane);
+    }
+    put_choice(c, scores, taken, experts, shares, lane);
 }
 
 // Entries in the order of their experts, and the items that kernels of several rows take, of at most n_bundle rows. By

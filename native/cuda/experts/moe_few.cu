@@ -184,6 +184,32 @@ struct Element {
     float low, high, back;
 };
 
+// Element `at` of those of the strips from `first` on. EACH: elements of a strip.
+template <bool IS_ONE, class T, int EACH, class Rows>
+__device__ __forceinline__ Element element_of(const Work& work, const Stack& stack, const Rows& rows, int at, int first,
+                                              int n_elements) {
+    Element one = {0, -1, 0, 0, 0, 0};
+    if (at >= n_elements) return one;
+    const int strip = first + ((at / EACH) >> work.group), row = (at / EACH) & ((1 << work.group) - 1);
+    const int number = strip / stack.n_strips;
+    one.in_item = strip - number * stack.n_strips;
+    if (IS_ONE) {
+        one.expert = __ldcg(&work.items[1 + number].expert), one.entry = number;
+    } else {
+        const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
+        one.expert = v.x;
+        if (row >= v.z) return one;
+        one.entry = __ldcg(work.members + v.y + row);
+    }
+    const float* factors =
+        reinterpret_cast<const float*>(stack.of(one.expert) + u64(stack.n_strips) * stack.n_tiles * Tile<T>::bytes) +
+        one.in_item * 16 + at % EACH;
+    one.low = factors[0];
+    if (EACH == 8) one.high = factors[8];
+    one.back = rows.back(one.entry);
+    return one;
+}
+
 // IS_ONE: there is one row, and the items are its entries.
 template <bool IS_ONE, class T, class Rows, class Out>
 __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, const Rows& rows, const Out& out) {
@@ -206,28 +232,6 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
     for (int i = n_early; i < work.n_stages; i++) strips.fetch(i);
     Words4 columns[8];
     int held_item = -1, held_tile = -1, place = 0;
-    auto element_of = [&](int at, int first, int n_elements) {
-        Element one = {0, -1, 0, 0, 0, 0};
-        if (at >= n_elements) return one;
-        const int strip = first + ((at / Out::EACH) >> work.group), row = (at / Out::EACH) & (n_group - 1);
-        const int number = strip / stack.n_strips;
-        one.in_item = strip - number * stack.n_strips;
-        if (IS_ONE) {
-            one.expert = __ldcg(&work.items[1 + number].expert), one.entry = number;
-        } else {
-            const int4 v = __ldcg(reinterpret_cast<const int4*>(work.items + 1 + number));
-            one.expert = v.x;
-            if (row >= v.z) return one;
-            one.entry = __ldcg(work.members + v.y + row);
-        }
-        const float* factors =
-            reinterpret_cast<const float*>(stack.of(one.expert) + u64(stack.n_strips) * n_tiles * Tile<T>::bytes) +
-            one.in_item * 16 + at % Out::EACH;
-        one.low = factors[0];
-        if (Out::EACH == 8) one.high = factors[8];
-        one.back = rows.back(one.entry);
-        return one;
-    };
     Place mine;
     mine.start(strips.begin, warp, n_slices, stack.n_strips);
     if (warp >= strips.n_active) mine.strip = strips.end;
@@ -237,7 +241,7 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
         const int end = min(first + work.n_held, strips.end), n_elements = ((end - first) * Out::EACH) << work.group;
         // A single row waits for nothing but tiles.
         Element one = {0, -1, 0, 0, 0, 0};
-        if (IS_ONE) one = element_of(threadIdx.x, first, n_elements);
+        if (IS_ONE) one = element_of<IS_ONE, T, Out::EACH>(work, stack, rows, threadIdx.x, first, n_elements);
 #pragma unroll 1
         for (; mine.strip < end; mine.go(strips.n_active, n_slices, stack.n_strips)) {
             float acc[4] = {0, 0, 0, 0};
@@ -263,7 +267,7 @@ __device__ __forceinline__ void moe_few(const Work& work, const Stack& stack, co
 #pragma unroll 1
         for (int base = 0; base < n_elements; base += n_threads) {
             const int at = base + int(threadIdx.x), row = (at / Out::EACH) & (n_group - 1);
-            if (!IS_ONE || base) one = element_of(at, first, n_elements);
+            if (!IS_ONE || base) one = element_of<IS_ONE, T, Out::EACH>(work, stack, rows, at, first, n_elements);
             auto summed = [&](int element, float factor) {
                 const float* from = held + ((at / Out::EACH) >> work.group) * n_slices * apart + row * APART + element;
                 float sum = 0;

@@ -17,6 +17,29 @@ struct Summed {
     float* y;
 };
 
+// Columns of all entries, to f16, by the block: four at a time.
+__device__ __forceinline__ void halve_rows(const float* x, const u32* largests, int n_used, int n_columns, int n_tiles,
+                                           u8* halves) {
+    const int n_fours = n_tiles * 64;
+    for (int i = threadIdx.x; i < n_used * n_fours; i += int(blockDim.x)) {
+        const int entry = i / n_fours, k = (i - entry * n_fours) * 4;
+        const float* row = x + u64(entry) * n_columns + k;
+        const float times = power_for(__uint_as_float(__ldcg(largests + entry))).times;
+        float4 v = make_float4(0, 0, 0, 0);
+        if ((n_columns & 3) == 0) {
+            if (k < n_columns) v = __ldcg(reinterpret_cast<const float4*>(row));
+        } else {
+            if (k < n_columns) v.x = __ldcg(row);
+            if (k + 1 < n_columns) v.y = __ldcg(row + 1);
+            if (k + 2 < n_columns) v.z = __ldcg(row + 2);
+            if (k + 3 < n_columns) v.w = __ldcg(row + 3);
+        }
+        u8* place = halves + entry * n_tiles * 512;
+        *reinterpret_cast<u32*>(place + halved_at(k)) = to_halves_saturated(v.x * times, v.y * times);
+        *reinterpret_cast<u32*>(place + halved_at(k + 2)) = to_halves_saturated(v.z * times, v.w * times);
+    }
+}
+
 // Shared: barriers in the second KB and the third, sums [entry][slice][16], numbers [entry][16], halves
 // [entry][n_tiles][512 bytes], rings. `x` has a row of n_columns for each entry.
 template <class T>
@@ -55,25 +78,7 @@ __device__ __forceinline__ void moe_one(int n_used, const float* x, const u32* l
     let_next_kernel_begin();
     wait_for_kernel_before();
 
-    // Columns of all entries, halved; four at a time.
-    const int n_fours = n_tiles * 64;
-    for (int i = threadIdx.x; i < n_used * n_fours; i += n_threads) {
-        const int entry = i / n_fours, k = (i - entry * n_fours) * 4;
-        const float* row = x + u64(entry) * n_columns + k;
-        const float times = power_for(__uint_as_float(__ldcg(largests + entry))).times;
-        float4 v = make_float4(0, 0, 0, 0);
-        if ((n_columns & 3) == 0) {
-            if (k < n_columns) v = __ldcg(reinterpret_cast<const float4*>(row));
-        } else {
-            if (k < n_columns) v.x = __ldcg(row);
-            if (k + 1 < n_columns) v.y = __ldcg(row + 1);
-            if (k + 2 < n_columns) v.z = __ldcg(row + 2);
-            if (k + 3 < n_columns) v.w = __ldcg(row + 3);
-        }
-        u8* place = halves + entry * n_tiles * 512;
-        *reinterpret_cast<u32*>(place + halved_at(k)) = to_halves_saturated(v.x * times, v.y * times);
-        *reinterpret_cast<u32*>(place + halved_at(k + 2)) = to_halves_saturated(v.z * times, v.w * times);
-    }
+    halve_rows(x, largests, n_used, n_columns, n_tiles, halves);
     __syncthreads();
 #pragma unroll 1
     for (int mine = warp; mine < n_units; mine += n_warps) {

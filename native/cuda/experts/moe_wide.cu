@@ -1,10 +1,11 @@
-// Products of experts for many rows on Hopper, as linear_wide.cu computes those of one matrix: 128 rows of weights by
-// up to NT rows of an expert in a block. Where half as many are left, products are half as wide.
+// Products of experts for many rows on Hopper, as linear_wide.cu computes those of one matrix, by the rings of
+// wide.cuh: 128 rows of weights by up to NT rows of an expert in a block. Where half as many are left, products are
+// half as wide.
 //
 // Rows lie in the order of experts, prepared (linears.cuh), those of an item from a multiple of 8 on. Blocks work in
 // pairs, with other rows of weights and the same rows of activations: each copies half of these, for both.
 #include "experts/moe.cuh"
-#include "primitives/wgmma.cuh"
+#include "linears/wide.cuh"
 
 #if WOOLLY_HOPPER
 
@@ -64,75 +65,87 @@ struct WidePaired {
     }
 };
 
-// A group of warps that computes: where it is in the rings.
-template <class T, int NT>
-struct Consumer {
-    u8 *rows, *tiles;
-    u32 barriers;
-    int n_tiles, n_tile_stages, n_row_stages, lane, warp;
-    int row_stage, row_phase, tile_stage, tile_phase;
-    const u8* opened;
-    typename Tile<T>::Scales scales;
-    u32 a[2][4][4];
+// What all roles of a block know.
+template <class T, int NT, class Out>
+struct MoeWide {
+    const Rings<T, NT>& rings;
+    const Ordered& wide;
+    const Stack& stack;
+    const Out& out;
+    int first, step, n_pieces, n_high, n_tiles, lane, warp, rank;
 
-    __device__ __forceinline__ void open(int k64) { open_four<T>(opened, scales, lane, k64, a[k64 & 1]); }
-    __device__ __forceinline__ void open_next_tile() {
-        barrier_wait(barriers + 256 + tile_stage * 8, tile_phase);
-        opened = tiles + (tile_stage * 8 + warp) * Tile<T>::bytes;
-        scales = Tile<T>::scales(opened, lane);
-        open(0);
+    // Producer of tiles.
+    __device__ __forceinline__ void copy_tiles() const {
+        const u64 policy = read_once();
+        Pipe pipe = {rings.n_tile_stages, 0, 1};
+        for (int number = first; number < n_pieces; number += step) {
+            const Piece piece(wide.items, number, n_high, rank);
+            // Past the last strip: reload it; the results are discarded.
+            const u8* from = stack.of(piece.item.expert) +
+                             u64(min(piece.high * 8 + (lane & 7), stack.n_strips - 1)) * n_tiles * Tile<T>::bytes;
+            for (int tile = 0; tile < n_tiles; tile++)
+                rings.copy_tiles(pipe, from + u64(tile) * Tile<T>::bytes, lane, policy);
+        }
     }
-    __device__ __forceinline__ void free_rows(int stage) {
-        if (lane < 2) barrier_arrive_at(barriers + 128 + stage * 8, lane);
+    // Producer of rows.
+    __device__ __forceinline__ void copy_rows() const {
+        const u64 policy = read_often();
+        Pipe pipe = {rings.n_row_stages, 0, 1};
+        for (int number = first; number < n_pieces; number += step) {
+            const Piece piece(wide.items, number, n_high, rank);
+            const int n_half = piece.item.n_rows <= NT / 2 ? NT / 4 : NT / 2;
+            const u16* from = wide.x + u64(piece.item.first + rank * n_half) * 64;
+            for (int block = 0; block < n_tiles * 4; block++)
+                rings.copy_rows(pipe, from + u64(block) * wide.x_stride * 64, n_half * 128, rank, lane, policy);
+        }
+        rings.drain_rows(pipe);
     }
+
     // The sums of a piece with W rows.
     template <int W>
-    __device__ __forceinline__ void products(float (&sum)[W / 2]) {
+    __device__ __forceinline__ void multiply(Consumer<T, NT>& consumer, float (&sum)[W / 2]) const {
         float acc[W / 2];
 #pragma unroll
         for (int i = 0; i < W / 2; i++) sum[i] = 0;
-        open_next_tile();
+        consumer.open_next_tile();
         for (int slice = 0; slice < min(n_tiles, N_SLICES); slice++) {
             int is_added = 0, before = -1;
             for (int tile = slice_start(slice, n_tiles); tile < slice_start(slice + 1, n_tiles); tile++) {
 #pragma unroll
                 for (int k64 = 0; k64 < 4; k64++) {
-                    barrier_wait(barriers + row_stage * 8, row_phase);
-                    const u64 operand = wgmma_operand(shared_address(rows + row_stage * NT * 128));
+                    const u64 operand = consumer.wait_for_rows();
                     wgmma_fence();
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        Wgmma<W>::go(acc, a[k64 & 1][e], operand + e * 2, is_added);
+                        Wgmma<W>::go(acc, consumer.a[k64 & 1][e], operand + e * 2, is_added);
                         is_added = 1;
                     }
                     wgmma_commit();
                     wgmma_wait<1>();
-                    if (before >= 0) free_rows(before);
-                    before = row_stage;
-                    if (++row_stage == n_row_stages) row_stage = 0, row_phase ^= 1;
+                    if (before >= 0) consumer.free_rows(before);
+                    before = consumer.row.stage;
+                    consumer.row.advance();
                     // While this runs, what follows is opened.
                     if (k64 < 3) {
-                        open(k64 + 1);
+                        consumer.open(k64 + 1);
                     } else {
-                        __syncwarp();
-                        if (lane == 0) barrier_arrive(barriers + 384 + tile_stage * 8);
-                        if (++tile_stage == n_tile_stages) tile_stage = 0, tile_phase ^= 1;
-                        if (tile + 1 < n_tiles) open_next_tile();
+                        consumer.free_tile();
+                        if (tile + 1 < n_tiles) consumer.open_next_tile();
                     }
                 }
             }
             wgmma_wait<0>();
-            free_rows(before);
+            consumer.free_rows(before);
 #pragma unroll
             for (int i = 0; i < W / 2; i++) sum[i] += acc[i];
         }
     }
-    // ... and what becomes of them. `back` and `entry` are of the piece's rows, in shared memory.
-    template <int W, class Out>
-    __device__ __forceinline__ void compute(const Piece& piece, const Stack& stack, const float* back, const int* entry,
-                                            const Out& out) {
+    // A piece of at most W rows: products, and the epilogue. `back` and `entry` are of its rows, in shared memory.
+    template <int W>
+    __device__ __forceinline__ void compute(Consumer<T, NT>& consumer, const Piece& piece, const float* back,
+                                            const int* entry) const {
         float sum[W / 2];
-        products<W>(sum);
+        multiply<W>(consumer, sum);
         const int strip = piece.high * 8 + warp, g = lane >> 2, t = lane & 3;
         if (!piece.is_stored || strip >= stack.n_strips) return;
         const float* factors = reinterpret_cast<const float*>(stack.of(piece.item.expert) +
@@ -147,84 +160,12 @@ struct Consumer {
                         __fmul_rn(__fmul_rn(sum[at + 2], high), back[row]), entry[row], piece.item.expert, strip, g);
         }
     }
-};
-
-template <class T, int NT, class Out>
-__device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack, const Out& out) {
-    typedef Tile<T> Opener;
-    constexpr int STAGE_BYTES = NT * 128;
-    DYNAMIC_SHARED(raw);
-    u8* shared = raw + ((1024 - (shared_address(raw) & 1023)) & 1023);
-    u8 *rows = shared, *tiles = shared + wide.n_row_stages * STAGE_BYTES;
-    const int n_tile_stages = wide.n_tile_stages, n_row_stages = wide.n_row_stages, n_tiles = stack.n_tiles;
-    const u32 barriers = shared_address(tiles + n_tile_stages * 8 * Opener::bytes);
-    auto rows_full = [&](int i) { return barriers + i * 8; };
-    auto rows_free = [&](int i) { return barriers + 128 + i * 8; };
-    auto tiles_full = [&](int i) { return barriers + 256 + i * 8; };
-    auto tiles_free = [&](int i) { return barriers + 384 + i * 8; };
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < n_row_stages; i++) barrier_start(rows_full(i), 1), barrier_start(rows_free(i), 16);
-        for (int i = 0; i < n_tile_stages; i++) barrier_start(tiles_full(i), 1), barrier_start(tiles_free(i), 8);
-        barriers_started();
-    }
-    pair_sync();
-    let_next_kernel_begin();
-    // Items were made before the kernel that this one waits for.
-    const int n_high = (stack.n_strips + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
-    const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
-
-    if (warp >= 8) {
-        leave_registers<40>();
-        const u64 keep = read_often(), once = read_once();
-        int stage = 0, phase = 1;
-        if (warp == 8) {
-            for (int number = first; number < n_pieces; number += step) {
-                const Piece piece(wide.items, number, n_high, rank);
-                // Past the last strip: reload it; the results are discarded.
-                const u8* from = stack.of(piece.item.expert) +
-                                 u64(min(piece.high * 8 + (lane & 7), stack.n_strips - 1)) * n_tiles * Opener::bytes;
-                for (int tile = 0; tile < n_tiles; tile++) {
-                    barrier_wait(tiles_free(stage), phase);
-                    if (lane == 0) barrier_expect(tiles_full(stage), 8 * Opener::bytes);
-                    __syncwarp();
-                    if (lane < 8)
-                        bulk_copy(shared_address(tiles + (stage * 8 + lane) * Opener::bytes),
-                                  from + u64(tile) * Opener::bytes, Opener::bytes, tiles_full(stage), once);
-                    if (++stage == n_tile_stages) stage = 0, phase ^= 1;
-                }
-            }
-        } else if (warp == 9) {
-            wait_for_kernel_before();
-            for (int number = first; number < n_pieces; number += step) {
-                const Piece piece(wide.items, number, n_high, rank);
-                const int n_half = (piece.item.n_rows <= NT / 2 ? NT / 4 : NT / 2);
-                const u16* from = wide.x + u64(piece.item.first + rank * n_half) * 64;
-                for (int block = 0; block < n_tiles * 4; block++) {
-                    barrier_wait(rows_free(stage), phase);
-                    if (lane == 0) {
-                        barrier_expect(rows_full(stage), n_half * 256);
-                        bulk_copy_to_pair(shared_address(rows + stage * STAGE_BYTES + rank * n_half * 128),
-                                          from + u64(block) * wide.x_stride * 64, n_half * 128, rows_full(stage), keep);
-                    }
-                    __syncwarp();
-                    if (++stage == n_row_stages) stage = 0, phase ^= 1;
-                }
-            }
-            // The other block says here that it has read rows: it must not say so to a block that has left.
-            for (int i = 0; i < n_row_stages; i++) {
-                barrier_wait(rows_free(stage), phase);
-                if (++stage == n_row_stages) stage = 0, phase ^= 1;
-            }
-        }
-    } else {
-        take_registers<232>();
-        wait_for_kernel_before();
+    // Consumers.
+    __device__ __forceinline__ void consume() const {
         // Inverses of the powers of an item's rows, and their entries, of each warp by itself.
-        float* back = reinterpret_cast<float*>(tiles + n_tile_stages * 8 * Opener::bytes + 512) + warp * 2 * NT;
+        float* back = rings.rest() + warp * 2 * NT;
         int* entry = reinterpret_cast<int*>(back + NT);
-        Consumer<T, NT> consumer = {rows, tiles, barriers, n_tiles, n_tile_stages, n_row_stages, lane, warp,
-                                    0,    0,     0,        0};
+        Consumer<T, NT> consumer(rings, lane, warp);
         for (int number = first; number < n_pieces; number += step) {
             const Piece piece(wide.items, number, n_high, rank);
             __syncwarp();
@@ -234,10 +175,37 @@ __device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack
             }
             __syncwarp();
             if (piece.item.n_rows <= NT / 2)
-                consumer.template compute<NT / 2>(piece, stack, back, entry, out);
+                compute<NT / 2>(consumer, piece, back, entry);
             else
-                consumer.template compute<NT>(piece, stack, back, entry, out);
+                compute<NT>(consumer, piece, back, entry);
         }
+    }
+};
+
+template <class T, int NT, class Out>
+__device__ __forceinline__ void moe_wide(const Ordered& wide, const Stack& stack, const Out& out) {
+    DYNAMIC_SHARED(raw);
+    const Rings<T, NT> rings(raw, wide.n_tile_stages, wide.n_row_stages);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = blockIdx.x & 1;
+    rings.start();
+    let_next_kernel_begin();
+    // Items were made before the kernel that this one waits for.
+    const int n_high = (stack.n_strips + 7) / 8, n_pieces = __ldcg(&wide.items[0].expert) * ((n_high + 1) / 2);
+    const int first = blockIdx.x >> 1, step = gridDim.x >> 1;
+    const MoeWide<T, NT, Out> roles = {rings,    wide,   stack,         out,  first, step,
+                                       n_pieces, n_high, stack.n_tiles, lane, warp,  rank};
+    if (warp >= 8) {
+        leave_registers<40>();
+        if (warp == 8) {
+            roles.copy_tiles();
+        } else if (warp == 9) {
+            wait_for_kernel_before();
+            roles.copy_rows();
+        }
+    } else {
+        take_registers<232>();
+        wait_for_kernel_before();
+        roles.consume();
     }
     // Copies of one block go to the other, too.
     pair_sync();

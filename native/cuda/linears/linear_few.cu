@@ -14,122 +14,106 @@ namespace {
 // How far rows of sums are apart in shared memory: so that lanes that store sums do not meet in a bank.
 constexpr int SUMS_APART = 20;
 
-// IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
-// divide the slices; halves stay in registers. OWN: rows that each block prepares for itself, if not zero: it is sooner
-// for two, for four it is not.
-template <class T, class U, bool IS_KEPT, int TEAM, int OWN>
-__device__ __forceinline__ void linear_few(const Batch* batch, int kind, const Matrix (&all)[3], const Few& few,
-                                           const Finish& finish) {
-    DYNAMIC_SHARED(shared);
-    const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
-    const int g = lane >> 2, t = lane & 3, n_tiles = (few.n_columns + 255) / 256, n_group = few.n_group;
+// Norms all rows and converts them to f16, each by a part of the threads; `asked` is called when the loads are on their
+// way.
+template <int OWN, class Asked>
+__device__ __forceinline__ void halve_rows(const Few& few, int n_rows, int n_tiles, u8* halves, float* reduced,
+                                           float* backs, Asked&& asked) {
+    RowHalver<2, true, true, OWN> halver(few.norm, few.n_columns, n_tiles * 256);
+    const int r = int(threadIdx.x) / (ROW_THREADS / OWN);
+    wait_for_kernel_before();
+    const float* x = few.x + u64(min(r, max(n_rows, 1) - 1)) * few.n_columns;
+    const float back = halver.halve(
+        x, few.eps, reduced + r * 32,
+        [&](int k, u32 low, u32 high) {
+            u8* place = halves + half_at(k, r, OWN);
+            *reinterpret_cast<u32*>(place) = low;
+            *reinterpret_cast<u32*>(place + 16) = high;
+        },
+        asked);
+    if (row_thread<OWN>() == 0) backs[r] = back;
+}
 
-    typedef CursorOf<TEAM> Place;
-    constexpr int N = Place::N;
-    // Strips times rows whose sums wait in shared memory, and in how many places in turn.
-    constexpr int HELD_SUMS = IS_KEPT ? 32 : 16, N_PLACES = IS_KEPT ? 2 : 1, PLACE = HELD_SUMS * N * SUMS_APART;
+// What a lane multiplies a tile with, from shared memory, or from that of the device.
+__device__ __forceinline__ void load_words(Words4 (&to)[8], const u8* from, int apart) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) to[i] = *reinterpret_cast<const Words4*>(from + i * apart);
+}
+__device__ __forceinline__ void load_far_words(Words4 (&to)[8], const u8* from, int apart) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from + i * apart));
+        to[i] = {v.x, v.y, v.z, v.w};
+    }
+}
 
-    // Shared: reductions and barriers in 1 KB each, sums, halves of the block's slices if they are not kept, rings.
-    float* reduced = reinterpret_cast<float*>(shared);
-    float* sums = reinterpret_cast<float*>(shared + 2048);
-    u8* halves = reinterpret_cast<u8*>(sums + N_PLACES * PLACE);
-    const int n_mine = n_tiles / N_SLICES * N + (n_tiles % N_SLICES + TEAM - 1) / TEAM;
-    Stream<T, U, TEAM> stream(all, n_tiles, warp, lane);
-    stream.start(shared, halves + (IS_KEPT && OWN == 0 ? 0 : n_mine * 512 * n_group), few.n_stages);
+// Producer of halves: starts the copies of those of the block's slices to shared memory, tile by tile.
+template <int TEAM>
+__device__ __forceinline__ void copy_halves(const Few& few, u8* halves, int n_tiles, int warp, int lane, u32 arrived) {
+    constexpr int N = CursorOf<TEAM>::N;
+    const int n_group = few.n_group;
+    CursorOf<TEAM> c;
+    c.seek(0, warp, n_tiles);
+    u8* to = halves + (c.before(n_tiles) - c.tile) * 512 * n_group;
 #if WOOLLY_BULK
-    // Barriers of halves that come tile by tile; there is room for 112.
-    const u32 arrived = shared_address(shared + 128);
+    // One lane copies; a barrier of each tile tells all warps.
     const u64 policy = read_often();
-    if (!IS_KEPT && int(threadIdx.x) < n_mine) {
-        barrier_start(arrived + threadIdx.x * 8, 1);
-        barriers_started();
-    }
-#endif
-#pragma unroll 1
-    for (int i = 0; i < few.n_early; i++) stream.fetch(i);
-    let_next_kernel_begin();
-    const int n_rows = min(batch->rows(kind), n_group);
-    float* backs = reduced + 128;
-    if constexpr (OWN > 0) {
-        // All rows at once, each by a part of the threads.
-        RowHalver<2, true, true, OWN> halver(few.norm, few.n_columns, n_tiles * 256);
-        const int r = int(threadIdx.x) / (ROW_THREADS / OWN);
-        wait_for_kernel_before();
-        const float* x = few.x + u64(min(r, max(n_rows, 1) - 1)) * few.n_columns;
-        const float back = halver.halve(
-            x, few.eps, reduced + r * 32,
-            [&](int k, u32 low, u32 high) {
-                u8* place = halves + half_at(k, r, OWN);
-                *reinterpret_cast<u32*>(place) = low;
-                *reinterpret_cast<u32*>(place + 16) = high;
-            },
-            [&] {
-#pragma unroll 1
-                for (int i = few.n_early; i < few.n_stages; i++) stream.fetch(i);
-            });
-        if (row_thread<OWN>() == 0) backs[r] = back;
-        __syncthreads();
-    } else {
-        wait_for_kernel_before();
-        if constexpr (IS_KEPT)
-            prepare_rows<2, true>(few, n_rows, n_tiles, reduced);
-        else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
-            prepare_rows<7, true>(few, n_rows, n_tiles, reduced);
-        else
-            prepare_rows<7, false>(few, n_rows, n_tiles, reduced);
-    }
-
-    const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
-    Words4 kept[8];
-    if constexpr (IS_KEPT && OWN > 0) {
-        const u8* mine = halves + warp % n_tiles * 512 * OWN + from;
-#pragma unroll
-        for (int i = 0; i < 8; i++) kept[i] = *reinterpret_cast<const Words4*>(mine + i * 64 * OWN);
-    } else if constexpr (IS_KEPT) {
-        const u8* mine = few.halves + (warp % N * TEAM + Place::rank()) % n_tiles * 512 * n_group + from;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint4 v = __ldcg(reinterpret_cast<const uint4*>(mine + i * 64 * n_group));
-            kept[i] = {v.x, v.y, v.z, v.w};
+    if (lane == 0) {
+        written_for_copies();
+        for (int i = c.tile + warp / N; i < c.end; i += TEAM) {
+            const u32 barrier = arrived + (c.before(n_tiles) - c.tile + i) * 8;
+            barrier_expect(barrier, 512 * n_group);
+            bulk_copy(shared_address(to + i * 512 * n_group), few.halves + i * 512 * n_group, 512 * n_group, barrier,
+                      policy);
         }
-    } else {
-        Place c;
-        c.seek(0, warp, n_tiles);
-        u8* to = halves + (c.before(n_tiles) - c.tile) * 512 * n_group;
-#if WOOLLY_BULK
-        // One lane copies; a barrier of each tile tells all warps.
-        if (lane == 0) {
-            written_for_copies();
-            for (int i = c.tile + warp / N; i < c.end; i += TEAM) {
-                const u32 barrier = arrived + (c.before(n_tiles) - c.tile + i) * 8;
-                barrier_expect(barrier, 512 * n_group);
-                bulk_copy(shared_address(to + i * 512 * n_group), few.halves + i * 512 * n_group, 512 * n_group,
-                          barrier, policy);
-            }
-        }
+    }
 #else
-        for (int i = (c.tile + warp / N) * 512 * n_group; i < c.end * 512 * n_group; i += TEAM * 512 * n_group)
-            for (int k = lane * 16; k < 512 * n_group; k += 512) copy16(to + i + k, few.halves + i + k);
-        copies_commit();
+    for (int i = (c.tile + warp / N) * 512 * n_group; i < c.end * 512 * n_group; i += TEAM * 512 * n_group)
+        for (int k = lane * 16; k < 512 * n_group; k += 512) copy16(to + i + k, few.halves + i + k);
+    copies_commit();
 #endif
-    }
-    if constexpr (OWN == 0) {
-#pragma unroll 1
-        for (int i = few.n_early; i < few.n_stages; i++) stream.fetch(i);
-    }
-#if !WOOLLY_BULK
-    if constexpr (!IS_KEPT) {
-        copies_wait<0>();
-        __syncthreads();
-    }
-#endif
+}
 
+// The tiles of a slice times rows in shared memory, of which `rows` is this lane's.
+template <class Tiles, class Opener, class Place>
+__device__ __forceinline__ void multiply_slice(Tiles& stream, Opener opener, float (&acc)[4], Place& c, int n_tiles,
+                                               const u8* rows, int n_group, u32 arrived) {
+    int place = c.before(n_tiles);
+    const u8* columns = rows + place * 512 * n_group;
+#pragma unroll 1
+    for (; c.tile < c.end; c.tile++, place++, columns += 512 * n_group) {
+#if WOOLLY_BULK
+        barrier_wait(arrived + place * 8, 0);
+#endif
+        stream.multiply(opener, acc,
+                        [&](int k32) { return *reinterpret_cast<const Words4*>(columns + k32 * 64 * n_group); });
+    }
+}
+
+// Sums that wait in shared memory: of how many strips times rows, and in how many places in turn.
+template <bool IS_KEPT, int TEAM>
+struct Held {
+    static constexpr int SUMS = IS_KEPT ? 32 : 16, N_PLACES = IS_KEPT ? 2 : 1;
+    static constexpr int PLACE = SUMS * CursorOf<TEAM>::N * SUMS_APART;
+};
+
+// Consumers: products of the strips of the block, round by round, and the epilogue. `rows`: halves in shared memory, as
+// this lane wants them, if they are not kept in registers.
+template <bool IS_KEPT, int TEAM, int OWN, class T, class U>
+__device__ __forceinline__ void compute_rounds(Stream<T, U, TEAM>& stream, const Few& few, const Finish& finish,
+                                               int n_rows, const Words4 (&kept)[8], const u8* rows, u32 arrived,
+                                               float* sums, const float* backs) {
+    typedef CursorOf<TEAM> Place;
+    typedef Held<IS_KEPT, TEAM> Sums;
+    constexpr int N = Place::N;
+    const int lane = stream.lane, warp = stream.warp, g = lane >> 2, t = lane & 3;
+    const int n_tiles = stream.n_tiles, n_group = few.n_group;
     const bool is_glu = finish.epilogue == GLU;
-    const int n_each = is_glu ? 8 : 16, n_held = HELD_SUMS / TEAM / n_group;
+    const int n_each = is_glu ? 8 : 16, n_held = Sums::SUMS / TEAM / n_group;
     const int apart = n_group * SUMS_APART;  // sums of a slice
 #pragma unroll 1
     for (int first = 0, half = 0; Place::strip_at(first * TEAM) < stream.n_strips; first += n_held, half ^= 1) {
-        float* held = sums + (N_PLACES > 1 ? half * PLACE : 0);
+        float* held = sums + (Sums::N_PLACES > 1 ? half * Sums::PLACE : 0);
 
         // The element that this thread finishes after the round; what it needs comes while tiles do.
         const int e = int(threadIdx.x) & (n_each - 1), of = int(threadIdx.x) >> (is_glu ? 3 : 4);
@@ -137,7 +121,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
         const int number = Place::strip_at((first + round) * TEAM + Place::rank());
         int which;
         const int strip = stream.strip_of(number, which);
-        const Element element(all, which, strip, e, row, n_tiles, stream.bytes_of(which),
+        const Element element(stream.all, which, strip, e, row, n_tiles, stream.bytes_of(which),
                               round < n_held && number < stream.n_strips && row < n_rows, finish);
         const float back = !element.is_mine ? 0 : OWN > 0 ? backs[row] : __ldcg(few.backs + row);
 
@@ -151,17 +135,7 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
                 if constexpr (IS_KEPT) {
                     if (c.tile < c.end) stream.multiply(opener, acc, [&](int k32) { return kept[k32]; });
                 } else {
-                    int place = c.before(n_tiles);
-                    const u8* columns = halves + place * 512 * n_group + from;
-#pragma unroll 1
-                    for (; c.tile < c.end; c.tile++, place++, columns += 512 * n_group) {
-#if WOOLLY_BULK
-                        barrier_wait(arrived + place * 8, 0);
-#endif
-                        stream.multiply(opener, acc, [&](int k32) {
-                            return *reinterpret_cast<const Words4*>(columns + k32 * 64 * n_group);
-                        });
-                    }
+                    multiply_slice(stream, opener, acc, c, n_tiles, rows, n_group, arrived);
                 }
             };
             if (stream.IS_MIXED && c.strip >= stream.n_two)
@@ -181,9 +155,81 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
             return sum;
         };
         if (element.is_mine) element.store(summed, e, back, finish);
-        if (N_PLACES == 1) team_barrier<TEAM>();
+        if (Sums::N_PLACES == 1) team_barrier<TEAM>();
     }
-    if (TEAM > 1 && N_PLACES > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more
+}
+
+// IS_KEPT: a warp meets the same columns in all strips, because slices have one tile and there are as many tiles as
+// divide the slices; halves stay in registers. OWN: rows that each block prepares for itself, if not zero: it is sooner
+// for two, for four it is not.
+template <class T, class U, bool IS_KEPT, int TEAM, int OWN>
+__device__ __forceinline__ void linear_few(const Batch* batch, int kind, const Matrix (&all)[3], const Few& few,
+                                           const Finish& finish) {
+    DYNAMIC_SHARED(shared);
+    const int lane = threadIdx.x & 31, warp = __shfl_sync(ALL_LANES, int(threadIdx.x) >> 5, 0);
+    const int g = lane >> 2, t = lane & 3, n_tiles = (few.n_columns + 255) / 256, n_group = few.n_group;
+
+    typedef CursorOf<TEAM> Place;
+    constexpr int N = Place::N;
+    typedef Held<IS_KEPT, TEAM> Sums;
+
+    // Shared: reductions and barriers in 1 KB each, sums, halves of the block's slices if they are not kept, rings.
+    float* reduced = reinterpret_cast<float*>(shared);
+    float* sums = reinterpret_cast<float*>(shared + 2048);
+    u8* halves = reinterpret_cast<u8*>(sums + Sums::N_PLACES * Sums::PLACE);
+    const int n_mine = n_tiles / N_SLICES * N + (n_tiles % N_SLICES + TEAM - 1) / TEAM;
+    Stream<T, U, TEAM> stream(all, n_tiles, warp, lane);
+    stream.start(shared, halves + (IS_KEPT && OWN == 0 ? 0 : n_mine * 512 * n_group), few.n_stages);
+    u32 arrived = 0;  // barriers of halves that come tile by tile; there is room for 112
+#if WOOLLY_BULK
+    arrived = shared_address(shared + 128);
+    if (!IS_KEPT && int(threadIdx.x) < n_mine) {
+        barrier_start(arrived + threadIdx.x * 8, 1);
+        barriers_started();
+    }
+#endif
+#pragma unroll 1
+    for (int i = 0; i < few.n_early; i++) stream.fetch(i);
+    let_next_kernel_begin();
+    const int n_rows = min(batch->rows(kind), n_group);
+    if constexpr (OWN > 0) {
+        halve_rows<OWN>(few, n_rows, n_tiles, halves, reduced, reduced + 128, [&] {
+#pragma unroll 1
+            for (int i = few.n_early; i < few.n_stages; i++) stream.fetch(i);
+        });
+        __syncthreads();
+    } else {
+        wait_for_kernel_before();
+        if constexpr (IS_KEPT)
+            prepare_rows<2, true>(few, n_rows, n_tiles, reduced);
+        else if (few.n_columns % 4 == 0 && few.n_columns <= 7 * 4 * ROW_THREADS)
+            prepare_rows<7, true>(few, n_rows, n_tiles, reduced);
+        else
+            prepare_rows<7, false>(few, n_rows, n_tiles, reduced);
+    }
+
+    const int from = min(g, max(n_rows, 1) - 1) * 64 + t * 16;  // of this lane; rows behind the last repeat it
+    Words4 kept[8];
+    if constexpr (IS_KEPT && OWN > 0)
+        load_words(kept, halves + warp % n_tiles * 512 * OWN + from, 64 * OWN);
+    else if constexpr (IS_KEPT)
+        load_far_words(kept, few.halves + (warp % N * TEAM + Place::rank()) % n_tiles * 512 * n_group + from,
+                       64 * n_group);
+    else
+        copy_halves<TEAM>(few, halves, n_tiles, warp, lane, arrived);
+    if constexpr (OWN == 0) {
+#pragma unroll 1
+        for (int i = few.n_early; i < few.n_stages; i++) stream.fetch(i);
+    }
+#if !WOOLLY_BULK
+    if constexpr (!IS_KEPT) {
+        copies_wait<0>();
+        __syncthreads();
+    }
+#endif
+
+    compute_rounds<IS_KEPT, TEAM, OWN>(stream, few, finish, n_rows, kept, halves + from, arrived, sums, reduced + 128);
+    if (TEAM > 1 && Sums::N_PLACES > 1) team_barrier<TEAM>();  // nobody's shared memory is needed any more
     // The last block leaves zeros.
     if (OWN == 0 && threadIdx.x == 0 && atomicAdd(few.arrivals + 1, 1u) + 1 == gridDim.x)
         few.arrivals[0] = few.arrivals[1] = 0;
@@ -209,11 +255,18 @@ __device__ __forceinline__ void linear_few(const Batch* batch, int kind, const M
     LINEAR_FEW_OF(KERNEL_OF(512, linear_few__##name##_kept), Type, Other, true, 1, 0) \
     LINEAR_FEW_OF(KERNEL_IN_PAIRS(512, linear_few__##name), Type, Other, false, PAIR, 0)
 #define LINEAR_FEW(name, Type) LINEAR_FEW_MIXED(name, Type, Type)
+// Files of mixed types have q and k of one kind and v of the other.
+#define FEW_IS_MIXED_q4_k 1
+#define FEW_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE
 LINEAR_FEW(WOOLLY_NAME, WOOLLY_TYPE)
+#define FEW_WITH_Q6_K(name, Type) LINEAR_FEW_MIXED(name##_q6_k, Type, Q6_K)
+#define FEW_NAMED_WITH_Q6_K(name, Type) FEW_WITH_Q6_K(name, Type)
+#if NAMED(FEW_IS_MIXED_, WOOLLY_NAME)
+FEW_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
+#endif
 #else
 TILE_TYPES(LINEAR_FEW)
-// Files of mixed types have q and k of one kind and v of the other.
 LINEAR_FEW_MIXED(q4_k_q6_k, Q4_K, Q6_K)
 LINEAR_FEW_MIXED(q5_k_q6_k, Q5_K, Q6_K)
 #endif

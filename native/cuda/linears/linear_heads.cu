@@ -84,4 +84,9 @@ __device__ __forceinline__ void linear_heads(const Batch* batch, int kind, const
         linear_heads<Type>(batch, kind, x, n_columns, {tiles, nullptr, y, n_rows, n_strips}, head_bytes, n_group,      \
                            n_stages);                                                                                  \
     }
+#define LINEAR_HEADS_OF(name, Type) LINEAR_HEADS(name, Type)
+#ifdef WOOLLY_TYPE
+LINEAR_HEADS_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#else
 TILE_TYPES(LINEAR_HEADS)
+#endif

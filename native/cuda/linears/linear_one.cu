@@ -21,6 +21,25 @@ struct One {
 // same columns.
 constexpr int KEPT = 4;
 
+// Sums of all slices of an element.
+__device__ __forceinline__ float sum_of(const float* from) {
+    float sum = 0;
+#pragma unroll
+    for (int s = 0; s < N_SLICES; s++) sum += from[s * 16];
+    return sum;
+}
+
+// The tiles of a slice times the row, of which `columns` are this lane's.
+template <bool IS_SINGLE, class Tiles, class Opener>
+__device__ __forceinline__ void multiply_slice(Tiles& stream, Opener opener, float (&acc)[4], Cursor& c,
+                                               const u8* columns, const Words4 (&kept)[KEPT]) {
+#pragma unroll 1
+    for (; c.tile < c.end; c.tile++, columns += 512)
+        stream.multiply(opener, acc, [&](int k32) {
+            return IS_SINGLE && k32 < KEPT ? kept[k32 % KEPT] : *reinterpret_cast<const Words4*>(columns + k32 * 64);
+        });
+}
+
 // The third matrix may be of another kind, U. A thread holds HELD times 4 columns. IS_SINGLE: slices are a tile each.
 template <class T, class U, int HELD, bool IS_SINGLE>
 __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& one, const Finish& finish) {
@@ -83,13 +102,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
                 c.seek(first + i, warp, n_tiles);
             float acc[4] = {0, 0, 0, 0};
             auto products = [&](auto opener) {
-                const u8* columns = mine + c.tile * 512;
-#pragma unroll 1
-                for (; c.tile < c.end; c.tile++, columns += 512)
-                    stream.multiply(opener, acc, [&](int k32) {
-                        return IS_SINGLE && k32 < KEPT ? kept[k32 % KEPT]
-                                                       : *reinterpret_cast<const Words4*>(columns + k32 * 64);
-                    });
+                multiply_slice<IS_SINGLE>(stream, opener, acc, c, mine + c.tile * 512, kept);
             };
             if (stream.IS_MIXED && c.strip >= stream.n_two)
                 products(Tile<U>());
@@ -100,14 +113,7 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
         }
         __syncthreads();  // double-buffered sums: no second barrier needed
         if (!element.is_mine) continue;
-        auto summed = [&](int e) {
-            const float* from = held + round * N_SLICES * 16 + e;
-            float sum = 0;
-#pragma unroll
-            for (int s = 0; s < N_SLICES; s++) sum += from[s * 16];
-            return sum;
-        };
-        element.store(summed, e, back, finish);
+        element.store([&](int e) { return sum_of(held + round * N_SLICES * 16 + e); }, e, back, finish);
     }
 }
 
@@ -131,11 +137,18 @@ __device__ __forceinline__ void linear_one(const Matrix (&all)[3], const One& on
     LINEAR_ONE_OF_HELD(linear_one__##name##_long, Type, Other, 7, false)
 #define LINEAR_ONE(name, Type) LINEAR_ONE_MIXED(name, Type, Type)
 #define LINEAR_ONE_OF(name, Type) LINEAR_ONE(name, Type)
+// Files of mixed types have q and k of one kind and v of the other.
+#define ONE_IS_MIXED_q4_k 1
+#define ONE_IS_MIXED_q5_k 1
 #ifdef WOOLLY_TYPE
 LINEAR_ONE_OF(WOOLLY_NAME, WOOLLY_TYPE)
+#define ONE_WITH_Q6_K(name, Type) LINEAR_ONE_MIXED(name##_q6_k, Type, Q6_K)
+#define ONE_NAMED_WITH_Q6_K(name, Type) ONE_WITH_Q6_K(name, Type)
+#if NAMED(ONE_IS_MIXED_, WOOLLY_NAME)
+ONE_NAMED_WITH_Q6_K(WOOLLY_NAME, WOOLLY_TYPE)
+#endif
 #else
 TILE_TYPES(LINEAR_ONE)
-// Files of mixed types have q and k of one kind and v of the other.
 LINEAR_ONE_MIXED(q4_k_q6_k, Q4_K, Q6_K)
 LINEAR_ONE_MIXED(q5_k_q6_k, Q5_K, Q6_K)
 #endif

@@ -7,6 +7,8 @@
 // wait in shared memory.
 #include "primitives/few.cuh"
 
+#if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
+
 namespace {
 
 // The tiles of a warp, as they come through a ring: round by round, n_held strips in each; in a round, tile by tile of
@@ -83,6 +85,110 @@ struct Rounds {
     }
 };
 
+// Columns of a tile of NB eights of rows, in registers, as two mma want them.
+template <int NB>
+struct RowsOf {
+    Words4 words[NB][8];
+    const u8* halves;
+    int from[NB];  // of this lane; rows behind the last repeat it
+
+    __device__ __forceinline__ RowsOf(const Few& few, int n_rows, int g, int t) : halves(few.halves) {
+#pragma unroll
+        for (int n = 0; n < NB; n++) from[n] = min(n * 8 + g, max(n_rows, 1) - 1) * 64 + t * 16;
+    }
+    __device__ __forceinline__ void load(int tile, int k32) {
+#pragma unroll
+        for (int n = 0; n < NB; n++) {
+            const uint4 v = __ldcg(reinterpret_cast<const uint4*>(halves + from[n] + (tile * 8 + k32) * 64 * 8 * NB));
+            words[n][k32] = {v.x, v.y, v.z, v.w};
+        }
+    }
+};
+
+// The tiles of a round times the rows; `sums`: those of the first strip of this lane. N: slices of the block.
+template <int NB, bool IS_KEPT, int N, class T, class U>
+__device__ __forceinline__ void multiply_round(Rounds<T, U>& rounds, RowsOf<NB>& rows, float4* sums, int first) {
+    const int n_held = rounds.n_held, step = rounds.step, begin = rounds.begin, end = rounds.end;
+#pragma unroll 1
+    for (int tile = begin; tile < end; tile++) {
+#pragma unroll 1
+        for (int i = 0, at = first; i < n_held && at < rounds.n_strips; i++, at += step) {
+            float4* place = sums + i * N * NB * 32;
+            float acc[NB][4];
+#pragma unroll
+            for (int n = 0; n < NB; n++) {
+                const float4 v = IS_KEPT || tile == begin ? make_float4(0, 0, 0, 0) : place[n * 32];
+                acc[n][0] = v.x, acc[n][1] = v.y, acc[n][2] = v.z, acc[n][3] = v.w;
+            }
+            const bool is_last = i + 1 == n_held || at + step >= rounds.n_strips;
+            const int next = tile + 1 < end ? tile + 1 : begin;
+            const bool is_new = is_last && (tile + 1 < end || first + n_held * step < rounds.n_strips);
+            auto used = [&](int k32) {
+                if (!IS_KEPT && is_new) rows.load(next, k32);
+            };
+            if (rounds.IS_MIXED && at >= rounds.n_two)
+                rounds.multiply(Tile<U>(), acc, rows.words, used);
+            else
+                rounds.multiply(Tile<T>(), acc, rows.words, used);
+#pragma unroll
+            for (int n = 0; n < NB; n++) place[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+        }
+    }
+}
+
+// Four sums that a lane finishes, of rows of weights `out` and 8 behind it, and rows `row` and the next, with what they
+// need beside the sums.
+struct FourSums {
+    Matrix m;
+    const float *bias_a, *bias_b;
+    u64 to, later;
+    float factor[2], bias[2], residual[4], back[2];
+    bool is_glu, is_mine, is_two, has_a, has_b;
+
+    __device__ __forceinline__ FourSums(const Matrix (&all)[3], int which, int strip, int row, int g, int n_tiles,
+                                        int tile_bytes, int n_rows, bool is_there, const Few& few, const Finish& finish)
+        : m(chosen(all, which)), factor{1, 1}, bias{0, 0}, residual{0, 0, 0, 0}, back{0, 0} {
+        is_glu = finish.epilogue == GLU;
+        const int out = strip * (is_glu ? 8 : 16) + g;
+        is_mine = is_there && row < n_rows;
+        is_two = row + 1 < n_rows, has_a = is_mine && out < m.n_rows;
+        has_b = is_mine && !is_glu && out + 8 < m.n_rows;
+        bias_a = m.bias, bias_b = is_glu ? all[1].bias : m.bias;
+        to = u64(row) * m.n_rows + out, later = to + (is_two ? m.n_rows : 0);
+        if (!is_mine) return;
+        const float* factors =
+            reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * tile_bytes) + strip * 16 + g;
+        factor[0] = factors[0], factor[1] = factors[8];
+        back[0] = __ldcg(few.backs + row), back[1] = __ldcg(few.backs + row + (is_two ? 1 : 0));
+        if (bias_a != nullptr && has_a) bias[0] = bias_a[out];
+        if (bias_b != nullptr && (is_glu ? has_a : has_b)) bias[1] = bias_b[out + (is_glu ? 0 : 8)];
+        if (finish.epilogue == RESIDUAL) {
+            if (has_a) residual[0] = __ldcg(finish.residual + to), residual[1] = __ldcg(finish.residual + later);
+            if (has_b)
+                residual[2] = __ldcg(finish.residual + to + 8), residual[3] = __ldcg(finish.residual + later + 8);
+        }
+    }
+    // Epilogue.
+    __device__ __forceinline__ void store(float4 sum, const Finish& finish) const {
+        const bool a_biased = bias_a != nullptr, b_biased = bias_b != nullptr;
+        float y[4] = {finished(sum.x, factor[0], back[0], a_biased, bias[0], finish.scale),
+                      finished(sum.y, factor[0], back[1], a_biased, bias[0], finish.scale),
+                      finished(sum.z, factor[1], back[0], b_biased, bias[1], finish.scale),
+                      finished(sum.w, factor[1], back[1], b_biased, bias[1], finish.scale)};
+        if (is_glu) {
+            y[0] = gated_sum(finish.gate, finish.limit, y[0], y[2]);
+            y[1] = gated_sum(finish.gate, finish.limit, y[1], y[3]);
+        } else if (finish.epilogue == RESIDUAL) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) y[i] = __fadd_rn(residual[i], y[i]);
+        }
+        if (has_a) m.y[to] = y[0];
+        if (has_a && is_two) m.y[later] = y[1];
+        if (has_b) m.y[to + 8] = y[2];
+        if (has_b && is_two) m.y[later + 8] = y[3];
+    }
+};
+
 // NB: eights of rows. IS_KEPT: a slice is one tile, so that the columns of a warp are the same in all strips.
 template <class T, class U, int NB, bool IS_KEPT, int TEAM>
 __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const Matrix (&all)[3], const Few& few,
@@ -113,93 +219,38 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
     else
         prepare_rows<2, false, TEAM>(few, n_rows, n_tiles, reduced);
 
-    Words4 rows[NB][8];
-    int from[NB];  // of this lane; rows behind the last repeat it
-#pragma unroll
-    for (int n = 0; n < NB; n++) from[n] = min(n * 8 + g, max(n_rows, 1) - 1) * 64 + t * 16;
-    auto load = [&](int tile, int k32) {
-#pragma unroll
-        for (int n = 0; n < NB; n++) {
-            const uint4 v =
-                __ldcg(reinterpret_cast<const uint4*>(few.halves + from[n] + (tile * 8 + k32) * 64 * N_GROUP));
-            rows[n][k32] = {v.x, v.y, v.z, v.w};
-        }
-    };
+    RowsOf<NB> rows(few, n_rows, g, t);
     if (begin < end) {
 #pragma unroll
-        for (int k32 = 0; k32 < 8; k32++) load(begin, k32);
+        for (int k32 = 0; k32 < 8; k32++) rows.load(begin, k32);
     }
 #pragma unroll 1
     for (int i = few.n_early; i < few.n_stages; i++) rounds.fetch(i);
 
-    const bool is_glu = finish.epilogue == GLU;
     int half = 0;
 #pragma unroll 1
     for (int first = int(blockIdx.x) / TEAM; first < rounds.n_strips; first += n_held * step, half ^= 1) {
         float4* held = sums + (n_places > 1 ? half * n_place : 0);
 
-        // The sums that this warp finishes after the round; what they need comes while tiles do: rows of weights `out`
-        // and 8 behind it, rows `row` and the next.
+        // The sums that this warp finishes after the round; what they need comes while tiles do.
         const int of = warp / NB * TEAM + rank, n = warp % NB, number = first + of * step;
         int which;
-        const int strip = rounds.strip_of(number, which), out = strip * (is_glu ? 8 : 16) + g, row = n * 8 + 2 * t;
-        const Matrix m = chosen(all, which);
-        const bool is_mine = of < n_held && number < rounds.n_strips && row < n_rows;
-        const bool is_two = row + 1 < n_rows, has_a = is_mine && out < m.n_rows,
-                   has_b = is_mine && !is_glu && out + 8 < m.n_rows;
-        const float *bias_a = m.bias, *bias_b = is_glu ? all[1].bias : m.bias;
-        const u64 to = u64(row) * m.n_rows + out, later = to + (is_two ? m.n_rows : 0);
-        float factor[2] = {1, 1}, bias[2] = {0, 0}, residual[4] = {0, 0, 0, 0}, back[2] = {0, 0};
-        if (is_mine) {
-            const float* factors =
-                reinterpret_cast<const float*>(m.tiles + u64(m.n_strips) * n_tiles * rounds.bytes_of(which)) +
-                strip * 16 + g;
-            factor[0] = factors[0], factor[1] = factors[8];
-            back[0] = __ldcg(few.backs + row), back[1] = __ldcg(few.backs + row + (is_two ? 1 : 0));
-            if (bias_a != nullptr && has_a) bias[0] = bias_a[out];
-            if (bias_b != nullptr && (is_glu ? has_a : has_b)) bias[1] = bias_b[out + (is_glu ? 0 : 8)];
-            if (finish.epilogue == RESIDUAL) {
-                if (has_a) residual[0] = __ldcg(finish.residual + to), residual[1] = __ldcg(finish.residual + later);
-                if (has_b)
-                    residual[2] = __ldcg(finish.residual + to + 8), residual[3] = __ldcg(finish.residual + later + 8);
-            }
-        }
+        const int strip = rounds.strip_of(number, which);
+        const FourSums mine(all, which, strip, n * 8 + 2 * t, g, n_tiles, rounds.bytes_of(which), n_rows,
+                            of < n_held && number < rounds.n_strips, few, finish);
 
-        auto place_of = [&](int i) { return held + (i * N + warp) * NB * 32 + lane; };
-#pragma unroll 1
-        for (int tile = begin; tile < end; tile++) {
-#pragma unroll 1
-            for (int i = 0, at = first; i < n_held && at < rounds.n_strips; i++, at += step) {
-                float4* place = place_of(i);
-                float acc[NB][4];
-#pragma unroll
-                for (int n = 0; n < NB; n++) {
-                    const float4 v = IS_KEPT || tile == begin ? make_float4(0, 0, 0, 0) : place[n * 32];
-                    acc[n][0] = v.x, acc[n][1] = v.y, acc[n][2] = v.z, acc[n][3] = v.w;
-                }
-                const bool is_last = i + 1 == n_held || at + step >= rounds.n_strips;
-                const int next = tile + 1 < end ? tile + 1 : begin;
-                const bool is_new = is_last && (tile + 1 < end || first + n_held * step < rounds.n_strips);
-                auto used = [&](int k32) {
-                    if (!IS_KEPT && is_new) load(next, k32);
-                };
-                if (rounds.IS_MIXED && at >= rounds.n_two)
-                    rounds.multiply(Tile<U>(), acc, rows, used);
-                else
-                    rounds.multiply(Tile<T>(), acc, rows, used);
-#pragma unroll
-                for (int n = 0; n < NB; n++) place[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-            }
-        }
-        if (begin == end) {  // fewer tiles than slices
+        float4* mine_of = held + warp * NB * 32 + lane;
+        if (begin < end) {
+            multiply_round<NB, IS_KEPT, N>(rounds, rows, mine_of, first);
+        } else {  // fewer tiles than slices
 #pragma unroll 1
             for (int i = 0; i < n_held; i++) {
 #pragma unroll
-                for (int n = 0; n < NB; n++) place_of(i)[n * 32] = make_float4(0, 0, 0, 0);
+                for (int n = 0; n < NB; n++) mine_of[(i * N * NB + n) * 32] = make_float4(0, 0, 0, 0);
             }
         }
-        team_barrier<TEAM>();  // double-buffered sums: no barrier needed here
-        if (is_mine) {
+        team_barrier<TEAM>();  // all slices are written; with two places the next round writes the other one
+        if (mine.is_mine) {
             const float4* from = held + (of * N * NB + n) * 32 + lane;
             float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -207,22 +258,7 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
                 const float4 v = load_of<TEAM>(from + s / TEAM * NB * 32, s % TEAM);
                 sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
             }
-            const bool a_biased = bias_a != nullptr, b_biased = bias_b != nullptr;
-            float y[4] = {finished(sum.x, factor[0], back[0], a_biased, bias[0], finish.scale),
-                          finished(sum.y, factor[0], back[1], a_biased, bias[0], finish.scale),
-                          finished(sum.z, factor[1], back[0], b_biased, bias[1], finish.scale),
-                          finished(sum.w, factor[1], back[1], b_biased, bias[1], finish.scale)};
-            if (is_glu) {
-                y[0] = gated_sum(finish.gate, finish.limit, y[0], y[2]);
-                y[1] = gated_sum(finish.gate, finish.limit, y[1], y[3]);
-            } else if (finish.epilogue == RESIDUAL) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) y[i] = __fadd_rn(residual[i], y[i]);
-            }
-            if (has_a) m.y[to] = y[0];
-            if (has_a && is_two) m.y[later] = y[1];
-            if (has_b) m.y[to + 8] = y[2];
-            if (has_b && is_two) m.y[later + 8] = y[3];
+            mine.store(sum, finish);
         }
         if (n_places == 1) team_barrier<TEAM>();
     }
@@ -261,7 +297,6 @@ __device__ __forceinline__ void linear_some(const Batch* batch, int kind, const 
 // Files of mixed types have q and k of one kind and v of the other.
 #define SOME_IS_MIXED_q4_k 1
 #define SOME_IS_MIXED_q5_k 1
-#if WOOLLY_HOPPER || defined(WOOLLY_EMULATED)
 #ifdef WOOLLY_TYPE
 #if NAMED(SOME_IS_TOO_LARGE_, WOOLLY_NAME)
 LINEAR_SOME_LONG_NAMED(WOOLLY_NAME, WOOLLY_TYPE)
@@ -278,4 +313,5 @@ TILE_TYPES(LINEAR_SOME)
 LINEAR_SOME_MIXED(q4_k_q6_k, Q4_K, Q6_K)
 LINEAR_SOME_MIXED(q5_k_q6_k, Q5_K, Q6_K)
 #endif
+
 #endif

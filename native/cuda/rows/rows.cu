@@ -57,6 +57,10 @@ KERNEL(scale)(const Batch* b, const float* x, float* y, int width, int kind, flo
     map(b, kind, width, x, y, [=](float v) { return v * factor; });
 }
 
+KERNEL(clamp)(const Batch* b, const float* x, float* y, int width, int kind, float limit) {
+    map(b, kind, width, x, y, [=](float v) { return v < -limit ? -limit : v > limit ? limit : v; });
+}
+
 KERNEL(softcap)(const Batch* b, const float* x, float* y, int width, int kind, float cap) {
     map(b, kind, width, x, y, [=](float v) { return cap * tanhf(v / cap); });
 }

@@ -4,7 +4,8 @@
 // row's factor must have so that no number of the block is too large for a half in the tile. `Element` is the rule by
 // which a single number is read (elements.cuh). What they mean is woolly/quant/decode.py, the oracle.
 //
-// A type is a Block, a row in the list at the end, and a row of TYPES in woolly/runtime/cuda/tiles.py.
+// A type is a Block and a row in the list at the end. A Kind that is neither the type's own nor Wide has a row of
+// _ALIKE in woolly/runtime/cuda/tiles.py.
 #pragma once
 
 #include "weights/elements.cuh"
