@@ -1,0 +1,372 @@
+"""The VulkanDevice on what is there, and its sentences if something fails."""
+
+import os
+import struct
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.device import Address
+from woolly.runtime.vulkan import archive, libvulkan, probe
+from woolly.runtime.vulkan import driver as driving
+from woolly.runtime.vulkan.archive import ARCHIVE, SpirvArchive
+from woolly.runtime.vulkan.context import VulkanContext
+from woolly.runtime.vulkan.driver import VulkanDevice, find_level
+from woolly.runtime.vulkan.libvulkan import VulkanLibrary, open_driver
+from woolly.runtime.vulkan.memory import Block
+from woolly.runtime.vulkan.physical import FEATURES, Physical, find_physical
+from woolly.runtime.vulkan.spirv import with_modes
+
+
+class Failing:
+    """A driver of which some functions do nothing but give a result."""
+
+    def __init__(self, driver, codes):
+        self._driver, self._codes = driver, codes
+
+    def result(self, name, *arguments):
+        return self._codes[name] if name in self._codes else self._driver.result(name, *arguments)
+
+    def call(self, name, *arguments):
+        if code := self.result(name, *arguments):
+            raise self.error(name, code)
+
+    def __getattr__(self, name):
+        return getattr(self._driver, name)
+
+
+@pytest.fixture
+def own(opened):
+    """A device of its own, which a test may lose."""
+    device = driving.open_device()
+    yield device
+    device.close()
+
+
+def fail(device, name, code):
+    # Nothing is known to be done: the work of a test may be done before the host waits for it.
+    codes = {"vkGetSemaphoreCounterValue": 0, name: code}
+    device._shared.driver = Failing(device._shared.driver, codes)
+
+
+def test_copies_of_every_size_arrive(opened):
+    for n in (1, 3, 4, 65536, 65540, (8 << 20) + 5, 20 << 20):
+        data = np.random.default_rng(n).integers(0, 256, n, np.uint8)
+        at, out = opened.allocate(n), np.zeros(n, np.uint8)
+        opened.upload(at, data)
+        data[:] = 0  # it may change after the call
+        opened.download(at, out)
+        opened.wait()
+        np.testing.assert_array_equal(out, np.random.default_rng(n).integers(0, 256, n, np.uint8))
+        opened.free(at)
+
+
+def test_zeros_are_queued(opened):
+    at, out = opened.allocate(1000), np.ones(1000, np.uint8)
+    opened.upload(at, out)
+    opened.zero(at, 1000)
+    opened.download(at, out)
+    opened.wait()
+    assert not out.any()
+    opened.free(at)
+
+
+def test_recorded_launches_run_again(opened):
+    at = opened.allocate(4096)
+    data = np.arange(512, dtype=np.uint8)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+    graph = opened.capture(lambda: opened.launch("pack", (4,), 64, 0, args))
+    for shift in range(2):
+        opened.upload(at, np.roll(data, shift))
+        opened.replay(graph)
+        out = np.zeros((100, 8), np.uint8)
+        opened.download(at + 1024, out)
+        opened.wait()
+        blocks = np.roll(data, shift)[:500].reshape(100, 5)
+        np.testing.assert_array_equal(out[:, :5], np.roll(blocks, -1, axis=1))
+    opened.forget(graph)
+    opened.free(at)
+
+
+def test_marks_give_times_and_are_reached(opened):
+    first = opened.mark()
+    at = opened.allocate(1 << 20)
+    opened.zero(at, 1 << 20)
+    second, third = opened.mark(), opened.mark()
+    opened.reach(third)
+    assert opened.times([first, second])[0] >= 0
+    assert opened.times([]) == []
+    opened.free(at)
+
+
+class Logging(Failing):
+    """A driver that keeps the names of what was called, and the stages of barriers."""
+
+    def __init__(self, driver):
+        super().__init__(driver, {})
+        self.names = []
+
+    def result(self, name, *arguments):
+        self.names.append((name, *arguments[1:3]) if name == "vkCmdPipelineBarrier" else name)
+        return super().result(name, *arguments)
+
+
+ALL = ("vkCmdPipelineBarrier", 0x10000, 0x10000)
+
+
+@pytest.fixture
+def calls(own, monkeypatch):
+    """What `own` calls of the driver."""
+    own.prepare("pack", 0)
+    own.wait()
+    log = Logging(own._shared.driver)
+    monkeypatch.setattr(own._shared, "driver", log)
+    return log.names
+
+
+def test_an_early_launch_waits_for_arguments_that_are_new(own, calls):
+    at = own.allocate(4096)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+    for _ in range(2):
+        own.launch("pack", (4,), 64, 0, args, early=True)
+    names = [name for name in calls if name in (ALL, "vkCmdUpdateBuffer", "vkCmdDispatch")]
+    assert names == [ALL, "vkCmdUpdateBuffer", ALL, "vkCmdDispatch", "vkCmdDispatch"]
+
+
+def test_arguments_that_a_recording_brings_are_written_before_its_replay(own, calls):
+    at = own.allocate(4096)
+    args = (at, Address(at + 1024), 100, 5, 2, 1)
+    graph = own.capture(lambda: own.launch("pack", (4,), 64, 0, args, early=True))
+    names = [name for name in calls if name in (ALL, "vkCmdUpdateBuffer", "vkCmdDispatch", "vkQueueSubmit")]
+    assert names == [ALL, "vkCmdUpdateBuffer", "vkCmdDispatch", ALL, "vkQueueSubmit"]
+    own.forget(graph)
+
+
+def test_the_host_sees_what_is_downloaded(own, calls):
+    own.download(own.allocate(64), np.zeros(64, np.uint8))
+    assert calls[calls.index("vkCmdCopyBuffer") + 1] == ("vkCmdPipelineBarrier", 0x1000, 0x4000)
+
+
+@pytest.mark.parametrize("next_call", ["wait", "allocate"])
+def test_dropped_memory_is_given_back_by_the_owner_of_the_stream(own, calls, next_call):
+    at = own.allocate(1024)
+    own.zero(at, 1024)
+    calls.clear()
+    own.free(at)
+    assert calls == []  # another thread may have dropped it
+    if next_call == "wait":
+        own.wait()
+    else:
+        assert own.allocate(1024) == at
+    assert calls.index("vkQueueSubmit") < calls.index("vkDeviceWaitIdle") and not own._freed
+
+
+def test_memory_is_handed_out_in_parts_and_taken_back():
+    block = Block(None, None, 0, 1024, 0)
+    places = [block.take(256) for _ in range(4)]
+    assert places == [0, 256, 512, 768] and block.take(256) is None
+    for place in (256, 768, 512):
+        block.give_back(place, 256)
+    assert block.take(512) == 256 and not block.is_empty
+    block.give_back(0, 256)
+    block.give_back(256, 512)
+    assert block.is_empty
+
+
+def test_what_does_not_fit_is_refused_with_figures(own):
+    fail(own, "vkAllocateMemory", -2)
+    own._shared.memory._driver = own._shared.driver
+    with pytest.raises(RequestError, match=r"GB free of .* GB, and 3\.0 GB more are needed"):
+        own.allocate(3_000_000_000)
+
+
+class Counting(Failing):
+    """A driver that knows what was made and not given back, and whose n-th making fails."""
+
+    def __init__(self, driver, fails):
+        super().__init__(driver, {})
+        self.fails, self.n_made, self.alive = fails, 0, 0
+
+    def result(self, name, *arguments):
+        makes = name.startswith("vkCreate") or name in ("vkAllocateMemory", "vkBindBufferMemory", "vkMapMemory")
+        self.n_made += makes
+        if makes and self.n_made == self.fails:
+            return -2
+        if name.startswith("vkDestroy") or name == "vkFreeMemory":
+            self.alive -= bool(arguments[0 if name == "vkDestroyDevice" else 1])
+        code = super().result(name, *arguments)
+        self.alive += (name.startswith("vkCreate") or name == "vkAllocateMemory") and code == 0
+        return code
+
+
+def test_an_opening_that_fails_half_way_leaves_nothing_behind(opened):
+    whole = Counting(open_driver(), 0)
+    driving.open_device(driver=whole).close()
+    assert whole.n_made > 8 and whole.alive == 0
+    for fails in range(1, whole.n_made + 1):
+        driver = Counting(open_driver(), fails)
+        with suppress(DeviceError, RequestError):  # memory may be there at the second try
+            driving.open_device(driver=driver).close()
+        assert driver.n_made >= fails and driver.alive == 0, fails
+
+
+def test_the_archive_is_read_once_for_all_openings(opened, monkeypatch):
+    archive._read.cache_clear()
+    read = []
+    monkeypatch.setattr(archive, "SpirvArchive", lambda path: read.append(path) or SpirvArchive(path))
+    with suppress(DeviceError):  # the CPU in place of a GPU
+        find_level()
+    driving.open_device().close()
+    assert read == [ARCHIVE]
+    archive._read.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitSemaphores"])
+def test_a_lost_device_says_so_each_time(own, name):
+    fail(own, name, -4)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="the GPU was lost in vk") as caught:
+            own.mark()
+            own.wait()
+        assert caught.value.code == "lost"
+
+
+def test_work_that_hangs_is_given_up(own):
+    fail(own, "vkWaitSemaphores", libvulkan.TIMEOUT)
+    own.mark()
+    with pytest.raises(DeviceError, match="did not finish its work within 120 seconds"):
+        own.wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_leaves_the_gpu_alone(own):
+    if (child := os.fork()) == 0:  # pragma: no cover - in the child
+        try:
+            own.allocate(1)
+        except DeviceError as error:
+            os._exit(0 if "forked from" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child_is_told_that_its_parent_has_vulkan(monkeypatch):
+    monkeypatch.setattr(libvulkan, "_opened", lambda: (os.getpid() + 1, None))
+    with pytest.raises(DeviceError, match="by the process that this one was forked from; start processes by spawn"):
+        open_driver()
+
+
+def test_a_number_that_no_gpu_has_is_refused(opened):
+    with pytest.raises(RequestError, match=r"device is 'vulkan:99', and Vulkan knows \d+ GPU"):
+        driving.open_device(99)
+
+
+def test_missing_features_are_named():
+    gpu = Physical(
+        None,
+        0,
+        "Old GPU",
+        "discrete",
+        "",
+        frozenset(FEATURES) - {"shaderInt8"},
+        frozenset(),
+        0,
+        False,
+        1.0,
+        64,
+        1,
+        None,
+    )
+    with pytest.raises(DeviceError, match="Old GPU or its driver lacks shaderInt8"):
+        gpu.check()
+    with pytest.raises(DeviceError, match="lacks a queue that computes"):
+        replace(gpu, features=frozenset(FEATURES), family=-1).check()
+
+
+def test_the_cpu_in_place_of_a_gpu_is_taken_by_name_alone(opened, monkeypatch):
+    found = find_physical(open_driver(), 0)
+    for kind, sentence in (("software", "which is the CPU"), ("integrated", "is taken by name alone")):
+        monkeypatch.setattr(driving, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
+        with pytest.raises(DeviceError, match=sentence):
+            find_level()
+    monkeypatch.setattr(driving, "find_physical", lambda *_: replace(found, kind="discrete"))
+    assert find_level() == driving.LEVEL
+
+
+@pytest.mark.parametrize("which", range(len(probe._RESULTS)))
+def test_a_gpu_that_computes_otherwise_is_refused(which, own, monkeypatch):
+    expected = probe._expected
+
+    def other(*numbers):
+        found = expected(*numbers)
+        found[which, 7] = np.nextafter(found[which, 7], np.float32(np.inf))
+        return found
+
+    monkeypatch.setattr(probe, "_expected", other)
+    with pytest.raises(DeviceError, match=f"computes {probe._RESULTS[which]} in another way than the CPU"):
+        probe.probe(own, own._shared)
+
+
+def test_without_a_library_of_vulkan_one_sentence_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(libvulkan, "_NAMES", {"linux": ("libnothing.so.9",)})
+    monkeypatch.delenv("WOOLLY_VULKAN_DRIVER", raising=False)
+    with pytest.raises(DeviceError, match="there is no Vulkan here: install the GPU's driver and libvulkan1"):
+        libvulkan._start()
+    monkeypatch.setenv("WOOLLY_VULKAN_DRIVER", "libnothing.so.9")
+    with pytest.raises(DeviceError, match=r"libnothing.so.9 is no library of Vulkan \(WOOLLY_VULKAN_DRIVER\)"):
+        libvulkan._start()
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"), [(-3, "vkCreateDevice failed: the driver could not start"), (-99, "result -99")]
+)
+def test_results_of_the_driver_have_sentences(code, sentence):
+    assert sentence in str(VulkanLibrary.error(None, "vkCreateDevice", code))
+
+
+def test_kernels_ask_for_what_the_gpu_offers_of_floats():
+    head, entry = (0x07230203, 0x10500, 0, 9, 0), (5 << 16 | 15, 5, 4, 0, 0)
+    rest = (3 << 16 | 16, 4, 17, 4 << 16 | 19, 0, 0, 0)
+    code = struct.pack("<19I", *head, 2 << 16 | 17, 1, *entry, *rest)
+    words = struct.unpack("<25I", with_modes(code, frozenset({"shaderDenormPreserveFloat32"})))
+    assert words[5:9] == (2 << 16 | 17, 4464, 2 << 16 | 17, 1)
+    assert words[14:18] == (4 << 16 | 16, 4, 4459, 32)
+    assert with_modes(code, frozenset()) == code
+
+
+def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
+    with pytest.raises(DeviceError, match="has no Vulkan kernels: `pip install slangpy`"):
+        SpirvArchive(tmp_path / "kernels.bin")
+    for data in (b"", b"woollyv1\xff\xff\0\0{}", b"else" * 9):
+        (tmp_path / "kernels.bin").write_bytes(data)
+        with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
+            SpirvArchive(tmp_path / "kernels.bin")
+
+
+def test_an_archive_of_other_sources_is_refused_with_the_command(tmp_path, monkeypatch):
+    index = b'{"sources": "old", "weights": {}, "variants": {}}'
+    path = tmp_path / "kernels.bin"
+    path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index)
+    with pytest.raises(DeviceError, match=r"of other sources than .*: .*`python native/gpu/compile.py`") as caught:
+        SpirvArchive(path)
+    assert caught.value.code == "no_kernels"
+    monkeypatch.setattr(archive, "_SOURCES", tmp_path)  # an installation has no sources
+    assert SpirvArchive(path).sources == "old"
+
+
+def test_a_kernel_that_the_archive_lacks_is_named(opened):
+    with pytest.raises(DeviceError, match="this build of Woolly has no kernel nothing"):
+        opened.launch("nothing", (1,), 1, 0, ())
+
+
+def test_compiled_kernels_are_kept_for_the_next_process(opened, monkeypatch, tmp_path):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    device = VulkanDevice(VulkanContext(open_driver(), opened._shared.physical, SpirvArchive()), 120.0)
+    device._shared.variant = opened._shared.variant
+    device.prepare("pack", 0)
+    device.close()
+    kept = list((tmp_path / "pipelines").glob("*.bin"))
+    assert len(kept) == 1 and kept[0].stat().st_size > 0
+    assert ARCHIVE.exists()
