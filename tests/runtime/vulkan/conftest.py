@@ -1,0 +1,24 @@
+"""One device of Vulkan for all tests: a real GPU, or the CPU that stands in for one (mesa-vulkan-drivers)."""
+
+import pytest
+
+from woolly.errors import DeviceError
+from woolly.runtime.vulkan.backend import VulkanBackend
+from woolly.runtime.vulkan.driver import VulkanDevice, open_device
+
+
+@pytest.fixture(scope="session")
+def opened():
+    """The device, opened once: compiling its kernels takes most of the time."""
+    try:
+        device = open_device()
+    except DeviceError as error:
+        pytest.skip(f"{error}; apt-get install mesa-vulkan-drivers, and native/gpu/compile.py for the kernels")
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def vulkan(opened):
+    """A backend whose programs share the device."""
+    return VulkanBackend(lambda *_: VulkanDevice(opened._shared, 120.0, is_first=False), lambda: opened.level)

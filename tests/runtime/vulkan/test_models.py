@@ -1,0 +1,77 @@
+"""Whole models on a device of Vulkan: the logits of the cpu backend, bit for bit, whatever the chunks and the cache."""
+
+import numpy as np
+import pytest
+
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
+from woolly.errors import UnsupportedError
+from woolly.gguf import open_gguf
+from woolly.models import trace
+from woolly.runtime import Batch, Options, choose
+from woolly.runtime.options import KV_TYPES, KvType
+from woolly.runtime.split import SplitBackend
+
+TOKENS = np.random.RandomState(7).randint(0, 264, 70)
+SOME = ("llama", "qwen2", "qwen3", "granite", "gemma2", "gemma3", "phi3", "olmo2")
+NAMES = [name for name in SOME if name in FAMILIES]
+
+
+def logits(program, chunks):
+    state, parts, first = program.new_state(4, 2), [], 0
+    for n in chunks:
+        part = TOKENS[first : first + n]
+        parts.append(program.run(Batch.of([(part, first, [2, 0, 3])], range(n), slots=[(-1, 0)]), state).copy())
+        first += n
+    return np.concatenate(parts)
+
+
+def both(vulkan, path, kv_type):
+    """The programs of both backends."""
+    file = open_gguf(path)
+    plan, options = trace(file), Options(kv_type=kv_type, threads=1)
+    return [one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu"))]
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_gives_the_bits_of_the_cpu_backend(name, kv_type, vulkan, tmp_path):
+    program, cpu = both(vulkan, write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), kv_type)
+    wanted = logits(cpu, [70])
+    for chunks in ([70], [1, 1, 60, 1, 1, 5, 1], [9] * 7 + [7]):
+        np.testing.assert_array_equal(logits(program, chunks).view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NAMES])
+def test_every_other_architecture_gives_the_bits_or_is_refused(name, vulkan, tmp_path):
+    try:
+        program, cpu = both(vulkan, write_tiny(FAMILIES[name], tmp_path / "tiny.gguf"), "f16")
+    except UnsupportedError as error:
+        assert "vulkan backend has no" in str(error) or "even number" in str(error)
+        pytest.skip(str(error))
+    np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), logits(cpu, [70]).view(np.uint32))
+
+
+def test_rows_of_several_sequences_have_the_bits_of_each_alone(vulkan, tmp_path):
+    program, cpu = both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "f16")
+    texts = [(TOKENS[:20], 0, [2]), (TOKENS[20:21], 0, [1]), (TOKENS[21:60], 0, [0, 3])]
+    batch = Batch.of(texts, [19, 20, 59], slots=[(-1, i) for i in range(3)])
+    found, wanted = (one.run(batch, one.new_state(4, 3)).copy() for one in (program, cpu))
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+
+
+def test_layers_that_stay_on_the_cpu_change_no_bit(vulkan, tmp_path):
+    path = write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf")
+    with open_gguf(path) as file:
+        plan = trace(file)
+        options = Options(kv_type="f16", gpu_layers=1, threads=1)
+        program = SplitBackend(vulkan, True).compile(plan, file.tensors, options)
+        wanted = logits(choose("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=1)), [70])
+        assert len(program.about.shares) == 2
+        np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), wanted.view(np.uint32))
+
+
+def test_a_cache_without_kernels_is_refused_by_name(vulkan, tmp_path, monkeypatch):
+    monkeypatch.setitem(KV_TYPES, "q4_9", KvType(5, block=32))
+    with pytest.raises(UnsupportedError, match="the vulkan backend has no cache of q4_9"):
+        both(vulkan, write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), "q4_9")

@@ -1,0 +1,56 @@
+"""Every op and type of the case table on a device of Vulkan: the bits of the cpu backend, no tolerance."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.cases.ops import run
+from tests.cases.scans import ALL
+from woolly.errors import UnsupportedError
+from woolly.runtime import Options
+from woolly.runtime.cpu import CpuBackend
+from woolly.runtime.vulkan.ops import KERNELS
+
+# Ops that are refused by name: the CPU computes models that have them.
+REFUSED = {
+    *("conv", "delta_net", "lightning", "previous", "scan_mamba", "scan_mamba2", "wkv7"),
+    *("clamp", "clip", "dots", "lerp", "match", "mix", "peaks", "xielu"),
+    *("embed_position", "embed_type", "layer_norm", "moe", "pool"),
+}
+# Of cases that differ in a number alone, one: the kernels are compiled for each type, and that takes most of the time.
+ONE_OF_EACH = list({re.sub(r"-\d[\dx]*", "-0", name): name for name in ALL}.values())
+
+
+def check(name, vulkan, folder):
+    case = ALL[name]
+    with case.open(folder) as file:
+        plan, options = case.plan(file), Options(kv_type=case.kv_type, threads=1)
+        try:
+            program = vulkan.compile(plan, file.tensors, options)
+        except UnsupportedError as error:
+            assert "vulkan backend has no" in str(error) or "even number" in str(error)
+            pytest.skip(str(error))
+        found, wanted = run(case, program), run(case, CpuBackend().compile(plan, file.tensors, options))
+    np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_case_of_each_kind_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+    check(name, vulkan, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ONE_OF_EACH])
+def test_every_other_case_has_the_bits_of_the_cpu_backend(name, vulkan, tmp_path):
+    check(name, vulkan, tmp_path)
+
+
+def test_ops_without_a_kernel_are_known():
+    assert {case.op for case in ALL.values()} - set(KERNELS.emitters) == REFUSED
+
+
+@pytest.mark.parametrize("op", sorted(REFUSED))
+def test_an_op_without_a_kernel_is_refused_by_name(op, vulkan, tmp_path):
+    case = next(case for case in ALL.values() if case.op == op)
+    with case.open(tmp_path) as file, pytest.raises(UnsupportedError, match="vulkan backend has no"):
+        vulkan.compile(case.plan(file), file.tensors, Options(kv_type=case.kv_type))

@@ -1,0 +1,105 @@
+"""The SpirvArchive: compiled kernels, as native/gpu/compile.py writes them.
+
+A file of an eight-byte mark, the length of an index, the index as JSON and packs, each packed by xz. The index has the
+digest of the sources, how each weight type is packed, and for each variant of the kernels the place and length of its
+pack and, by name, the place and length of each kernel in what is packed. "plain" takes the driver's fused multiply-add,
+"double" makes one of f64.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from woolly import _native
+from woolly.errors import DeviceError
+
+__all__ = ["ARCHIVE", "PackedForm", "SpirvArchive", "open_archive"]
+
+# Beside this file, or, if Woolly is installed editable, beside the native module.
+_PLACES = (Path(__file__).parent, Path(_native.__file__).parent / "runtime" / "vulkan")
+ARCHIVE = next((found for place in _PLACES if (found := place / "kernels.bin").exists()), _PLACES[0] / "kernels.bin")
+_MARK = b"woollyv1"
+# The sources, if this is a clone: an archive there may be older than they are.
+_SOURCES = Path(__file__).resolve().parents[3] / "native" / "gpu"
+_MAKE = "`pip install slangpy` and `python native/gpu/compile.py` in the clone make them; or use backend='cpu'"
+
+
+@dataclass(frozen=True)
+class PackedForm:
+    """How a block of weights lies on the device, as its struct in native/gpu/weights says."""
+
+    words: int  # of 4 bytes
+    head: int  # bytes of the block's front that stand behind its words
+
+
+class SpirvArchive:
+    """SPIR-V by variant and name."""
+
+    def __init__(self, path: Path = ARCHIVE) -> None:
+        if not path.exists():
+            raise DeviceError(f"this build of Woolly has no Vulkan kernels: {_MAKE}", code="no_kernels")
+        data = path.read_bytes()
+        try:
+            start = 12 + int.from_bytes(data[8:12], "little")
+            if data[:8] != _MARK or len(data) < start:
+                raise ValueError
+            index = json.loads(data[12:start])
+            self.sources = str(index["sources"])
+            self.weights = {name: PackedForm(one["words"], one["head"]) for name, one in index["weights"].items()}
+            self._packs = {
+                variant: (data[start + one["at"] : start + one["at"] + one["bytes"]], one["kernels"])
+                for variant, one in index["variants"].items()
+            }
+            if any(len(packed) != index["variants"][name]["bytes"] for name, (packed, _) in self._packs.items()):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DeviceError(f"{path} is damaged: install Woolly again", code="no_kernels") from None
+        if _sources_digest(_SOURCES) not in ("", self.sources):
+            raise DeviceError(f"{path} has Vulkan kernels of other sources than {_SOURCES}: {_MAKE}", code="no_kernels")
+        self.digest = hashlib.sha256(data).hexdigest()
+
+    def names(self, variant: str = "plain") -> list[str]:
+        """The kernels of a variant."""
+        return sorted(self._packs[variant][1])
+
+    def kernel(self, variant: str, name: str) -> bytes:
+        """The SPIR-V of a kernel. DeviceError if the archive has none of that name."""
+        packed, places = self._packs.get(variant, (b"", {}))
+        if name not in places:
+            raise DeviceError(f"this build of Woolly has no kernel {name}: install it again", code="no_kernels")
+        at, n_bytes = places[name]
+        return _opened(packed)[at : at + n_bytes]
+
+
+def open_archive() -> SpirvArchive:
+    """The archive of this build, read once for as long as its file stays the same."""
+    found = ARCHIVE.stat() if ARCHIVE.exists() else None
+    return _read(ARCHIVE, found and (found.st_mtime_ns, found.st_size))
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, version: tuple[int, int] | None) -> SpirvArchive:
+    return SpirvArchive(path)
+
+
+@functools.cache
+def _sources_digest(folder: Path) -> str:
+    """What native/gpu/compile.py writes into the archive of these sources; empty if there are none."""
+    script = folder / "compile.py"
+    if not script.exists():
+        return ""
+    digest = hashlib.sha256()
+    for path in (script, *sorted(folder.rglob("*.slang"))):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(packed: bytes) -> bytes:
+    import lzma  # not every Python has it
+
+    return lzma.decompress(packed)

@@ -1,0 +1,65 @@
+"""Blocks: weights as kernels of native/gpu read them, and how the loader packs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from woolly import _native
+from woolly.errors import UnsupportedError
+from woolly.plan import Weight
+from woolly.runtime.gpu.codebooks import points_of
+from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.gpu.emit import Emitter, TensorPart
+from woolly.runtime.vulkan.archive import open_archive
+
+__all__ = ["Blocks", "blocks_of"]
+
+_THREADS, _MOST_GROUPS = 64, 32768  # of native/gpu/weights/pack.slang
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix, or one for each head or expert, on the device."""
+
+    address: Address
+    points: Address  # of the codebook; 0 for none
+    stride: int  # words of a row
+    columns: int  # of a block of activations: 32, 256; 0: floats
+    name: str  # of the type, in names of kernels
+
+
+def blocks_of(e: Emitter, weight: Weight) -> Blocks:
+    """The weight on the device, which the loader fills."""
+    kind, columns = weight.type, weight.shape[-1]
+    n_rows = math.prod(weight.shape[:-1])
+    name = kind.name.lower()
+    activations = _native.types()[kind.name][3] if kind.name in _native.types() else ""
+    if activations == "f32":
+        # GridRows of halves with an odd number of columns would not begin with a word.
+        if kind.row_bytes(columns) % 4:
+            raise UnsupportedError(
+                f"{weight.name} has {columns} columns of {kind.name}, and an even number was expected"
+            )
+        return Blocks(e.raw(weight), Address(0), kind.row_bytes(columns) // 4, 0, name)
+    form = open_archive().weights.get(name)
+    if form is None:
+        raise UnsupportedError(f"the vulkan backend has no kernels for weights of {kind.name}")
+    points = points_of(e, kind)
+    n_blocks = columns // kind.block_size
+    pack = partial(_pack, n_blocks, kind.type_size, form.words, form.head)
+    address = e.weight(
+        f"blocks {weight.name}", 4 * n_rows * n_blocks * form.words, TensorPart(weight.name, pack, rows=1)
+    )
+    return Blocks(address, points, n_blocks * form.words, int(activations.removeprefix("q8_")), name)
+
+
+def _pack(
+    n_blocks: int, n_bytes: int, words: int, head: int, device: Device, to: Address, staged: Address, first: int, n: int
+) -> None:
+    """Queues the packing of n rows that are staged."""
+    at = Address(to + 4 * first * n_blocks * words)
+    groups = -(-n * n_blocks * words // _THREADS)
+    grid = (min(groups, _MOST_GROUPS), -(-groups // _MOST_GROUPS))
+    device.launch("pack", grid, _THREADS, 0, (staged, at, n * n_blocks, n_bytes, words, head))

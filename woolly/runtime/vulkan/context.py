@@ -1,0 +1,178 @@
+"""The VulkanContext: what the queues of one GPU share, from its pipelines to the fault that ended it."""
+
+from __future__ import annotations
+
+import ctypes as c
+import hashlib
+import os
+import threading
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import DeviceError, RequestError, StoreError
+from woolly.runtime.vulkan.archive import SpirvArchive
+from woolly.runtime.vulkan.libvulkan import VulkanLibrary
+from woolly.runtime.vulkan.memory import Memory
+from woolly.runtime.vulkan.physical import FEATURES, Physical, features_chain
+from woolly.runtime.vulkan.spirv import with_modes
+from woolly.runtime.vulkan.structs import (
+    CacheInfo,
+    DeviceInfo,
+    LayoutInfo,
+    ModuleInfo,
+    PipelineInfo,
+    PushRange,
+    QueueInfo,
+    StageInfo,
+    reference,
+)
+from woolly.store.folder import models_folder
+
+__all__ = ["COMPUTE", "VulkanContext"]
+
+COMPUTE = 0x20  # the stage of shaders
+_PUSHED = 8  # bytes of a launch: the address of its arguments
+_BUDGET = b"VK_EXT_memory_budget"
+
+_contexts: weakref.WeakSet[VulkanContext] = weakref.WeakSet()
+
+
+class VulkanContext:
+    """A GPU as one program uses it."""
+
+    def __init__(self, driver: VulkanLibrary, physical: Physical, archive: SpirvArchive) -> None:
+        self.driver, self.physical, self._archive = driver, physical, archive
+        self.variant = "plain"  # of the kernels: what the probe finds out
+        self.lost: DeviceError | None = None  # why the device cannot be used again
+        self.lock = threading.RLock()  # of the queue, the memory and the pipelines
+        self.device, self.queue = c.c_void_p(), c.c_void_p()
+        self._pipelines: dict[tuple[str, str], Any] = {}
+        wanted = frozenset(name for name in (*FEATURES, "shaderFloat64") if name in physical.features)
+        chain = features_chain(wanted)
+        one = c.c_float(1.0)
+        queue = QueueInfo(0, physical.family, 1, reference(one))
+        words = [_BUDGET] if physical.has_budget else []
+        names = (c.c_char_p * max(1, len(words)))(*words)
+        info = DeviceInfo(
+            0, 1, reference(queue), 0, None, len(words), c.cast(names, c.c_void_p), None, next=reference(chain[0])
+        )
+        driver.call("vkCreateDevice", physical.handle, c.byref(info), None, c.byref(self.device))
+        driver.result("vkGetDeviceQueue", self.device, physical.family, 0, c.byref(self.queue))
+        self.memory = Memory(driver, physical, self.device)
+        self.layout, self._cache = c.c_void_p(), c.c_void_p()
+        push = PushRange(COMPUTE, 0, _PUSHED)
+        made = LayoutInfo(0, 0, None, 1, reference(push))
+        try:
+            self.call("vkCreatePipelineLayout", self.device, c.byref(made), None, c.byref(self.layout))
+            self._open_cache()
+        except BaseException:
+            self.close()
+            raise
+        _contexts.add(self)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls the driver; remembers a fault after which the device is of no use."""
+        self.enter()
+        if code := self.driver.result(name, *arguments):
+            raise self.failed(self.driver.error(name, code))
+
+    def enter(self) -> VulkanLibrary:
+        """The driver, unless the device is lost."""
+        if self.lost is not None:
+            # Without the traces of those who got it before: they would keep what they computed with.
+            raise self.lost.with_traceback(None)
+        return self.driver
+
+    def failed(self, error: DeviceError | RequestError) -> DeviceError | RequestError:
+        """Remembers a fault after which the device is of no use."""
+        if isinstance(error, DeviceError) and error.code == "lost":
+            self.lost = DeviceError(str(error), code="lost", remedy="start the process anew")
+            return self.lost
+        return error
+
+    def leave(self) -> None:
+        """In a forked child: nothing of the GPU is its own, and the driver must not be asked."""
+        self.lost = DeviceError("the GPU belongs to the process that this one was forked from", code="lost")
+
+    def pipeline(self, kernel: str) -> Any:
+        """The kernel of that name, compiled by the driver when it is first asked for."""
+        key = self.variant, kernel
+        found = self._pipelines.get(key)
+        if found is not None:
+            return found
+        code = with_modes(self._archive.kernel(self.variant, kernel), self.physical.controls)
+        text = c.create_string_buffer(code, len(code))
+        module, made = c.c_void_p(), c.c_void_p()
+        info = ModuleInfo(0, len(code), c.cast(text, c.c_void_p))
+        self.call("vkCreateShaderModule", self.device, c.byref(info), None, c.byref(module))
+        try:
+            wanted = PipelineInfo(0, StageInfo(0, COMPUTE, module, b"main", None), self.layout, None, -1)
+            arguments = (self._cache, 1, c.byref(wanted), None, c.byref(made))
+            # Without the lock: the driver compiles for milliseconds, and takes several threads.
+            self.call("vkCreateComputePipelines", self.device, *arguments)
+        finally:
+            self.driver.result("vkDestroyShaderModule", self.device, module, None)
+        with self.lock:
+            if key in self._pipelines:  # another thread was faster
+                self.driver.result("vkDestroyPipeline", self.device, made, None)
+            return self._pipelines.setdefault(key, made)
+
+    def _cache_path(self) -> Path:
+        mark = hashlib.sha256(f"{self.physical.identity} {self._archive.digest}".encode()).hexdigest()[:24]
+        return models_folder().parent / "pipelines" / f"{mark}.bin"
+
+    def _open_cache(self) -> None:
+        data = b""
+        with suppress(OSError, StoreError):
+            data = self._cache_path().read_bytes()
+        text = c.create_string_buffer(data, max(1, len(data)))
+        info = CacheInfo(0, len(data), c.cast(text, c.c_void_p))
+        # The driver drops what another driver wrote.
+        self.call("vkCreatePipelineCache", self.device, c.byref(info), None, c.byref(self._cache))
+        self._cached_bytes = len(data)
+
+    def _keep_cache(self) -> None:
+        """Writes what the driver compiled, for the next process."""
+        if not self._cache:
+            return
+        n = c.c_size_t()
+        if self.driver.result("vkGetPipelineCacheData", self.device, self._cache, c.byref(n), None):
+            return
+        if n.value == self._cached_bytes:
+            return
+        data = c.create_string_buffer(n.value)
+        if self.driver.result("vkGetPipelineCacheData", self.device, self._cache, c.byref(n), data):
+            return
+        with suppress(OSError, StoreError):
+            path = self._cache_path()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_bytes(data.raw[: n.value])
+            part.replace(path)
+
+    def close(self) -> None:
+        """Gives back all. After a fault the end of the process does."""
+        if self.lost is None:
+            driver = self.driver
+            # Results do not matter here: there is nothing left to save.
+            driver.result("vkDeviceWaitIdle", self.device)
+            self._keep_cache()
+            for pipeline in self._pipelines.values():
+                driver.result("vkDestroyPipeline", self.device, pipeline, None)
+            self.memory.close()
+            driver.result("vkDestroyPipelineCache", self.device, self._cache, None)
+            driver.result("vkDestroyPipelineLayout", self.device, self.layout, None)
+            driver.result("vkDestroyDevice", self.device, None)
+        self._pipelines.clear()
+        self.lost = self.lost or DeviceError("the program was closed", code="lost")
+
+
+def _leave_contexts() -> None:
+    for context in _contexts:
+        context.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_contexts)

@@ -1,0 +1,32 @@
+"""Gpus: what GPUs Vulkan knows on this machine, without a program on them."""
+
+from __future__ import annotations
+
+from woolly.errors import DeviceError, RequestError
+from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.vulkan.driver import LEVEL, find_level
+from woolly.runtime.vulkan.libvulkan import open_driver
+from woolly.runtime.vulkan.physical import find_physical, list_physical
+
+__all__ = ["count_gpus", "find_gpu"]
+
+
+def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
+    """The GPU of that number. DeviceError if there is none that can be used, RequestError if none has that number.
+
+    The CPU that stands in for a GPU is found by those alone who name it.
+    """
+    if not is_named:
+        find_level(number)
+    driver = open_driver()
+    physical = find_physical(driver, number)
+    return Gpu(number, physical.name, LEVEL, *physical.free_bytes(driver), None)
+
+
+def count_gpus() -> int:
+    """GPUs that the process may use; 0 if the first of them cannot be used."""
+    try:
+        find_level()
+        return sum(not one.is_software for one in list_physical(open_driver()))
+    except (DeviceError, RequestError):
+        return 0

@@ -1,0 +1,96 @@
+"""The probe: what a driver makes of an fma, a division, a half and tiny numbers, asked by a kernel before all others.
+
+The arithmetic is that of the cpu backend, bit for bit. Vulkan lets a driver round a fused multiply-add twice and be off
+in a division; most do neither. A GPU whose results differ is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from woolly.errors import DeviceError
+from woolly.runtime.gpu.device import Address, Argument
+
+if TYPE_CHECKING:
+    from woolly.runtime.vulkan.context import VulkanContext
+    from woolly.runtime.vulkan.driver import VulkanDevice
+
+__all__ = ["probe", "results"]
+
+_N = 4096  # a guess: enough random numbers to meet each way of rounding
+_RESULTS = ("fused multiply-add", "division", "square root", "product and sum", "numbers next to zero", "halves")
+_GROUP = 64
+
+
+def probe(device: VulkanDevice, context: VulkanContext) -> str:
+    """The variant of kernels that gives exact results on the device. DeviceError if none does."""
+    variants = ("plain", "double") if "shaderFloat64" in context.physical.features else ("plain",)
+    wrong: list[str] = []
+    for variant in variants:
+        context.variant = variant
+        if not (wrong := _wrong(device)):
+            return variant
+    raise DeviceError(
+        f"{device.name} computes {' and '.join(wrong)} in another way than the CPU: its answers would differ",
+        code="old_device",
+        remedy="use backend='cpu'",
+    )
+
+
+def _wrong(device: VulkanDevice) -> list[str]:
+    """Names of what the device computes in another way."""
+    found, wanted = results(device)
+    pairs = zip(_RESULTS, found.view(np.uint32), wanted.view(np.uint32), strict=True)
+    return [name for name, mine, its in pairs if not np.array_equal(mine, its)]
+
+
+def results(device: VulkanDevice) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """What the device makes of the numbers, and what the CPU does: a row for each of the results."""
+    a, b, c = _numbers()
+    expected = _expected(a, b, c)
+    at = device.allocate(4 * _N * (3 + len(_RESULTS)))
+    args: tuple[Argument, ...] = (*(Address(at + 4 * _N * i) for i in range(4)), _N)
+    for i, numbers in enumerate((a, b, c)):
+        device.upload(at + 4 * _N * i, numbers)
+    device.launch("probe", (_N // _GROUP,), _GROUP, 0, args)
+    out = np.zeros((len(_RESULTS), _N), np.float32)
+    device.download(at + 4 * _N * 3, out)
+    device.wait()
+    device.free(at)
+    return out, expected
+
+
+def _numbers() -> tuple[npt.NDArray[np.float32], ...]:
+    """Numbers of many sizes; the sum of a product and the third often cancels, which a second rounding spoils."""
+    random = np.random.default_rng(7)
+    a, b = (random.standard_normal(_N) * 2.0 ** random.integers(-20, 20, _N) for _ in range(2))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    c = -(a * b)
+    c[_N // 2 :] = (random.standard_normal(_N // 2) * 2.0 ** random.integers(-20, 20, _N // 2)).astype(np.float32)
+    return a, b, c
+
+
+def _expected(
+    a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """What the CPU makes of them."""
+    bits = a.view(np.uint32)
+    halves = (bits & 0x83FF).astype(np.uint16).view(np.float16).astype(np.float32)
+    tiny = a * np.float32(2.0**-120) * np.float32(2.0**-20)
+    return np.stack([_fma(a, b, c), a / b, np.sqrt(np.abs(a)), a * b + c, tiny, halves])
+
+
+def _fma(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """a * b + c, rounded once: the sum in f64 is rounded to odd, so that the second rounding does no harm."""
+    p, d = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    s = p + d
+    t = s - p
+    error = (p - (s - t)) + (d - t)
+    bits = s.view(np.int64)
+    is_even = (error != 0) & (bits & 1 == 0)
+    away = (error > 0) == (s > 0)
+    bits = np.where(is_even, np.where(away, bits + 1, bits - 1), bits)
+    return bits.view(np.float64).astype(np.float32)

@@ -1,0 +1,297 @@
+"""The CommandStream: command buffers of one queue, submitted in order, and how far the GPU has come with them."""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.errors import DeviceError
+from woolly.runtime.vulkan.context import COMPUTE, VulkanContext
+from woolly.runtime.vulkan.libvulkan import TIMEOUT
+from woolly.runtime.vulkan.structs import (
+    Barrier,
+    BeginInfo,
+    CommandInfo,
+    PoolInfo,
+    QueryInfo,
+    SemaphoreInfo,
+    SemaphoreType,
+    Submit,
+    TimelineSubmit,
+    WaitInfo,
+    reference,
+)
+
+__all__ = ["CommandStream"]
+
+_ONCE, _AGAIN = 1, 4  # how often command buffers are submitted
+_RESETTABLE = 2
+_TIMELINE = 1
+_ALL_STAGES, _LAST_STAGE = 0x10000, 0x2000
+_READS_WRITES = 0x8000 | 0x10000
+_COPIES, _HOST = 0x1000, 0x4000  # stages
+_COPY_WRITES, _HOST_READS = 0x1000, 0x2000
+_TIMESTAMPS, _WHOLE, _WAIT = 2, 1, 2
+_N_STAMPS = 2048  # a profile marks each step: 1,000 steps, and as many submissions; beyond, no time is taken
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Work that the GPU has."""
+
+    value: int  # of the semaphore when it is done
+    commands: Any  # free then; None: recorded
+    stamps: tuple[int, int] | None  # before and after
+    n_launches: int
+
+
+class CommandStream:
+    """One queue of work. A semaphore counts what is done of it."""
+
+    def __init__(self, shared: VulkanContext, limit_s: float) -> None:
+        self._shared, self._limit_s = shared, limit_s
+        self._pool, self._semaphore, self._stamps = c.c_void_p(), c.c_void_p(), c.c_void_p()
+        self._open: Any = None  # the command buffer that takes work
+        self._piece: Any = None  # the one that launches are recorded in
+        self._last = 0  # value of the last submission
+        self._done = 0
+        self._sent: deque[_Sent] = deque()
+        self._spare: list[Any] = []
+        self._free_stamps = list(range(_N_STAMPS))
+        self._first_stamp: int | None = None
+        self._marks: dict[int, tuple[int, int]] = {}  # value and time stamp
+        self._numbers = itertools.count(1)
+        self._barrier = Barrier(_READS_WRITES, _READS_WRITES)
+        self._for_host = Barrier(_COPY_WRITES, _HOST_READS)
+        self._pushed = c.c_uint64()
+        pool = PoolInfo(_RESETTABLE, shared.physical.family)
+        kind = SemaphoreType(_TIMELINE, 0)
+        semaphore = SemaphoreInfo(0, next=reference(kind))
+        stamps = QueryInfo(0, _TIMESTAMPS, _N_STAMPS, 0)
+        try:
+            shared.call("vkCreateCommandPool", shared.device, c.byref(pool), None, c.byref(self._pool))
+            shared.call("vkCreateSemaphore", shared.device, c.byref(semaphore), None, c.byref(self._semaphore))
+            shared.call("vkCreateQueryPool", shared.device, c.byref(stamps), None, c.byref(self._stamps))
+        except BaseException:
+            if shared.lost is None:
+                self.close()
+            raise
+
+    @property
+    def coming(self) -> int:
+        """The value that says that what is queued next is done."""
+        return self._last + 1
+
+    def is_done(self, value: int) -> bool:
+        """Whether the GPU has come so far, as the host knows."""
+        return value <= self._done
+
+    def record(self, name: str, *arguments: Any) -> None:
+        """Queues a command that is no launch."""
+        commands = self._commands()
+        self._wait_for_all(commands)
+        self._shared.driver.result(name, commands, *arguments)
+
+    def launch(self, pipeline: Any, arguments: int, grid: Sequence[int], early: bool) -> None:
+        """Queues a kernel, or records it. An early one needs nothing that the last command wrote."""
+        commands = self._piece if self._piece is not None else self._commands()
+        driver, self._pushed.value = self._shared.driver, arguments
+        if not early:
+            self._wait_for_all(commands)
+        driver.result("vkCmdBindPipeline", commands, 1, pipeline)
+        driver.result("vkCmdPushConstants", commands, self._shared.layout, COMPUTE, 0, 8, c.byref(self._pushed))
+        driver.result("vkCmdDispatch", commands, *grid)
+
+    def end_writes(self) -> None:
+        """What is open is done before, and seen by, all that is submitted later."""
+        if self._open is not None and self._shared.lost is None:
+            self._wait_for_all(self._open)
+
+    def show_host(self) -> None:
+        """The host sees what the last copy wrote when the stream says that it is done."""
+        stages = (_COPIES, _HOST, 0, 1, c.byref(self._for_host), 0, None, 0, None)
+        self._shared.driver.result("vkCmdPipelineBarrier", self._commands(), *stages)
+
+    def _wait_for_all(self, commands: Any) -> None:
+        """What was queued before is done, and seen by what comes."""
+        barrier = c.byref(self._barrier)
+        stages = (_ALL_STAGES, _ALL_STAGES, 0, 1, barrier, 0, None, 0, None)
+        self._shared.driver.result("vkCmdPipelineBarrier", commands, *stages)
+
+    def _commands(self) -> Any:
+        """The command buffer that takes work."""
+        self._shared.enter()
+        if self._open is None:
+            self._open = self._begin(_ONCE)
+            self._first_stamp = self._stamp(self._open)
+        return self._open
+
+    def _begin(self, how: int) -> Any:
+        commands = self._spare.pop() if self._spare else c.c_void_p()
+        if not commands:
+            info = CommandInfo(self._pool, 0, 1)
+            self._shared.call("vkAllocateCommandBuffers", self._shared.device, c.byref(info), c.byref(commands))
+        begin = BeginInfo(how, None)
+        self._shared.call("vkBeginCommandBuffer", commands, c.byref(begin))
+        return commands
+
+    def _stamp(self, commands: Any) -> int | None:
+        """Queues a time stamp; None if there is no clock, or all are in use."""
+        if not self._shared.physical.timestamp_bits or not self._free_stamps:
+            return None
+        stamp = self._free_stamps.pop()
+        driver, device = self._shared.driver, self._shared.device
+        driver.result("vkResetQueryPool", device, self._stamps, stamp, 1)
+        driver.result("vkCmdWriteTimestamp", commands, _LAST_STAGE, self._stamps, stamp)
+        return stamp
+
+    def submit(self, n_launches: int) -> float | None:
+        """Hands what is open to the GPU. Gives the seconds of a launch, of the latest that are done."""
+        commands, self._open = self._open, None
+        if commands is not None:
+            after = self._stamp(commands)
+            before, self._first_stamp = self._first_stamp, None
+            self._shared.call("vkEndCommandBuffer", commands)
+            stamps = None
+            if before is not None and after is not None:
+                stamps = before, after
+            elif before is not None:
+                self._free_stamps.append(before)
+            self._hand_over([commands], _Sent(self._last + 1, commands, stamps, n_launches))
+        return self._reap()
+
+    def _hand_over(self, commands: list[Any], sent: _Sent) -> None:
+        """Submits command buffers one by one: a driver has a limit for the time of each."""
+        last = len(commands) - 1
+        value, semaphore = c.c_uint64(sent.value), (c.c_void_p * 1)(self._semaphore)
+        timeline = TimelineSubmit(0, None, 1, reference(value))
+        kept = [(c.c_void_p * 1)(one) for one in commands]
+        infos = [
+            Submit(0, None, None, 1, c.cast(one, c.c_void_p), 0, None)
+            if i < last
+            else Submit(
+                *(0, None, None, 1, c.cast(one, c.c_void_p), 1, c.cast(semaphore, c.c_void_p)),
+                next=reference(timeline),
+            )
+            for i, one in enumerate(kept)
+        ]
+        array = (type(infos[0]) * len(infos))(*infos)
+        with self._shared.lock:
+            self._shared.call("vkQueueSubmit", self._shared.queue, len(infos), array, None)
+        self._last = sent.value
+        self._sent.append(sent)
+
+    def _reap(self) -> float | None:
+        """Takes back what is done."""
+        value = c.c_uint64()
+        device = self._shared.device
+        self._shared.call("vkGetSemaphoreCounterValue", device, self._semaphore, c.byref(value))
+        self._done = max(self._done, value.value)
+        seconds = None
+        while self._sent and self._sent[0].value <= self._done:
+            sent = self._sent.popleft()
+            if sent.commands is not None:
+                self._spare.append(sent.commands)
+            if sent.stamps is not None:
+                if sent.n_launches:
+                    seconds = self._between(*sent.stamps) * 1e-9 / sent.n_launches
+                self._free_stamps += sent.stamps
+        return seconds
+
+    def _between(self, before: int, after: int) -> float:
+        """Nanoseconds between two time stamps that are there."""
+        ticks = [c.c_uint64() for _ in range(2)]
+        for stamp, one in zip((before, after), ticks, strict=True):
+            asked = (stamp, 1, 8, c.byref(one), c.c_uint64(8), _WHOLE | _WAIT)
+            self._shared.call("vkGetQueryPoolResults", self._shared.device, self._stamps, *asked)
+        mask = (1 << self._shared.physical.timestamp_bits) - 1
+        return ((ticks[1].value - ticks[0].value) & mask) * self._shared.physical.timestamp_ns
+
+    def wait(self) -> None:
+        """Returns when all that was submitted is done."""
+        self._await(self._last)
+
+    def _await(self, value: int) -> None:
+        if self._done < value:
+            wanted, semaphore = c.c_uint64(value), (c.c_void_p * 1)(self._semaphore)
+            info = WaitInfo(0, 1, c.cast(semaphore, c.c_void_p), reference(wanted))
+            limit = c.c_uint64(int(self._limit_s * 1e9))
+            driver = self._shared.enter()
+            code = driver.result("vkWaitSemaphores", self._shared.device, c.byref(info), limit)
+            if code == TIMEOUT:
+                text = f"the GPU did not finish its work within {self._limit_s:g} seconds"
+                raise self._shared.failed(DeviceError(text, code="lost"))
+            if code:
+                raise self._shared.failed(driver.error("vkWaitSemaphores", code))
+        self._reap()
+
+    def reach_value(self, value: int) -> None:
+        """Returns when the GPU has come so far. What says so must be submitted."""
+        self._await(value)
+
+    def begin_piece(self) -> None:
+        """Has launches recorded from here on."""
+        self._piece = self._begin(_AGAIN)
+
+    def end_piece(self, is_last: bool = False) -> Any:
+        """What was recorded; goes on with another piece unless it is the last."""
+        piece, self._piece = self._piece, None
+        self._shared.call("vkEndCommandBuffer", piece)
+        if not is_last:
+            self.begin_piece()
+        return piece
+
+    def drop_piece(self) -> None:
+        """Forgets what is being recorded."""
+        piece, self._piece = self._piece, None
+        if piece is not None and self._shared.lost is None:
+            self.forget([piece])
+
+    def replay(self, pieces: list[Any]) -> None:
+        """Submits recorded launches."""
+        self._shared.enter()
+        self._hand_over(pieces, _Sent(self._last + 1, None, None, 0))
+
+    def forget(self, pieces: list[Any]) -> None:
+        """Frees recorded launches that are done."""
+        array = (c.c_void_p * len(pieces))(*pieces)
+        self._shared.driver.result("vkFreeCommandBuffers", self._shared.device, self._pool, len(pieces), array)
+
+    def mark(self) -> int:
+        """Queues a time stamp; gives its number."""
+        stamp = self._stamp(self._commands())
+        number = next(self._numbers)
+        self._marks[number] = self.coming, -1 if stamp is None else stamp
+        return number
+
+    def times(self, marks: Sequence[int]) -> list[int]:
+        """Nanoseconds between each mark and the next; drops the marks."""
+        found = [self._marks.pop(mark) for mark in marks]
+        try:
+            if len(found) < 2:
+                return []
+            self._await(max(value for value, _ in found))
+            return [0 if min(a, b) < 0 else round(self._between(a, b)) for (_, a), (_, b) in itertools.pairwise(found)]
+        finally:
+            self._free_stamps += [stamp for _, stamp in found if stamp >= 0]
+
+    def reach(self, mark: int) -> None:
+        """Returns when the work before a mark is done; drops the mark."""
+        value, stamp = self._marks.pop(mark)
+        if stamp >= 0:
+            self._free_stamps.append(stamp)
+        self._await(value)
+
+    def close(self) -> None:
+        """Ends the stream after its work."""
+        driver, device = self._shared.driver, self._shared.device
+        # Results do not matter here: there is nothing left to save.
+        with self._shared.lock:
+            driver.result("vkQueueWaitIdle", self._shared.queue)
+        driver.result("vkDestroyQueryPool", device, self._stamps, None)
+        driver.result("vkDestroySemaphore", device, self._semaphore, None)
+        driver.result("vkDestroyCommandPool", device, self._pool, None)
