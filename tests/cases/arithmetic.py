@@ -82,13 +82,56 @@ def linear_bound(x: np.ndarray, weight: Raw) -> np.ndarray:
     return bound + 0.5001 * scale.astype(np.float64) @ sums.T
 
 
-def rounded_to_cache(x: np.ndarray, kv_type: str) -> np.ndarray:
-    """Keys or values (last axis: head_dim) as a cache of this type gives them back."""
+def rounded_to_cache(x: np.ndarray, kv_type: str, inside: bool = False) -> np.ndarray:
+    """Keys or values (last axis: head_dim) as a cache of this type gives them back. `inside`: V is a part of K."""
     if kv_type == "f32":
         return x
     if kv_type == "f16":
         return x.astype(np.float16).astype(np.float32)
     n = x.shape[-1]
     filled = np.pad(x.reshape(-1, n), ((0, 0), (0, -n % 32)))  # heads fill whole blocks
+    if kv_type == "q4":
+        together = 32 if inside else filled.shape[-1] & -filled.shape[-1]
+        codes = encoded(turned(filled, together).reshape(-1, 32)).reshape(filled.shape)
+        return turned(codes, together)[:, :n].reshape(x.shape)
     q, scale = quantized(filled, 32)
     return (q.astype(np.float32) * np.repeat(scale, 32, axis=-1))[:, :n].reshape(x.shape)
+
+
+def turned(x: np.ndarray, together: int) -> np.ndarray:
+    """Rows times Hadamard's matrix in f32, `together` columns at a time: sums of pairs, then of pairs of these."""
+    y = x.reshape(-1, together).astype(np.float32)
+    half = 1
+    while half < together:
+        pairs = y.reshape(-1, together // (2 * half), 2, half)
+        y = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(y.shape)
+        half *= 2
+    return (y * (np.float32(1) / np.sqrt(np.float32(together)))).reshape(x.shape)
+
+
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+
+
+def encoded(x: np.ndarray) -> np.ndarray:
+    """Rows of 32 numbers as 4 bits and a scale in bf16 give them back: the better of two fits."""
+    at = np.arange(len(x)), np.abs(x).argmax(axis=-1)
+    fits = []
+    for end in (IQ4[0], IQ4[15]):
+        scale = (x[at] / end)[:, None]
+        with np.errstate(divide="ignore"):
+            inverse = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
+        q = IQ4[((x * inverse)[:, :, None] > (IQ4[:-1] + IQ4[1:]) / 2).sum(axis=-1)]
+        kept = _bf16(_sum_in_order(q * x) / _sum_in_order(q * q))[:, None]
+        off = x - q * kept
+        fits.append((q * kept, _sum_in_order(off * off)))
+    (low, low_error), (high, high_error) = fits
+    return np.where((high_error < low_error)[:, None], high, low)
+
+
+def _sum_in_order(x: np.ndarray) -> np.ndarray:
+    return np.cumsum(x, axis=-1, dtype=np.float32)[:, -1]
+
+
+def _bf16(x: np.ndarray) -> np.ndarray:
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -48,6 +48,7 @@ def _attention(
     v_dim: int = 0,
     v_in_k: bool = False,
     mask: Mask = "",
+    alibi: float = 0.0,
 ) -> Case:
     n_rot = head_dim if n_rot is None else n_rot
     width = kv_heads * head_dim
@@ -61,7 +62,7 @@ def _attention(
             rope = Rope(head_dim, n_rot, 10000.0, style)  # type: ignore[arg-type]
             q, k = (p.rope(x, rope, "rope_freqs" if divisors else None) for x in (q, k))
         options = {"window": window, "softcap": softcap, "temper": temper, "temper_length": 9, "mask": mask}
-        options |= {"v_dim": v_dim if v_in_k else 0}
+        options |= {"v_dim": v_dim if v_in_k else 0, "alibi": alibi}
         scale = head_dim**-0.5
         return p.attention(q, k, v, head_dim=head_dim, scale=scale, sinks="sinks" if sinks else None, **options)
 
@@ -128,10 +129,25 @@ def _attentions() -> Iterator[Case]:
     for runs, name in ((_SPLITS, "splits"), (_TOGETHER, "together")):
         for window in (3, 40, 130):
             yield _attention(f"{name}-chunks{window}", 32, 2, "adjacent", "f16", runs, window=window, mask="chunked")
+    # Scores that fall with distance, of heads whose number is a power of two or not.
+    for kv_type, group in (("f32", 2), ("f16", 3), ("q8_0", 5)):
+        for runs, name in ((_SPLITS, "splits"), (_TOGETHER, "together")):
+            yield _attention(f"{name}-alibi-{kv_type}", 32, group, "none", kv_type, runs, alibi=8.0)
+    yield _attention("alibi-window", 48, 2, "none", "f16", _SPLITS, window=40, alibi=6.0)
     for style in ("adjacent", "halves"):
         yield _attention(f"norms-{style}", 48, 2, style, norms=True)
         yield _attention(f"divisors-{style}", 32, 2, style, divisors=True)
         yield _attention(f"part-{style}", 64, 2, style, n_rot=24)
 
 
+def _four_bits() -> Iterator[Case]:
+    """4 bits of turned heads: filled up, of V inside K, of another width, and for V alone."""
+    yield _attention("64-q4", 64, 4, "halves", "q4", _SPLITS)
+    yield _attention("128-q8_0-q4", 128, 2, "adjacent", "q8_0/q4", _TOGETHER, window=40)
+    yield _attention("80-v40-q4", 80, 3, "none", "q4", _PAGES, v_dim=40, temper=0.1)
+    yield _attention("f16-q4-sinks", 32, 3, "halves", "f16/q4", _SPLITS, sinks=True)
+    yield _attention("80-inside40-q4", 80, 5, "none", "q4", _TOGETHER, kv_heads=1, v_dim=40, v_in_k=True)
+
+
+FOUR_BITS = {case.name: case for case in _four_bits()}  # which only the cpu backend has
 ATTENTIONS = {case.name: case for case in _attentions()}

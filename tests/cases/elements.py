@@ -28,6 +28,8 @@ def _activations() -> Iterator[Case]:
             bounded = lambda p, m=limit: p.glu(p.embed("a"), p.embed("b"), limit=m)  # noqa: E731
             yield Case(f"glu-limit-{limit}-{n}", "glu", _tables(a=n, b=n), bounded, "near")
         yield Case(f"softcap-{n}", "softcap", _tables(x=n), lambda p: p.softcap(p.embed("x"), 2.0), "near")
+        yield Case(f"clamp-{n}", "clamp", _tables(x=n), lambda p: p.clamp(p.embed("x"), 0.5), "exact")
+        yield Case(f"clip-{n}", "clip", _tables(x=n), lambda p: p.clip(p.embed("x"), -0.25, 0.5), "exact")
         yield Case(f"xielu-{n}", "xielu", _tables(x=n), _xielu, "near")
 
 

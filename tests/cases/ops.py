@@ -103,12 +103,13 @@ def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
     stores = [i + 1 for i, step in enumerate(plan.steps) if step.op == "store"]
     for batch in case.batches():
         for first, last in zip([0, *stores], [*stores, len(plan.steps)], strict=True):
+            before = [cache.copy() for cache, _, _ in _caches(case, state)]
             value = program.run(batch, state, first, last)
             if last in stores:
                 queries = value
-                kept = [v for v in state.v.values() if v.base is None]  # else a view of K
-                for cache in (*state.k.values(), *kept):
-                    cache[:] = rounded_to_cache(cache, case.kv_type)
+                for (cache, kv_type, inside), old in zip(_caches(case, state), before, strict=True):
+                    new = (cache != old).any(axis=-1)  # what is kept in 4 bits would be rounded once more
+                    cache[new] = rounded_to_cache(cache[new], kv_type, inside)
         parts.append(value)
         if case.check == "attend":
             bounds.append(_attend_bound(plan.steps[-1], queries, state, value))
@@ -130,6 +131,14 @@ def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
         else:
             bounds.append((0.0 if case.check == "exact" else 1e-6) * np.abs(value).astype(np.float64))
     return np.concatenate(parts), np.concatenate(bounds)
+
+
+def _caches(case: Case, state) -> list[tuple[np.ndarray, str, bool]]:
+    """Each array of K or V with its type, and whether it holds V within K."""
+    k_type, _, v_type = case.kv_type.partition("/")
+    inside = any(v.base is not None for v in state.v.values())  # a view of K
+    keys = [(k, k_type, inside) for k in state.k.values()]
+    return keys + [(v, v_type or k_type, False) for v in state.v.values() if v.base is None]
 
 
 def _input(plan: Plan, tensors: dict[str, Raw], batch: Batch, value: int) -> np.ndarray:

@@ -1,6 +1,8 @@
 """What cannot be computed is refused with a sentence, and the program goes on working."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.runtime import Batch, Options
 from woolly.runtime.cpu import CpuBackend, kernel_level
+from woolly.runtime.cpu import program as cpu_program
 
 
 def compiled(tiny, folder, **options):
@@ -89,6 +92,26 @@ def test_the_level_is_the_best_unless_named(tmp_path, monkeypatch):
     assert kernel_level(_native.kernel_levels()[0]) == _native.kernel_levels()[0]  # what is asked for here wins
 
 
+def test_a_build_of_another_machine_is_told_once(monkeypatch, caplog):
+    monkeypatch.delenv("WOOLLY_ISA", raising=False)
+    cpu_program._warn_of_scalar.cache_clear()
+    monkeypatch.setattr(_native, "kernel_levels", lambda: ["scalar"])
+    monkeypatch.setattr(_native, "cpu_features", lambda: ["sse2"])  # a CPU that has nothing else
+    assert kernel_level() == "scalar" and caplog.text == ""
+    monkeypatch.setattr(_native, "cpu_features", lambda: ["avx2", "f16c", "fma", "sse2"])
+    assert kernel_level("scalar") == "scalar" and caplog.text == ""  # somebody wants it so
+    for _ in range(3):
+        assert kernel_level() == "scalar"
+    assert [record.getMessage().count("Woolly was built on another machine") for record in caplog.records] == [1]
+    cpu_program._warn_of_scalar.cache_clear()
+
+
+def test_the_least_levels_need_what_native_code_says():
+    needs = (Path(__file__).resolve().parents[2] / "native" / "cpu" / "kernels" / "needs.h").read_text()
+    least = [{*re.findall(r'"(\w+)"', text)} for text in re.findall(r'{"(?:avx2|neon)", {(.*?)}}', needs)]
+    assert least == [*cpu_program._LEAST]
+
+
 def test_heads_that_a_cache_cannot_hold_are_refused(tmp_path):
     with pytest.raises(UnsupportedError, match=r"heads of 578 do not fit the cache.*heads of up to 576"):
         compiled(replace(TINY["llama"], head_dim=578), tmp_path)
@@ -138,8 +161,8 @@ def test_native_parts_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             program.add_step("scale", inputs, [x], weights, attributes)
-    with pytest.raises(ValueError, match="KV type 'q4' is unknown"):
-        _native.Cache("q4", 1, [(1, 32, 32)])
+    with pytest.raises(ValueError, match="KV type 'q3' is unknown"):
+        _native.Cache("q3", 1, [(1, 32, 32)])
     with pytest.raises(ValueError, match="too short"):
         _native.pack(int(GGMLType.F32), 16, 16, data, data.copy())
     for type, columns in ((99, 32), (int(GGMLType.Q4_0), 33)):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from woolly.errors import RequestError
-from woolly.runtime import Options, backend_for, parse_devices
+from woolly.errors import RequestError, UnsupportedError
+from woolly.runtime import BACKENDS, Options, backend_for, choose, parse_devices
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,39 @@ def test_a_model_is_opened_on_a_device(tmp_path):
         LLM(tmp_path / "tiny.gguf", device="cpu", backend="cuda")
     with pytest.raises(RequestError, match="device is given with stages"):
         LLM(tmp_path / "tiny.gguf", device="cpu", stages=["localhost:1"])
+
+
+class Named:
+    """A backend that counts how often it is asked whether it is there."""
+
+    levels = ()
+
+    def __init__(self, name, is_gpu, answer):
+        self.name, self.is_gpu, self.answer, self.n_asked = name, is_gpu, answer, 0
+
+    def is_available(self):
+        self.n_asked += 1
+        return self.answer != "absent"
+
+    def compile(self, plan, tensors, options):
+        if self.answer == "refuses":
+            raise UnsupportedError("no kernel")
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("cuda", "vulkan", "taken", "n_asked"),
+    [
+        ("takes", "takes", "cuda", 0),
+        ("refuses", "takes", "vulkan", 1),
+        ("refuses", "absent", "cpu", 1),
+        ("absent", "takes", "vulkan", 1),
+        ("absent", "absent", "cpu", 1),
+    ],
+)
+def test_auto_asks_for_a_gpu_only_if_those_before_it_do_not_take_the_plan(cuda, vulkan, taken, n_asked, monkeypatch):
+    backends = [Named("cuda", True, cuda), Named("vulkan", True, vulkan), Named("cpu", False, "takes")]
+    for one in backends:
+        monkeypatch.setitem(BACKENDS, one.name, lambda one=one: one)
+    assert choose("auto").compile(None, {}, Options()) == taken
+    assert backends[1].n_asked == n_asked

@@ -11,7 +11,7 @@ import pytest
 from tests.cases.tiny import TINY, write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly import LLM, SamplingParams
-from woolly.errors import PlanError, RequestError
+from woolly.errors import DeviceError, PlanError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import possible_cuts
@@ -20,6 +20,8 @@ from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.reference import ReferenceBackend
 from woolly.runtime.split import Segment, SplitProgram
+from woolly.runtime.vulkan import VulkanBackend
+from woolly.runtime.vulkan.driver import LEVEL, open_device
 
 IDS = np.random.RandomState(4).randint(0, 264, 36).tolist()
 BATCH = Batch.of([(IDS, 0, range(pages_for(len(IDS))))], [0, 33, 35])
@@ -59,6 +61,8 @@ def second(monkeypatch):
     monkeypatch.setitem(
         BACKENDS, "cuda", lambda: CudaBackend(EmulatedDevice, lambda: f"sm_{EmulatedDevice.architecture}")
     )
+    # The CPU that stands in for a GPU counts here.
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda: VulkanBackend(level=lambda: LEVEL))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,11 @@ def file(tmp_path_factory):
 
 @pytest.fixture(params=[*{**BACKENDS, "cuda": None, "second": None, "halves": None}])
 def backend(request, second):
+    if request.param == "vulkan":
+        try:
+            open_device().close()
+        except DeviceError as error:
+            pytest.skip(str(error))
     return choose(request.param)
 
 

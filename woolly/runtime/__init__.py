@@ -3,10 +3,20 @@
 from woolly.runtime.arithmetic import ARITHMETIC
 from woolly.runtime.batch import Batch
 from woolly.runtime.choose import BACKENDS, choose, plan_placement
-from woolly.runtime.cuda.gpus import Gpu, count_gpus, find_gpu
 from woolly.runtime.devices import GPU_KINDS, backend_for, is_gpu_backend, parse_devices
-from woolly.runtime.options import KV_TYPES, Options, parse_layers, parse_size
-from woolly.runtime.program import About, Backend, CancelledRun, DraftProgram, LostState, Program, WeightStats
+from woolly.runtime.gpu.found import Gpu
+from woolly.runtime.gpus import count_gpus, find_gpu
+from woolly.runtime.options import KV_TYPES, Options, check_kv_type, parse_layers, parse_size
+from woolly.runtime.program import (
+    About,
+    Backend,
+    CancelledRun,
+    CutsRows,
+    DraftProgram,
+    LostState,
+    Program,
+    WeightStats,
+)
 from woolly.runtime.ranking import (
     MOST_RANKED,
     PICK,
@@ -35,6 +45,7 @@ __all__ = [
     "Backend",
     "Batch",
     "CancelledRun",
+    "CutsRows",
     "DraftProgram",
     "Following",
     "Gpu",
@@ -55,6 +66,7 @@ __all__ = [
     "as_ranks",
     "as_ranks_ahead",
     "backend_for",
+    "check_kv_type",
     "choose",
     "count_gpus",
     "find_gpu",

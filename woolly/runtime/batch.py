@@ -39,9 +39,21 @@ class Batch:
     # [n_sequences, n_adapters] float32: how much of each adapter of the plan a sequence wants.
     adapters: npt.NDArray[np.float32] | None = None  # None: 1 of each
 
-    # [n_rows, width] float32, for plans of drafts: the hidden state before each token.
+    # [n_rows, width] float32: for plans of drafts, the hidden state before each token; for towers, the patches.
     hidden: npt.NDArray[np.float32] | None = None
     is_hidden_normed: bool = False  # whether a draft made it; the model's own is not normed yet
+
+    # Rows of a tower in place of tokens: [n, width] float32, and the row of the batch of each, ascending.
+    brought: npt.NDArray[np.float32] | None = None
+    brought_rows: Int32 | None = None
+    # [n_axes, n_rows]: the positions that a row turns by, for ropes with sections. None: all are its position.
+    turns: Int32 | None = None
+    # [n_rows, 2]: positions (first, end) that a row sees whatever comes before it; neither falls from row to row of a
+    # sequence. Rows of a picture see each other so. None: a row sees itself and those before it.
+    sees: Int32 | None = None
+    # [n_rows, n]: rows of tables that are added to a row (-1: none), and how much of each. For towers.
+    places: Int32 | None = None
+    shares: npt.NDArray[np.float32] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -101,6 +113,12 @@ class Batch:
             slots_out=np.array([one[1] for one in slots], np.int32) if slots else _NO_SLOTS.copy(),
             keeps=np.array(keeps, np.int32) if len(keeps) else _NO_KEEPS.copy(),
         )
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether rows are no tokens, or stand and see otherwise than tokens do. GPUs compute no such batch yet."""
+        extra = (self.brought, self.turns, self.sees, self.places)
+        return any(array is not None for array in extra)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays that the batch has, by name: with `is_hidden_normed`, all that there is of it."""

@@ -17,6 +17,7 @@ from woolly.runtime.options import Options
 from woolly.runtime.program import Backend, Program
 from woolly.runtime.split import Placement, SplitBackend
 from woolly.runtime.stages import Stages
+from woolly.runtime.vulkan import VulkanBackend
 
 __all__ = ["BACKENDS", "Fallback", "choose", "plan_placement"]
 
@@ -32,6 +33,7 @@ def _reference() -> Backend:
 # Fastest first: "auto" takes the first that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "cuda": CudaBackend,
+    "vulkan": VulkanBackend,
     "cpu": CpuBackend,
     "reference": _reference,
 }
@@ -41,6 +43,7 @@ class Fallback:
     """The first backend that takes a plan: a GPU may lack a kernel, or the memory for it."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
+        """The first is available; whether the others are is asked when a plan comes to them: drivers take a while."""
         self._backends = backends
         self.name = backends[0].name
         self.is_gpu = backends[0].is_gpu
@@ -51,7 +54,7 @@ class Fallback:
         return self._backends[0].levels
 
     def is_available(self) -> bool:
-        """Always: only backends that are available are here."""
+        """Always: the first backend is."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:
@@ -63,6 +66,8 @@ class Fallback:
             log.warning("gpu_layers is %s, but no GPU can be used here: the CPU has all layers", options.gpu_layers)
             options = replace(options, gpu_layers=None)
         for backend in self._backends[:-1]:
+            if backend is not self._backends[0] and not backend.is_available():
+                continue
             try:
                 return backend.compile(plan, tensors, options)
             except (UnsupportedError, DeviceError, RequestError) as error:
@@ -80,15 +85,15 @@ def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
         # Stages have machines of their own: what this one has says nothing about them.
         return PipelineBackend(CpuBackend.name if name == "auto" else choose(name).name, stages)
     if name == "auto":
-        available: list[Backend] = []
+        backends: list[Backend] = []
         for one in BACKENDS:
             backend = _make(one, insists=False)
-            if backend.is_available():
-                available.append(backend)
+            if backends or backend.is_available():
+                backends.append(backend)
                 # The CPU backend takes every plan, so later entries are used only by name.
                 if not backend.is_gpu:
                     break
-        return Fallback(available)
+        return Fallback(backends)
     if name not in BACKENDS:
         raise RequestError(
             f"backend {name!r} is unknown; choose auto or one of: {', '.join(sorted(BACKENDS))}", field="backend"

@@ -7,7 +7,7 @@ from woolly.errors import RequestError
 __all__ = ["GPU_KINDS", "backend_for", "is_gpu_backend", "parse_devices"]
 
 # Backends of GPUs, which are also the kinds of devices that a number may follow: cuda:1. The first is that of "auto".
-GPU_KINDS = ("cuda",)
+GPU_KINDS = ("cuda", "vulkan")
 
 _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {GPU_KINDS[0]}:1, or {GPU_KINDS[0]}:0,1 for several GPUs"
 
@@ -20,8 +20,8 @@ def is_gpu_backend(name: str) -> bool:
 def parse_devices(text: str | None) -> tuple[int, ...]:
     """Numbers of the GPUs of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order; none of "cpu".
 
-    "auto", "cuda" and None mean the first GPU. Numbers count the GPUs that CUDA_VISIBLE_DEVICES leaves. A repeated
-    number is a GPU used twice, each time with memory and work of its own.
+    Other kinds as "cuda". "auto", a kind and None mean the first GPU. Numbers count the GPUs that
+    CUDA_VISIBLE_DEVICES leaves. A repeated number is a GPU used twice, each time with memory and work of its own.
     """
     form = "auto" if text is None else text.strip().lower() if isinstance(text, str) else ""
     if form == "cpu":

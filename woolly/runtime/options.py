@@ -9,9 +9,24 @@ from dataclasses import dataclass, replace
 from woolly.errors import RequestError
 from woolly.runtime.devices import parse_devices
 
-__all__ = ["KV_TYPES", "USUAL_ROWS", "Options", "parse_layers", "parse_size"]
+__all__ = ["KV_TYPES", "USUAL_ROWS", "KvType", "Options", "check_kv_type", "parse_layers", "parse_size"]
 
-KV_TYPES = ("f16", "f32", "q8_0")
+
+@dataclass(frozen=True)
+class KvType:
+    """How the cache keeps numbers of K and V."""
+
+    bits: float  # of a number, with its share of a scale
+    block: int = 1  # numbers that share a scale
+    on_gpus: bool = True  # whether GPUs have kernels for it
+
+
+KV_TYPES = {
+    "f16": KvType(16),
+    "f32": KvType(32),
+    "q8_0": KvType(9, block=32),
+    "q4": KvType(4.5, block=32, on_gpus=False),
+}
 
 # Most rows of a batch, unless a backend or a caller wants others.
 USUAL_ROWS = 512
@@ -48,8 +63,11 @@ class Options:
             raise RequestError(
                 f"weight_memory is {self.weight_memory!r}; at least 0 bytes were expected", field="weight_memory"
             )
-        if self.kv_type is not None and self.kv_type not in KV_TYPES:
-            raise RequestError(f"kv_type is {self.kv_type!r}; choose one of: {', '.join(KV_TYPES)}", field="kv_type")
+        if self.kv_type is not None:
+            check_kv_type(self.kv_type)
+            k, _, v = self.kv_type.partition("/")
+            if k == v:  # one type has one name: identities have it, and GPUs take no pair
+                object.__setattr__(self, "kv_type", k)
         parse_devices(self.device)
         object.__setattr__(self, "gpu_layers", parse_layers(self.gpu_layers))
 
@@ -74,6 +92,21 @@ class Options:
     def rows(self, usual: int = USUAL_ROWS) -> int:
         """Most rows of a batch; `usual`, if nobody said."""
         return usual if self.max_rows is None else self.max_rows
+
+
+def check_kv_type(kv_type: str, field: str = "kv_type", on_gpus: bool = False) -> None:
+    """RequestError if it is neither a type of cache nor two of them, as in "q8_0/q4": that of K, then that of V."""
+    parts = kv_type.split("/")
+    if len(parts) > 2 or any(part not in KV_TYPES for part in parts):
+        raise RequestError(
+            f"{field} is {kv_type!r}; choose one of: {', '.join(KV_TYPES)}, or two for K and V, as in q8_0/q4",
+            field=field,
+        )
+    if on_gpus and (len(parts) > 1 or not KV_TYPES[kv_type].on_gpus):
+        others = ", ".join(name for name, kept in KV_TYPES.items() if kept.on_gpus)
+        raise RequestError(
+            f"{field} is {kv_type!r}, which only the cpu backend has; on a GPU choose one of: {others}", field=field
+        )
 
 
 def parse_layers(layers: int | str | None) -> int | str | None:

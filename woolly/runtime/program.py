@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,17 @@ from woolly.runtime.options import Options
 from woolly.runtime.shares import Share
 from woolly.runtime.state import State
 
-__all__ = ["About", "Backend", "CancelledRun", "DraftProgram", "LostState", "Program", "WeightStats", "checked_range"]
+__all__ = [
+    "About",
+    "Backend",
+    "CancelledRun",
+    "CutsRows",
+    "DraftProgram",
+    "LostState",
+    "Program",
+    "WeightStats",
+    "checked_range",
+]
 
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
@@ -131,6 +141,17 @@ class Program(Protocol):
 
     def weight_stats(self) -> WeightStats:
         """Hits and misses of the prepared weights so far."""
+
+
+@runtime_checkable
+class CutsRows(Protocol):
+    """A program that can compute some rows of a step now and the others later, to the same bits."""
+
+    def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> npt.NDArray[np.float32]:
+        """Computes rows `first_row` to before `last_row` of one step's result, and returns all of its rows.
+
+        Rows are those of the step's value: of the batch, or of its wanted rows. `Op.cuts_rows` says which steps can.
+        """
 
 
 class Backend(Protocol):

@@ -6,12 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly import _native
-from woolly.plan import Plan, Rope, Step, rope_frequencies
+from woolly.plan import Plan, Rope, Step, rope_axes, rope_frequencies
+from woolly.runtime.batch import Batch
 from woolly.runtime.views import Views
 
 __all__ = ["Turns"]
 
 Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
 
 
 class Turns:
@@ -21,6 +23,7 @@ class Turns:
         self._columns: dict[tuple[Rope, str], int] = {}  # first column of each embedding with its divisors
         frequencies: list[npt.NDArray[np.float64]] = [np.zeros(0)]
         magnitudes: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+        axes: list[npt.NDArray[np.intp]] = [np.zeros(0, np.intp)]
         for step in plan.steps:
             key = _key(step)
             if key is None or key in self._columns:
@@ -29,7 +32,9 @@ class Turns:
             turns, magnitude = rope_frequencies(key[0], tensors[key[1]].dequantize() if key[1] else None)
             frequencies.append(turns)
             magnitudes.append(np.full(len(turns), magnitude))
+            axes.append(rope_axes(key[0]) if key[0].sections else np.full(len(turns), -1, np.intp))
         self._frequencies, self._magnitudes = np.concatenate(frequencies), np.concatenate(magnitudes)
+        self._axes = np.concatenate(axes)  # of each column: which of a row's turns; -1: its position
         self.cosines = self.sines = np.zeros((0, 1), np.float32)
 
     def column(self, step: Step) -> int:
@@ -48,6 +53,21 @@ class Turns:
         # Not NumPy's cos and sin: its builds use functions of the CPU, which differ in the last bit.
         self.cosines, self.sines = (np.empty((n, len(self._frequencies)), np.float32) for _ in range(2))
         _native.turns(self._frequencies, self._magnitudes, self.cosines, self.sines)
+
+    def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
+        """Cosines, sines, and the row of both for each row of the batch; None: the row of its position.
+
+        Tables do not grow past `most` positions; native code rejects further ones.
+        """
+        if batch.turns is None or not len(self._frequencies):
+            self.extend(min(int(batch.positions.max()) + 1, most))
+            return self.cosines, self.sines, None
+        positions = np.vstack([batch.turns, batch.positions])  # so that an axis of -1 is the position
+        if not 0 <= positions.min() <= positions.max() < most or self._axes.max() >= len(batch.turns):
+            raise ValueError(f"rows turn by positions outside of 0 to {most}, or by fewer than the plan's rope has")
+        self.extend(int(positions.max()) + 1)
+        at = positions[self._axes].T, np.arange(len(self._axes))  # rows of the batch, columns
+        return self.cosines[at], self.sines[at], np.arange(batch.n_rows, dtype=np.int32)
 
 
 def _key(step: Step) -> tuple[Rope, str] | None:

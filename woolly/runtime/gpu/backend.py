@@ -9,7 +9,7 @@ from woolly.gguf import Tensor
 from woolly.plan import Plan
 from woolly.runtime.devices import parse_devices
 from woolly.runtime.gpu.device import Device
-from woolly.runtime.gpu.program import GpuProgram
+from woolly.runtime.gpu.program import GpuProgram, RankingProgram
 from woolly.runtime.options import Options
 
 __all__ = ["GpuBackend"]
@@ -55,7 +55,8 @@ class GpuBackend:
     def compile_on(self, device: Device, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> GpuProgram:
         """The program on an open device, which is the program's from here on."""
         try:
-            return GpuProgram(device, plan, tensors, options)
+            kind = RankingProgram if device.kernels.ranks else GpuProgram
+            return kind(device, plan, tensors, options)
         except BaseException:
             device.close()
             raise

@@ -225,6 +225,8 @@ def check_batch(batch: Batch, plan: Plan, state: Places, max_rows: int, hidden_w
 
     `hidden_width` are the columns of the hidden states that the steps read, None if they read none.
     """
+    if batch.has_pictures:
+        raise ValueError("GPUs compute no batch with rows of pictures yet")
     n_rows, n_sequences = batch.n_rows, batch.n_sequences
     if len(batch.positions) != n_rows or n_sequences < 1 or len(batch.pages) != n_sequences:
         raise ValueError("the arrays of the batch do not fit together")

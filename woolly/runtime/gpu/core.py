@@ -24,7 +24,7 @@ from woolly.runtime.gpu.device import Device
 from woolly.runtime.gpu.measure import ALIGNMENT, USUAL_ROWS
 from woolly.runtime.gpu.rank import Ranker
 from woolly.runtime.gpu.state import GpuState
-from woolly.runtime.options import Options
+from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.ranking import Following, LostRows, Ranking
 from woolly.runtime.state import State
@@ -67,6 +67,7 @@ class Core:
         self.max_rows = options.rows(USUAL_ROWS)
         # Nothing is kept of texts whose rows all see each other: their cache is small, and need not be rounded.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
+        check_kv_type(self.kv_type, on_gpus=True)
         self._lock = threading.Lock()
         self._is_cancelled = False
         self._times: list[int] | None = None
@@ -83,7 +84,9 @@ class Core:
             self.plan, device, self.max_rows, self.kv_type, views, placement, arena, self._slot.address, turns, draft
         )
         self._emitter.emit()
-        self.loader = Loader(device, views, list(self._emitter.weights.values()), self._kernels())
+        kernels = self._kernels()
+        device.gather(kernels)
+        self.loader = Loader(device, views, list(self._emitter.weights.values()), kernels)
         weakref.finalize(self, self.loader.end)  # the last comes first: no thread fills what the device gave back
         numbers = {key: n for n, key in enumerate(self._emitter.weights, 1)}
         uses = self._emitter.uses

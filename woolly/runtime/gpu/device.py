@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from woolly.errors import RequestError
 from woolly.runtime.gpu.kernels import Kernels
 
-__all__ = ["Address", "Argument", "Device"]
+__all__ = ["Address", "Argument", "Device", "too_large"]
 
 
 class Address(int):
@@ -85,6 +86,9 @@ class Device(Protocol):
     def zero(self, address: Address, n_bytes: int) -> None:
         """Queues zeros."""
 
+    def gather(self, kernels: Iterable[str]) -> None:
+        """Has kernels of these names ready before any is loaded: some may have to be compiled."""
+
     def prepare(self, kernel: str, shared: int) -> None:
         """Loads a kernel that may use so much dynamic shared memory, so that its first launch need not."""
 
@@ -133,3 +137,16 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Ends the queue. The first device ends the others, too, and gives back all memory."""
+
+
+def too_large(device: Device, n_bytes: int, code: str | None) -> RequestError:
+    """What to raise if a device has no room for that many bytes more: with its figures, and what would help."""
+    free, total = device.memory()
+    return RequestError(
+        f"{device.name} has {free / 1e9:,.1f} GB free of {total / 1e9:,.1f} GB, and {n_bytes / 1e9:,.1f} GB more"
+        " are needed; lower ctx or kv_tokens, take a smaller file, or use backend='cpu'",
+        code=code,
+        limit=free,
+        given=n_bytes,
+        names=("ctx", "kv_tokens", "backend"),
+    )

@@ -15,16 +15,16 @@ import numpy.typing as npt
 
 from woolly.errors import UnsupportedError
 from woolly.plan import Plan, Step, Weight
-from woolly.plan.passes.place import Placement
+from woolly.plan.passes.place import ArenaLayout
 from woolly.runtime.gpu.device import Address, Argument, Device
 from woolly.runtime.turns import Turns
 from woolly.runtime.views import Views
 
-__all__ = ["Address", "Array", "Emit", "Emitter", "Fill", "Launch", "Part", "Rows"]
+__all__ = ["Address", "Array", "Emit", "Emitter", "Fill", "GridRows", "Launch", "TensorPart"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class GridRows:
     """A dimension of a grid: the rows of a run divided by `per`, rounded up, times `times`."""
 
     kind: int = 0  # 0: rows of the batch, 1: rows of output
@@ -41,7 +41,7 @@ class Launch:
     """One kernel of a step."""
 
     kernel: str
-    grid: tuple[int | Rows, ...]  # blocks along up to three axes
+    grid: tuple[int | GridRows, ...]  # blocks along up to three axes
     block: int  # threads of a block
     args: tuple[Argument, ...]
     shared: int = 0  # bytes of dynamic shared memory
@@ -74,7 +74,7 @@ class Launch:
         rows = (n_rows, n_output)
         if not self.least <= rows[self.kind] <= self.most:
             return None
-        grid = tuple(axis.count(rows[axis.kind]) if isinstance(axis, Rows) else axis for axis in self.grid)
+        grid = tuple(axis.count(rows[axis.kind]) if isinstance(axis, GridRows) else axis for axis in self.grid)
         return grid if math.prod(grid) else None
 
 
@@ -84,7 +84,7 @@ Pack = Callable[[Device, Address, Address, int, int], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A tensor of the file that a weight on the device is made of."""
 
     name: str  # of the tensor, or of a range of its rows
@@ -98,7 +98,7 @@ class Fill:
 
     address: Address
     n_bytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Emitter:
         max_rows: int,
         kv_type: str,
         views: Views,
-        placement: Placement,
+        placement: ArenaLayout,
         arena: Address,
         batch: Address,
         turns: Turns,
@@ -193,7 +193,7 @@ class Emitter:
         name = weight if isinstance(weight, str) else weight.name
         tensor = self.views[name]
         n_bytes = tensor.type.row_bytes(tensor.shape[-1]) * math.prod(tensor.shape[:-1])
-        return self.weight(f"raw {name}", n_bytes, Part(name))
+        return self.weight(f"raw {name}", n_bytes, TensorPart(name))
 
     def array(
         self, key: str, n_bytes: int, make: Callable[[], npt.NDArray[np.generic]], is_first: bool = False
@@ -207,7 +207,7 @@ class Emitter:
         self.uses[-1].append(key)
         return self.weights[key].address
 
-    def weight(self, key: str, n_bytes: int, *parts: Part) -> Address:
+    def weight(self, key: str, n_bytes: int, *parts: TensorPart) -> Address:
         """Memory that the loader fills from tensors of the file, once for each key."""
         if key not in self.weights:
             self.weights[key] = Fill(self.device.allocate(n_bytes), n_bytes, parts)
@@ -231,7 +231,7 @@ class Emitter:
     def launch(
         self,
         kernel: str,
-        grid: tuple[int | Rows, ...] | int | Rows,
+        grid: tuple[int | GridRows, ...] | int | GridRows,
         block: int,
         *args: Argument,
         shared: int = 0,

@@ -11,7 +11,20 @@ if TYPE_CHECKING:
     from woolly.runtime.batch import Batch
     from woolly.runtime.gpu.emit import Emit
 
-__all__ = ["Kernels"]
+__all__ = ["Emitters", "Kernels"]
+
+
+class Emitters(dict[str, "Emit"]):
+    """Emitters by op, which the files of a backend's `ops/` enter."""
+
+    def enter(self, *ops: str) -> Callable[[Emit], Emit]:
+        """Decorates the emitter of one or more ops."""
+
+        def decorate(emit: Emit) -> Emit:
+            self.update(dict.fromkeys(ops, emit))
+            return emit
+
+        return decorate
 
 
 @dataclass(frozen=True)
@@ -22,3 +35,4 @@ class Kernels:
     emitters: Mapping[str, Emit]  # by op
     joined: Callable[[Plan, str], frozenset[int]]  # steps whose values live on for a kernel of two steps; by KV type
     is_far: Callable[[Batch], bool]  # whether a batch is of one row with many positions before it
+    ranks: bool = True  # whether there are kernels that rank logits

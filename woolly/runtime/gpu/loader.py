@@ -14,7 +14,7 @@ import numpy as np
 from woolly.errors import DeviceError, RequestError
 from woolly.machine.cores import default_threads
 from woolly.runtime.gpu.device import Address, Device
-from woolly.runtime.gpu.emit import Array, Fill, Part
+from woolly.runtime.gpu.emit import Array, Fill, TensorPart
 from woolly.runtime.program import CancelledRun
 from woolly.runtime.views import Views
 
@@ -34,7 +34,7 @@ class _Piece:
 
     number: int  # of the weight
     weight: Fill | Array
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TensorPart, ...] = ()
     first: int = 0
     last: int = 0
 
@@ -217,7 +217,7 @@ class Loader:
         device.reach(mark)
         self._finish(piece)
 
-    def _rows(self, part: Part) -> tuple[int, int, int]:
+    def _rows(self, part: TensorPart) -> tuple[int, int, int]:
         """Rows of the tensor, bytes of a row, rows of a piece."""
         tensor = self._views[part.name]
         n_rows, row_bytes = math.prod(tensor.shape[:-1]), tensor.type.row_bytes(tensor.shape[-1])

@@ -23,7 +23,7 @@ from woolly.runtime.ranking import Following, Ranking
 from woolly.runtime.state import State
 from woolly.runtime.views import Views
 
-__all__ = ["GpuDraft", "GpuProgram"]
+__all__ = ["GpuDraft", "GpuProgram", "RankingDraft", "RankingProgram"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -62,7 +62,8 @@ class GpuProgram:
             device_memory=total,
             device_bandwidth=device.bandwidth,
         )
-        self.draft = None if plan.draft is None or draft is None else GpuDraft(self._core, plan.draft, draft)
+        kind = RankingDraft if device.kernels.ranks else GpuDraft
+        self.draft = None if plan.draft is None or draft is None else kind(self._core, plan.draft, draft)
 
     def new_state(self, n_pages: int, n_slots: int = 0, window_pages: Sequence[int] = ()) -> GpuState:
         """An empty cache of `n_pages` pages, of `window_pages` in the windows, and of `n_slots` slots."""
@@ -85,6 +86,24 @@ class GpuProgram:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         return self._core.run(batch, state, self.plan, first, last)
 
+    def cancel(self) -> None:
+        """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
+        self._core.cancel()
+
+    @contextmanager
+    def timed(self) -> Iterator[list[int]]:
+        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
+        times, all_times = list[int](), list[int]()
+        try:
+            with self._core.timed() as all_times:
+                yield times
+        finally:
+            times += all_times[: len(self.running_plan.steps)]
+
+
+class RankingProgram(GpuProgram):
+    """A program whose kernels also rank logits, so that most of them need not come to the host."""
+
     def rank(
         self,
         batch: Batch,
@@ -105,20 +124,6 @@ class GpuProgram:
         """Whether the GPU has gone on with a batch, and with no other since."""
         return self._core.is_ahead(batch)
 
-    def cancel(self) -> None:
-        """Stops a run that is under way, at its next step or, if it runs as a graph, at its end."""
-        self._core.cancel()
-
-    @contextmanager
-    def timed(self) -> Iterator[list[int]]:
-        """Times every run in the block; at its end the list has nanoseconds of each fused step."""
-        times, all_times = list[int](), list[int]()
-        try:
-            with self._core.timed() as all_times:
-                yield times
-        finally:
-            times += all_times[: len(self.running_plan.steps)]
-
 
 class GpuDraft:
     """The draft of a plan: the last steps of its program, over pages of their own."""
@@ -137,6 +142,10 @@ class GpuDraft:
         first, last = checked_range(first, last, len(self.running_plan.steps))
         n_before = len(self._core.plan.steps) - len(self.running_plan.steps)
         return self._core.run(batch, state, self._plan, n_before + first, n_before + last)
+
+
+class RankingDraft(GpuDraft):
+    """The draft of a program whose kernels also rank logits."""
 
     def rank(self, batch: Batch, state: State, n: int, first: int = 0, meanwhile: Meanwhile = None) -> Ranking:
         """Runs steps to the end, and ranks the logits on the GPU; all that it gives is valid until the next run."""

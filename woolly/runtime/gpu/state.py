@@ -17,6 +17,7 @@ import numpy.typing as npt
 from woolly.errors import RequestError, UnsupportedError
 from woolly.plan import Paged, Plan
 from woolly.runtime.gpu.device import Address, Device
+from woolly.runtime.options import KV_TYPES
 from woolly.runtime.state import PAGE_SIZE
 
 __all__ = ["ENTRY", "GpuState", "check_heads", "head_bytes", "page_bytes", "room"]
@@ -32,13 +33,13 @@ ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("wi
 
 def room(columns: int, kv_type: str) -> int:
     """Columns that a head takes in the cache."""
-    piece = 32 if kv_type == "q8_0" else 16
+    piece = max(KV_TYPES[kv_type].block, 16)
     return -(-columns // piece) * piece
 
 
 def head_bytes(columns: int, kv_type: str) -> int:
     """Bytes of one head of K, or of V, in a page."""
-    return PAGE_SIZE * room(columns, kv_type) * {"f32": 32, "f16": 16, "q8_0": 9}[kv_type] // 8
+    return PAGE_SIZE * room(columns, kv_type) * int(KV_TYPES[kv_type].bits) // 8
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from woolly.plan.carry import steps_from_data
 from woolly.plan.plan import Step
 from woolly.runtime.program import About, CancelledRun, WeightStats
 from woolly.runtime.stages import Address
-from woolly.wire import Connection, LostConnection, Message, RefusedConnection
+from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessage
 
 __all__ = ["Place"]
 
@@ -77,7 +77,7 @@ class Place:
 
     def open(self, fields: Mapping[str, Any], go_on: Callable[[], None]) -> None:
         """Lets the stage compile its part. StageError if it is not the model, or computes other bits than before."""
-        reply = self.ask(Message("open", {**fields, "instance": self._instance}), go_on)
+        reply = self.ask(WireMessage("open", {**fields, "instance": self._instance}), go_on)
         probe = str(reply.fields["probe"])
         if self._probe not in (None, probe):
             self.drop()
@@ -89,7 +89,7 @@ class Place:
         self.steps = steps_from_data(reply.fields["steps"])
         self.about = About(**reply.fields["about"])
 
-    def ask(self, message: Message, go_on: Callable[[], None]) -> Message:
+    def ask(self, message: WireMessage, go_on: Callable[[], None]) -> WireMessage:
         """Sends a message and returns the reply. An error of the stage is raised here as what it was there."""
         self.say(message)
         return self._receive(go_on, "done")
@@ -101,15 +101,15 @@ class Place:
 
         def go_on() -> None:
             if is_cancelled():  # said again and again: a run that has not started yet does not hear it
-                self.say(Message("cancel"))
+                self.say(WireMessage("cancel"))
 
-        reply = self.ask(Message("run", fields, arrays), go_on)
+        reply = self.ask(WireMessage("run", fields, arrays), go_on)
         if "value" not in reply.arrays:
             raise CancelledRun("the computation was cancelled")
         self.weights = WeightStats(*reply.fields["weights"])
         return reply.arrays["value"]
 
-    def say(self, message: Message) -> None:
+    def say(self, message: WireMessage) -> None:
         """Sends a message that needs no reply."""
         if self._connection is None:
             raise LostConnection(f"{self} is not connected")
@@ -125,7 +125,7 @@ class Place:
             self._connection.close()
             self._connection = None
 
-    def _receive(self, go_on: Callable[[], None], kind: str) -> Message:
+    def _receive(self, go_on: Callable[[], None], kind: str) -> WireMessage:
         assert self._connection is not None
 
         def wait(silence: float) -> None:

@@ -29,7 +29,7 @@ from woolly.runtime.pipeline.place import Place
 from woolly.runtime.program import About, CancelledRun, LostState, WeightStats, checked_range
 from woolly.runtime.stages import Stages
 from woolly.runtime.state import State
-from woolly.wire import LostConnection, Message
+from woolly.wire import LostConnection, WireMessage
 
 __all__ = ["PipelineBackend", "PipelineProgram", "PipelineState"]
 
@@ -209,11 +209,11 @@ class PipelineProgram:
     def timed(self) -> Iterator[list[int]]:
         """Times every run in the block; at its end the list has nanoseconds of each step, without the connections."""
         times: list[int] = []
-        self._ask_all(Message("time", {"on": True}))
+        self._ask_all(WireMessage("time", {"on": True}))
         try:
             yield times
         finally:
-            for i, reply in enumerate(self._ask_all(Message("time", {"on": False}))):
+            for i, reply in enumerate(self._ask_all(WireMessage("time", {"on": False}))):
                 times += reply.fields["times"][1 if i else 0 :]
 
     def weight_stats(self) -> WeightStats:
@@ -224,7 +224,7 @@ class PipelineProgram:
     def copy(self, state: PipelineState, what: str, number: int) -> Bytes:
         """The bytes of a page or slot."""
         fields = {"state": state.number, "what": what, "number": number}
-        parts = [reply.arrays["bytes"] for reply in self._ask_all(Message("read", fields), state)]
+        parts = [reply.arrays["bytes"] for reply in self._ask_all(WireMessage("read", fields), state)]
         return np.concatenate(parts)
 
     def paste(self, state: PipelineState, what: str, number: int, data: Bytes, sizes: Sequence[int]) -> None:
@@ -238,7 +238,7 @@ class PipelineProgram:
             self._check(state)
             try:
                 for place, end, size in zip(self._places, ends, sizes, strict=True):
-                    place.ask(Message("write", fields, {"bytes": data[end - size : end]}), self._go_on)
+                    place.ask(WireMessage("write", fields, {"bytes": data[end - size : end]}), self._go_on)
             except LostConnection:
                 self._restore()
                 self._check(state)
@@ -266,8 +266,8 @@ class PipelineProgram:
             raise CancelledRun("the computation was cancelled")
         return place.run(fields, batch.arrays(), self._cancelled.is_set)
 
-    def _ask_all(self, message: Message, state: PipelineState | None = None) -> list[Message]:
-        def ask() -> list[Message]:
+    def _ask_all(self, message: WireMessage, state: PipelineState | None = None) -> list[WireMessage]:
+        def ask() -> list[WireMessage]:
             if state is not None:
                 self._check(state)
             return [place.ask(message, self._go_on) for place in self._places]
@@ -300,7 +300,7 @@ class PipelineProgram:
             number = self.dropped.pop()
             for place in self._places:
                 with suppress(LostConnection):
-                    place.say(Message("free", {"state": number}))
+                    place.say(WireMessage("free", {"state": number}))
 
     def _connect(self, place: Place, fields: Mapping[str, object]) -> None:
         """Dials if needed, opens the part, and makes the states that the program has."""
@@ -317,7 +317,7 @@ class PipelineProgram:
             raise
 
     def _make_state(self, place: Place, state: PipelineState) -> tuple[int, int, int]:
-        reply = place.ask(Message("state", state.wanted), self._go_on)
+        reply = place.ask(WireMessage("state", state.wanted), self._go_on)
         page, slot, whole = reply.fields["sizes"]
         return int(page), int(slot), int(whole)
 
