@@ -8,7 +8,7 @@ from woolly.sampling.candidates import Candidates
 from woolly.sampling.choosers import Draw, Greedy, Mirostat
 from woolly.sampling.head import MOST_HEAD
 from woolly.sampling.params import SamplingParams
-from woolly.sampling.registry import Context, Step, find_sampler
+from woolly.sampling.registry import SamplerContext, SamplerStep, find_sampler
 from woolly.sampling.usual import UsualChain
 
 __all__ = ["Chain"]
@@ -21,8 +21,8 @@ class _Chooser(Protocol):
 class Chain:
     """Leaves out samplers that ask for nothing, and those that cannot change a greedy choice."""
 
-    def __init__(self, params: SamplingParams, context: Context) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, params: SamplingParams, context: SamplerContext) -> None:
+        self.steps: list[SamplerStep] = []
         self.chooser: _Chooser = Greedy()
         self.usual: UsualChain | None = None
         self.is_read = params.post_sampling_probs  # somebody reads what the steps leave

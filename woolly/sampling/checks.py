@@ -26,6 +26,8 @@ def check(params: SamplingParams) -> None:
     """Raises RequestError for the first fault; else brings lists and numbers into one spelling each."""
     if params.max_tokens == -1:  # llama.cpp's word for no limit
         object.__setattr__(params, "max_tokens", None)
+    if params.reasoning_budget == -1:  # likewise
+        object.__setattr__(params, "reasoning_budget", None)
     _check_numbers(params)
     _check_lists(params)
     _check_structure(params)
@@ -85,6 +87,8 @@ def _check_structure(params: SamplingParams) -> None:
     given = [name for name in _STRUCTURES if getattr(params, name) not in (None, False, ())]
     if len(given) > 1:
         raise _refusal(given[0], f"and {' and '.join(given[1:])} are given together; an answer can have one structure")
+    if not isinstance(message := params.reasoning_budget_message, (str, type(None))):
+        raise _refusal("reasoning_budget_message", f"is {message!r}; a text was expected")
     for name in ("ignore_eos", "min_tokens"):
         if given and (value := getattr(params, name)):
             raise _refusal(name, f"is {value!r}, but {given[0]} decides where the answer ends")

@@ -47,7 +47,7 @@ _NAMES = {
 }
 PEER_NAMES = {(ours, theirs) for ours, names in _NAMES.items() for theirs in names.split()}
 
-_MOST_LISTED = 24
+_MOST_LISTED = 32
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:

@@ -44,7 +44,7 @@ class Option:
         """Whether None is a value."""
         return self.type.endswith(" | None")
 
-    @property
+    @functools.cached_property  # each request asks some 200 times
     def kind(self) -> Any:
         """The plain type or list of the values, None for others."""
         plain = self.type.removesuffix(" | None")

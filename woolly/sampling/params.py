@@ -143,6 +143,14 @@ class SamplingParams:
         group="Mirostat", label="Eta",
     )
 
+    reasoning_budget: int | None = option(
+        None, "Most tokens that a model may think before it answers; 0 for no thoughts, -1 for no limit.", low=-1,
+        flags="--reasoning-budget", shown="no limit", group="More", label="Thinking budget", unit="tokens",
+    )
+    reasoning_budget_message: str | None = option(
+        None, "Text that ends a thought which its budget cuts off.", needs=("reasoning_budget",),
+        flags="--reasoning-budget-message",
+    )
     min_tokens: int = option(
         0, "Before this many tokens, the model may not end its answer.", low=0, group="More",
     )
@@ -246,6 +254,8 @@ class SamplingOptions(TypedDict, total=False):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    reasoning_budget: int | None
+    reasoning_budget_message: str | None
     min_tokens: int
     ignore_eos: bool
     context_shift: bool

@@ -14,11 +14,11 @@ from woolly.tokens import Tokenizer
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-__all__ = ["Context", "Step", "find_sampler", "sampler"]
+__all__ = ["SamplerContext", "SamplerStep", "find_sampler", "sampler"]
 
 
 @dataclass(frozen=True)
-class Context:
+class SamplerContext:
     """What a sampler may know beside its parameters."""
 
     history: History  # grows with each token
@@ -26,7 +26,7 @@ class Context:
     seed: int
 
 
-class Step(Protocol):
+class SamplerStep(Protocol):
     """One sampler of one sequence.
 
     A class may have `n_head`: how many of the likeliest tokens mostly decide what it leaves, which it then takes from
@@ -34,16 +34,16 @@ class Step(Protocol):
     """
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> Step | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> SamplerStep | None:
         """A sampler for these parameters; None if they ask for nothing."""
 
     def apply(self, candidates: Candidates) -> None:
         """Removes candidates or changes their logits."""
 
 
-Kind = TypeVar("Kind", bound=type[Step])
+Kind = TypeVar("Kind", bound=type[SamplerStep])
 
-_known: dict[str, type[Step]] = {}
+_known: dict[str, type[SamplerStep]] = {}
 
 
 def sampler(name: str) -> Callable[[Kind], Kind]:
@@ -56,7 +56,7 @@ def sampler(name: str) -> Callable[[Kind], Kind]:
     return register
 
 
-def find_sampler(name: str) -> type[Step]:
+def find_sampler(name: str) -> type[SamplerStep]:
     """The class of a name; imports `samplers/NAME.py` unless the name is registered."""
     if name not in _known:
         import_module(f"woolly.sampling.samplers.{name}")

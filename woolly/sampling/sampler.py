@@ -20,8 +20,9 @@ from woolly.sampling.history import History
 from woolly.sampling.left_over import left_over
 from woolly.sampling.logprobs import TokenLogprob, head_log_probabilities, log_probabilities
 from woolly.sampling.params import SamplingParams
-from woolly.sampling.registry import Context
+from woolly.sampling.registry import SamplerContext
 from woolly.sampling.seeds import draw_seed
+from woolly.sampling.thought import Thought, ThoughtMarks
 from woolly.sampling.usual import UsualChain
 from woolly.tokens import Tokenizer
 
@@ -53,8 +54,12 @@ class Sampler:
         prompt: Sequence[int] = (),
         constraint: Constraint | None = None,
         index: int = 0,
+        thought: ThoughtMarks | None = None,
     ) -> None:
-        """`index` says which of a request's `n` answers this is: each has a seed of its own."""
+        """`index` says which of a request's `n` answers this is: each has a seed of its own.
+
+        `thought` are the marks of the reasoning that the answer may begin with.
+        """
         first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
         self._params = params
@@ -62,7 +67,10 @@ class Sampler:
         self._n_prompt = len(prompt)
         self._bias = LogitBias(params, tokenizer)
         self.constraint = constraint
-        self._chain = Chain(params, Context(self._history, tokenizer, self.seed))
+        self._tokenizer = tokenizer
+        self._marks = thought
+        self._thought = None if params.reasoning_budget is None else self._new_thought(params.reasoning_budget)
+        self._chain = Chain(params, SamplerContext(self._history, tokenizer, self.seed))
         self.n_head = self._head_size()  # tokens of a head that mostly suffice; 0: whole rows are read
         self._alone = self._chain.alone if self.n_head and params.logprobs is None else None
 
@@ -72,9 +80,13 @@ class Sampler:
         After a head it chooses what it would choose after the whole row, which it asks for if need be.
         """
         if isinstance(row, int):
-            self._history.append(row)
+            self._go_on(row)
             return Choice(row)
         params = self._params
+        if (forced := self._next_forced()) is not None:
+            whole = None if params.logprobs is None else row.whole() if isinstance(row, RowHead) else row
+            self._go_on(forced)
+            return Choice(forced, None if whole is None else self._forced_logprob(whole, forced))
         head = row if isinstance(row, RowHead) and row.is_sound and self.n_head else None
         chosen = None if head is None else self._from_head(head)
         token, candidates = chosen or self._from_row(row.whole() if isinstance(row, RowHead) else row)
@@ -86,15 +98,28 @@ class Sampler:
                 logprob = head_log_probabilities(head, token, params.logprobs)
             else:
                 logprob = log_probabilities(row.whole() if isinstance(row, RowHead) else row, token, params.logprobs)
-        self._history.append(token)
-        if self.constraint is not None:
-            self.constraint.accept(token)
+        self._go_on(token)
         return Choice(token, logprob)
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """The tokens that it chooses next whatever the rows are: the end of a thought that is cut off."""
+        return () if self._thought is None else self._thought.forced
+
+    def end_thought(self) -> bool:
+        """Ends the thought that the answer is in with the next token; whether it is in one."""
+        if self._thought is None and self._marks is not None:
+            self._thought = self._new_thought(2**63)
+            n_output = len(self._history) - self._n_prompt
+            for token in self._history.last(n_output).tolist() if n_output else ():
+                if self._thought is not None:
+                    self._thought.saw(token)
+        return self._thought is not None and self._thought.end()
 
     @property
     def foreseen(self) -> UsualChain | Greedy | None:
         """What alone chooses the next token from most heads; None if there may be more to do."""
-        return None if self.constraint is not None else self._alone
+        return None if self.constraint is not None or self.forced else self._alone
 
     @property
     def lowered(self) -> frozenset[int]:
@@ -107,13 +132,45 @@ class Sampler:
         `is_lowered` says whether any of them may be among those that are `lowered`.
         """
         chain = self._alone
-        if chain is None or self.constraint is not None:
+        if chain is None or self.constraint is not None or self.forced:
             return None
         if is_lowered and (lowered := self.lowered):
             # Those behind the ones that are read change nothing.
             n = 1 if isinstance(chain, Greedy) else chain.k
             return chain if lowered.isdisjoint(ids[:n].tolist()) else None
         return chain
+
+    def _go_on(self, token: int) -> None:
+        """Tells all that follow the answer of its next token."""
+        self._history.append(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+        if self._thought is not None:
+            self._thought.saw(token)
+            if self._thought.is_over and not self._thought.forced:
+                self._thought = self._marks = None
+
+    def _new_thought(self, budget: int) -> Thought | None:
+        params, tokenizer = self._params, self._tokenizer
+        if self._marks is None or tokenizer is None:
+            return None
+        return Thought(self._marks, tokenizer, budget, params.reasoning_budget_message or "")
+
+    def _next_forced(self) -> int | None:
+        """The token that must come next; None if it is chosen."""
+        if not self.forced:
+            return None
+        assert self._thought is not None
+        token = self._thought.forced[0]
+        if self.constraint is not None and not self.constraint.words()[token >> 5] >> np.uint32(token & 31) & 1:
+            self._thought.refuse()
+            return None
+        return token
+
+    def _forced_logprob(self, logits: Float32, token: int) -> TokenLogprob:
+        if self._params.post_sampling_probs:
+            return TokenLogprob(token, 0.0, ((token, 0.0),) if self._params.logprobs else ())
+        return log_probabilities(logits, token, self._params.logprobs or 0)
 
     def _head_size(self) -> int:
         params, n = self._params, self._chain.n_head

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from woolly._native import draw, weigh
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.choosers import Draw, Greedy
-from woolly.sampling.registry import Step
+from woolly.sampling.registry import SamplerStep
 from woolly.sampling.samplers.min_p import MinP
 from woolly.sampling.samplers.temperature import Temperature
 from woolly.sampling.samplers.top_k import TopK
@@ -42,7 +42,7 @@ class UsualChain:
         self.random = chooser.random
 
     @classmethod
-    def of(cls, steps: Sequence[Step], chooser: object) -> UsualChain | None:
+    def of(cls, steps: Sequence[SamplerStep], chooser: object) -> UsualChain | None:
         """None if these are other steps, or stand in another order."""
         kinds = {type(step): step for step in steps}
         top_k, top_p, min_p, heat = (kinds.get(kind) for kind in (TopK, TopP, MinP, Temperature))

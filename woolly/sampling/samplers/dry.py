@@ -14,7 +14,7 @@ from woolly.sampling.bias import find
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.dry_breakers import sequence_breakers
 from woolly.sampling.history import History
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -54,7 +54,7 @@ class Dry:
         self._longest = int(88.7228391 / math.log(self._base)) if self._base > 1.000001 else 2**31
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> Dry | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> Dry | None:
         """None at a multiplier or a window of 0."""
         if params.dry_multiplier <= 0.0 or params.dry_penalty_last_n == 0:
             return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from woolly.sampling.candidates import Candidates, ShortHeadError
 from woolly.sampling.head import MOST_HEAD
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -29,7 +29,7 @@ class MinP:
         self.min_keep = min_keep
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> MinP | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> MinP | None:
         """None if the parameters ask for nothing."""
         return cls(params.min_p, params.min_keep) if params.min_p > 0.0 else None
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.history import History
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -39,7 +39,7 @@ class RepetitionPenalty:
         return bool(self._repeat >= 1.0 and self._frequency >= 0.0 and self._presence >= 0.0)
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> RepetitionPenalty | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> RepetitionPenalty | None:
         """None if no penalty is set."""
         amounts = params.repeat_penalty, params.frequency_penalty, params.presence_penalty
         if params.repeat_last_n == 0 or amounts == (1.0, 0.0, 0.0):

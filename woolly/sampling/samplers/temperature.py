@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.sampling.candidates import Candidates, log32
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -31,7 +31,7 @@ class Temperature:
         return bool(self._spread <= 0.0 and self.temperature > 0.0)
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> Temperature:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> Temperature:
         """Never None: every row is divided, also by 1."""
         spread = 0.0 if params.mirostat else params.dynatemp_range
         return cls(params.temperature, spread, params.dynatemp_exponent)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from woolly.sampling.candidates import Candidates
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -29,7 +29,7 @@ class TopK:
         return self.k
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> TopK | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> TopK | None:
         """None if the parameters ask for nothing."""
         return cls(params.top_k) if params.top_k > 0 else None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.sampling.candidates import Candidates
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -25,7 +25,7 @@ class TopNSigma:
         self._n = np.float32(n)
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> TopNSigma | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> TopNSigma | None:
         """None if the parameters ask for nothing."""
         return cls(params.top_n_sigma) if params.top_n_sigma > 0.0 else None
 

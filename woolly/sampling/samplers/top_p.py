@@ -10,7 +10,7 @@ import numpy.typing as npt
 from woolly._native import weigh
 from woolly.sampling.candidates import Candidates, ShortHeadError
 from woolly.sampling.head import MOST_HEAD, RowHead
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -33,7 +33,7 @@ class TopP:
         self.min_keep = min_keep
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> TopP | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> TopP | None:
         """None if the parameters ask for nothing."""
         return cls(params.top_p, params.min_keep) if params.top_p < 1.0 else None
 

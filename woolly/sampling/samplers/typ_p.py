@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.sampling.candidates import Candidates, log32
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -24,7 +24,7 @@ class Typical:
         self._min_keep = min_keep
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> Typical | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> Typical | None:
         """None if the parameters ask for nothing."""
         return cls(params.typical_p, params.min_keep) if params.typical_p < 1.0 else None
 

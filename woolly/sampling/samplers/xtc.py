@@ -8,7 +8,7 @@ import numpy as np
 
 from woolly.sampling.candidates import Candidates
 from woolly.sampling.mt19937 import MersenneTwister
-from woolly.sampling.registry import Context, sampler
+from woolly.sampling.registry import SamplerContext, sampler
 
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
@@ -28,7 +28,7 @@ class Xtc:
         self._random = MersenneTwister(seed)
 
     @classmethod
-    def make(cls, params: SamplingParams, context: Context) -> Xtc | None:
+    def make(cls, params: SamplingParams, context: SamplerContext) -> Xtc | None:
         """None if the parameters ask for nothing."""
         return (
             cls(params.xtc_probability, params.xtc_threshold, params.min_keep, context.seed)
