@@ -55,6 +55,11 @@ def test_a_template_is_rendered_once(source, schema, tokenizer):
     assert template.n_rendered == 1
 
 
+def test_params_that_a_layout_does_not_change_are_not_checked_again(tokenizer):
+    request = ChatRequest(HI)
+    assert lay_out(request, ChatTemplate(TURNS), tokenizer).params is request.params
+
+
 def test_a_prompt_that_opens_reasoning_is_answered_with_it(tokenizer):
     reader = lay_out(ChatRequest(HI), ChatTemplate(OPEN), tokenizer).reader()
     events = reader.push("Hm.</think>Yes.") + reader.finish("stop", USAGE)

@@ -2,17 +2,20 @@
 
 from woolly.chat.events import CallArguments, CallStart, Event, Finished, Parts, Reasoning, Text, Usage, gather
 from woolly.chat.layout import Layout, lay_out, render_prompt
-from woolly.chat.message import Message, OtherPart, Part, TextPart
+from woolly.chat.message import AudioPart, ImagePart, Message, OtherPart, Part, TextPart
 from woolly.chat.reader import Reader
 from woolly.chat.request import ChatRequest, ReasoningOptions
+from woolly.chat.sight import SeenPicture, Vision
 from woolly.chat.tools.tool import Tool, ToolCall, ToolChoice
 
 __all__ = [
+    "AudioPart",
     "CallArguments",
     "CallStart",
     "ChatRequest",
     "Event",
     "Finished",
+    "ImagePart",
     "Layout",
     "Message",
     "OtherPart",
@@ -21,12 +24,14 @@ __all__ = [
     "Reader",
     "Reasoning",
     "ReasoningOptions",
+    "SeenPicture",
     "Text",
     "TextPart",
     "Tool",
     "ToolCall",
     "ToolChoice",
     "Usage",
+    "Vision",
     "gather",
     "lay_out",
     "render_prompt",

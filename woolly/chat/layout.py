@@ -12,10 +12,19 @@ from woolly.chat.continuation import Continuation
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.plain import plain_results, plain_tools
 from woolly.chat.reader import Reader
-from woolly.chat.reasoning import ReasoningMarks, ReasoningSplitter, find_reasoning
+from woolly.chat.reasoning import EFFORTS, ReasoningMarks, ReasoningSplitter, find_reasoning
 from woolly.chat.request import ChatRequest
 from woolly.chat.results import place_results
 from woolly.chat.roles import check_roles, fit_roles
+from woolly.chat.sight import (
+    SeenPicture,
+    Vision,
+    check_pictures,
+    find_places,
+    has_pictures,
+    read_pictures,
+    show_pictures,
+)
 from woolly.chat.tools.format import Format, find_format
 from woolly.chat.tools.grammar import answer_grammar, call_grammar
 from woolly.chat.tools.marks import mark_ids, marks_of
@@ -24,6 +33,7 @@ from woolly.chat.tools.prompt import describe_tools, knows_tools
 from woolly.chat.tools.tool import ToolChoice
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
+from woolly.sampling.thought import ThoughtMarks
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
 
@@ -44,6 +54,8 @@ class Layout:
     shown: frozenset[int]  # control tokens that are text to a reader
     is_reasoning: bool = False  # the answer begins within reasoning
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
+    thought: ThoughtMarks | None = None  # of the reasoning that an answer may begin with
+    pictures: tuple[SeenPicture, ...] = ()  # with their places in the text, in order
 
     def reader(self) -> Reader:
         """Returns a reader for one of the answers."""
@@ -55,11 +67,13 @@ class Layout:
         return Reader(ReasoningSplitter(self.marks, is_open=self.is_reasoning), parser)
 
 
-def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) -> Layout:
-    """Renders the conversation, once, and decides how it is answered. A long one takes a while.
+def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, sight: Vision | None = None) -> Layout:
+    """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its pictures.
 
-    TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for.
+    TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
+    the model sees no pictures.
     """
+    pictures = read_pictures(request.messages, sight)
     choice = request.tools
     is_calling = choice.mode != "none"
     template = template.for_tools if is_calling else template
@@ -69,30 +83,48 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer) 
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
     marks = find_reasoning(source)
+    request = _with_marks(_as_budgeted(request, source, marks), template, sight)
     text, is_reasoning = _render(request, template, tokenizer, marks)
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
+    stops = _stops(request.params, template, tokenizer)
+    params = request.params
+    if structure or stops != params.stop:  # a copy is checked once more, field by field
+        params = replace(params, stop=stops, **structure)
     shown_marks = [] if format is None else marks_of(format)
     is_split = request.reasoning.is_split is not False
     if is_split and marks is not None:
         shown_marks += marks.tokens
     return Layout(
         text,
-        replace(request.params, stop=_stops(request.params, template, tokenizer), **structure),
+        params,
         choice,
         format,
         marks if is_split else None,
         mark_ids(tokenizer, shown_marks),
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
+        None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
+        find_places(text, pictures, sight) if pictures and sight is not None else (),
     )
 
 
 def render_prompt(
-    request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, *, begins_answer: bool = True
+    request: ChatRequest,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    sight: Vision | None = None,
+    *,
+    begins_answer: bool = True,
 ) -> str:
-    """Returns the prompt of a conversation; without `begins_answer` it ends with the last message."""
+    """Returns the prompt of a conversation; without `begins_answer` it ends with the last message.
+
+    In place of a picture is the mark that the template writes for it; no picture is read.
+    """
+    check_pictures(request.messages, sight)
     template = template.for_tools if request.tools.mode != "none" else template
-    return _render(request, template, tokenizer, find_reasoning(template.source), begins_answer=begins_answer)[0]
+    marks = find_reasoning(template.source)
+    asked = _with_marks(_as_budgeted(request, template.source, marks), template, sight)
+    return _render(asked, template, tokenizer, marks, begins_answer=begins_answer)[0]
 
 
 def _render(
@@ -130,6 +162,31 @@ def _render(
     return text, marks.is_open(text)
 
 
+def _with_marks(request: ChatRequest, template: ChatTemplate, sight: Vision | None) -> ChatRequest:
+    """Returns the request with its pictures as the template shows them."""
+    if sight is None or not has_pictures(request.messages):
+        return request
+    return replace(request, messages=tuple(show_pictures(request.messages, template, sight)))
+
+
+def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningMarks | None) -> ChatRequest:
+    """Returns the request with the budget that its effort means, and without thoughts if their budget is 0."""
+    effort, params = request.reasoning.effort, request.params
+    if marks is None:
+        return request
+    if params.reasoning_budget is None and effort in EFFORTS and not re.search(r"\breasoning_effort\b", source):
+        return replace(request, params=replace(params, reasoning_budget=EFFORTS[effort]))
+    if params.reasoning_budget == 0 and effort is None and not marks.has_channels:
+        return replace(request, reasoning=replace(request.reasoning, effort="none"))
+    return request
+
+
+def _thought(marks: ReasoningMarks, tokenizer: Tokenizer, *, is_open: bool, may_call: bool) -> ThoughtMarks:
+    after, answer = (marks.again, marks.answer) if marks.has_channels else ("", "")
+    shown = tuple(sorted(mark_ids(tokenizer, marks.tokens)))
+    return ThoughtMarks(marks.start, marks.end, after, answer, shown, is_open, may_call)
+
+
 def _must_close(request: ChatRequest, source: str, marks: ReasoningMarks) -> bool:
     """Whether the prompt ends with a thought of nothing: no thoughts are wanted, and the template has no switch."""
     is_off = request.reasoning.effort == "none" and not marks.has_channels
@@ -163,11 +220,18 @@ def _variables(request: ChatRequest, source: str) -> dict[str, Any]:
         variables.setdefault("reasoning_effort", effort)
     elif re.search(r"\benable_thinking\b", source):
         variables.setdefault("enable_thinking", effort != "none")
-    elif effort != "none" or ((marks := find_reasoning(source)) is not None and marks.has_channels):
+    elif not _is_otherwise_kept(effort, find_reasoning(source)):
         raise RequestError(
             "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"
         )
     return variables
+
+
+def _is_otherwise_kept(effort: str, marks: ReasoningMarks | None) -> bool:
+    """Whether an effort can be kept without a switch: by a thought of nothing, or by a budget."""
+    if effort == "none":
+        return marks is None or not marks.has_channels
+    return marks is not None and effort in EFFORTS
 
 
 def _stops(params: SamplingParams, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -10,9 +10,21 @@ from typing import Any
 
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
+from woolly.senses.given import GivenPicture, GivenSound
 from woolly.templates.template import check_messages
 
-__all__ = ["Message", "OtherPart", "Part", "TextPart", "fit_ids", "name_results", "read_arguments", "read_messages"]
+__all__ = [
+    "AudioPart",
+    "ImagePart",
+    "Message",
+    "OtherPart",
+    "Part",
+    "TextPart",
+    "fit_ids",
+    "name_results",
+    "read_arguments",
+    "read_messages",
+]
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,21 @@ class OtherPart:
     fields: Mapping[str, Any]
 
 
-Part = TextPart | OtherPart
+@dataclass(frozen=True)
+class ImagePart:
+    """A picture, which is decoded when the prompt is laid out."""
+
+    picture: GivenPicture
+
+
+@dataclass(frozen=True)
+class AudioPart:
+    """A sound, which is decoded when the prompt is laid out."""
+
+    sound: GivenSound
+
+
+Part = TextPart | ImagePart | AudioPart | OtherPart
 
 
 @dataclass(frozen=True)
@@ -138,10 +164,43 @@ def _content(content: Any) -> str | tuple[Part, ...] | None:
 
 def _read_part(part: Mapping[str, Any]) -> Part:
     is_text = part.get("type") == "text" and isinstance(part.get("text"), str) and len(part) == 2
-    return TextPart(part["text"]) if is_text else OtherPart(part)
+    if is_text:
+        return TextPart(part["text"])
+    if (sound := _sound(part)) is not None:
+        return AudioPart(sound)
+    picture = _picture(part)
+    return OtherPart(part) if picture is None else ImagePart(picture)
+
+
+def _sound(part: Mapping[str, Any]) -> GivenSound | None:
+    """Returns the sound of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+    kind = part.get("type")
+    given = part.get(kind) if isinstance(kind, str) else None
+    if kind == "input_audio" and isinstance(given, Mapping) and isinstance(given.get("data"), str):
+        return GivenSound(base64=given["data"], where="input_audio")
+    if kind == "audio_url":
+        url = given.get("url") if isinstance(given, Mapping) else given
+        return GivenSound(address=url, where="audio_url") if isinstance(url, str) else None
+    return GivenSound(given, where="audio") if kind == "audio" and given is not None else None
+
+
+def _picture(part: Mapping[str, Any]) -> GivenPicture | None:
+    """Returns the picture of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+    kind = part.get("type")
+    if kind == "image_url":
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, Mapping) else url
+        return GivenPicture(address=url, where="image_url") if isinstance(url, str) else None
+    if kind == "image" and part.get("image") is not None:
+        return GivenPicture(part["image"], where="image")
+    return None
 
 
 def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, ImagePart):
+        return {"type": "image"}
+    if isinstance(part, AudioPart):
+        return {"type": "audio"}
     return {"type": "text", "text": part.text} if isinstance(part, TextPart) else dict(part.fields)
 
 

@@ -1,0 +1,171 @@
+"""Pictures in a conversation: how templates show them, and their places in the prompt."""
+
+import base64
+import weakref
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import byte_vocabulary
+from woolly.chat import ChatRequest, ImagePart, Message, TextPart, Vision, lay_out, render_prompt, sight
+from woolly.chat.message import read_messages
+from woolly.errors import RequestError, TemplateError
+from woolly.senses import TowerSettings
+from woolly.senses.given import GivenPicture
+from woolly.templates import ChatTemplate
+from woolly.tokens import Tokenizer
+
+PARTS = (
+    "{% for message in messages %}{{ message.role }}: {% if message.content is string %}{{ message.content }}"
+    "{% else %}{% for part in message.content %}{% if part.type == 'image' %}<start_of_image>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+)
+TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+EYES = Vision(TowerSettings("image", "gemma3", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=4))
+QWEN = Vision(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.from_metadata(byte_vocabulary())
+
+
+def picture(value, where=""):
+    return ImagePart(GivenPicture(np.full((56, 56, 3), value, np.uint8), where=where))
+
+
+def shade(seen):
+    (piece,) = seen.picture.pieces
+    return round((float(piece.values.max()) * 0.5 + 0.5) * 255)
+
+
+def asked(*parts, role="user"):
+    return ChatRequest((Message(role, parts),))
+
+
+def test_a_template_shows_pictures_where_they_stand(tokenizer):
+    request = asked(TextPart("a"), picture(1), TextPart("b"), picture(2))
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    assert layout.text == "user: a<start_of_image>b<start_of_image>"
+    assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<start_of_image>"] * 2
+    assert [shade(one) for one in layout.pictures] == [1, 2]
+    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == layout.text
+
+
+def test_a_template_of_texts_gets_the_mark(tokenizer):
+    layout = lay_out(asked(picture(1), TextPart("what?")), ChatTemplate(TURNS), tokenizer, QWEN)
+    assert layout.text == "user: <|vision_start|><|image_pad|><|vision_end|>\nwhat?\n"
+    (one,) = layout.pictures
+    assert layout.text[one.start : one.end] == "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def test_a_mark_that_a_person_wrote_is_no_picture(tokenizer):
+    request = ChatRequest(
+        (Message("user", "a <start_of_image> b"), Message("user", (TextPart("<start_of_image>"), picture(3))))
+    )
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    (one,) = layout.pictures
+    assert shade(one) == 3 and one.start == layout.text.rindex("<start_of_image>")
+    alone = lay_out(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, EYES)
+    assert alone.text == "user: <start_of_image>" and alone.pictures == ()  # nothing changes without pictures
+
+
+def test_a_model_without_a_projector_says_what_it_lacks(tokenizer):
+    with pytest.raises(RequestError, match="this model sees no pictures: no projector") as error:
+        lay_out(asked(picture(1, "messages.0.content.0")), ChatTemplate(PARTS), tokenizer)
+    assert error.value.field == "messages.0.content.0"
+    assert str(error.value).startswith("messages.0.content.0: ")
+
+
+def test_a_template_that_leaves_a_picture_out_is_not_used(tokenizer):
+    hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    request = ChatRequest((Message("user", "hi"), Message("assistant", (picture(1),))))
+    with pytest.raises(TemplateError, match="has 1 pictures, but the model's chat template shows 0"):
+        lay_out(request, ChatTemplate(hides), tokenizer, EYES)
+
+
+def test_messages_of_the_library_hold_pictures(tokenizer, tmp_path):
+    images = pytest.importorskip("PIL.Image")
+    file = BytesIO()
+    images.new("RGB", (2, 1), (9, 8, 7)).save(file, "PNG")
+    path = tmp_path / "a.png"
+    path.write_bytes(file.getvalue())
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    parts = [
+        {"type": "image", "image": path},
+        {"type": "image", "image": file.getvalue()},
+        {"type": "image", "image": images.open(path)},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "what?"},
+    ]
+    request = ChatRequest(read_messages([{"role": "user", "content": parts}]))
+    layout = lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    assert len({one.picture.digest for one in layout.pictures}) == 1 and len(layout.pictures) == 4
+    assert layout.text == "user: " + "<start_of_image>" * 4 + "what?"
+
+
+def test_a_bad_picture_names_its_field(tokenizer):
+    request = asked(ImagePart(GivenPicture(address="file:///etc/passwd", where="messages.3.content.1.image_url")))
+    with pytest.raises(RequestError) as error:
+        lay_out(request, ChatTemplate(PARTS), tokenizer, EYES)
+    assert str(error.value) == (
+        "messages.3.content.1.image_url: files of the server are not read for a client; send the picture as a data: URL"
+    )
+    assert error.value.field == "messages.3.content.1.image_url"
+
+
+def test_a_picture_is_freed_before_the_next_is_read(tokenizer, monkeypatch):
+    kept = []
+    read = GivenPicture.read
+
+    def watched(self, **options):
+        assert all(one() is None for one in kept)
+        picture = read(self, **options)
+        kept.append(weakref.ref(picture.pixels))
+        return picture
+
+    monkeypatch.setattr(GivenPicture, "read", watched)
+    layout = lay_out(asked(picture(1), picture(2), picture(3)), ChatTemplate(PARTS), tokenizer, EYES)
+    assert len(kept) == 3 and all(one() is None for one in kept) and len(layout.pictures) == 3
+
+
+def test_pictures_of_a_conversation_are_bounded_together(tokenizer, monkeypatch):
+    template = ChatTemplate(PARTS)
+    unread = ImagePart(GivenPicture(address="file:///none"))
+    for call in (lay_out, render_prompt):
+        with pytest.raises(
+            RequestError, match=r"^the conversation has 65 pictures, and at most 64 are taken; send fewer$"
+        ):
+            call(asked(*[unread] * 65), template, tokenizer, EYES)
+    monkeypatch.setattr("woolly.chat.sight._MOST_PIXELS", 2 * 56 * 56)
+    assert len(lay_out(asked(*[picture(1)] * 2), template, tokenizer, EYES).pictures) == 2
+    with pytest.raises(RequestError, match=r"^images\[2\]: the pictures of the conversation have more than"):
+        lay_out(asked(picture(1), picture(1), picture(1, "images[2]")), template, tokenizer, EYES)
+
+
+def test_a_prompt_is_rendered_without_reading_its_pictures(tokenizer):
+    request = asked(TextPart("a"), ImagePart(GivenPicture(address="https://example.com/a.png")))
+    assert render_prompt(request, ChatTemplate(PARTS), tokenizer, EYES) == "user: a<start_of_image>"
+
+
+def test_a_picture_that_a_family_does_not_take_names_its_field(tokenizer):
+    thin = ImagePart(GivenPicture(np.zeros((1, 300, 3), np.uint8), where="images[0]"))
+    with pytest.raises(RequestError, match=r"^images\[0\]: the picture has 300 x 1 pixels"):
+        lay_out(asked(thin), ChatTemplate(TURNS), tokenizer, QWEN)
+
+
+def test_pictures_that_the_context_cannot_hold_are_refused_before_they_are_prepared(tokenizer, monkeypatch):
+    """A picture of 56 x 56 is one row of this tower: four of them do not fit beside a token of text."""
+    small, prepared = replace(EYES, ctx=4), []
+    whole = sight.prepare
+    monkeypatch.setattr(sight, "prepare", lambda *a: prepared.append(1) or whole(*a))
+    parts = [picture(1, f"images[{i}]") for i in range(6)]
+    assert len(lay_out(asked(*parts[:3]), ChatTemplate(PARTS), tokenizer, small).pictures) == 3
+    prepared.clear()
+    with pytest.raises(
+        RequestError, match=r"^the pictures up to images\[3\] take 4 tokens, but the context holds 4, of which"
+    ) as no:
+        lay_out(asked(*parts), ChatTemplate(PARTS), tokenizer, small)
+    assert len(prepared) == 3 and (no.value.code, no.value.limit, no.value.given) == ("context_length", 4, 4)

@@ -1,0 +1,225 @@
+"""Sight: pictures and sounds of a conversation, as its chat template shows them, and their places in the prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from woolly.chat.message import AudioPart, ImagePart, Message, OtherPart, Part, TextPart
+from woolly.errors import RequestError, TemplateError
+from woolly.senses import EarSettings, Kind, Prepared, TowerSettings
+from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.preparing import measure, prepare
+from woolly.senses.preparing.hearing import measure_sound, prepare_sound
+from woolly.templates import ChatTemplate
+
+__all__ = ["SeenPicture", "Vision", "check_pictures", "find_places", "has_pictures", "read_pictures", "show_pictures"]
+
+_APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
+
+_CLOSED = "no projector (mmproj file) is open with it; give one by --mmproj, or send text"
+_OTHER = "its projector (mmproj file) has no tower for them; send text"
+
+# Bounds of a conversation: a body of 16 MiB may hold a thousand pictures that decode to 300 MB each.
+_MOST_PICTURES = 64
+_MOST_PIXELS = 200_000_000
+_MOST_SECONDS = 60 * 60
+
+
+@dataclass(frozen=True)
+class Vision:
+    """By what a model sees, hears, or both."""
+
+    tower: TowerSettings | None
+    allows_remote: bool = False  # whether pictures may be fetched from other servers
+    ears: EarSettings | None = None
+    ctx: int | None = None  # tokens that a prompt may have; None: any number
+
+    def settings_of(self, kind: Kind) -> TowerSettings | EarSettings:
+        """How pictures, or sounds, are prepared and laid out; RequestError if the model takes none."""
+        settings = self.tower if kind == "image" else self.ears
+        if settings is None:
+            raise RequestError(f"this model {_lack(kind)}: {_OTHER}")
+        return settings
+
+    def mark(self, kind: Kind) -> re.Pattern[str]:
+        """What chat templates write in place of a picture, or of a sound."""
+        settings = self.tower if kind == "image" else self.ears
+        written = () if settings is None else settings.family.written
+        return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))) or r"(?!)")
+
+
+@dataclass(frozen=True, eq=False)
+class SeenPicture:
+    """A picture, or a sound, and the characters of the prompt that it replaces."""
+
+    picture: Prepared
+    start: int
+    end: int
+
+
+def has_pictures(messages: Sequence[Message]) -> bool:
+    """Whether a conversation brings pictures or sounds."""
+    return any(isinstance(part, (ImagePart, AudioPart)) for message in messages for part in message.parts)
+
+
+def check_pictures(messages: Sequence[Message], sight: Vision | None) -> list[GivenPicture | GivenSound]:
+    """Returns the pictures and sounds of a conversation, none of them read.
+
+    RequestError if they are too many, or if the model takes none.
+    """
+    parts = [part for message in messages for part in message.parts if isinstance(part, (ImagePart, AudioPart))]
+    for part in parts:
+        kind: Kind = "image" if isinstance(part, ImagePart) else "audio"
+        if sight is None or (sight.tower if kind == "image" else sight.ears) is None:
+            raise _given(part).refusal(f"this model {_lack(kind)}: {_CLOSED if sight is None else _OTHER}")
+    for one, name in ((ImagePart, "pictures"), (AudioPart, "sounds")):
+        n = sum(isinstance(part, one) for part in parts)
+        if n > _MOST_PICTURES:
+            raise RequestError(
+                f"the conversation has {n} {name}, and at most {_MOST_PICTURES} are taken; send fewer",
+                limit=_MOST_PICTURES,
+                given=n,
+            )
+    return [_given(part) for part in parts]
+
+
+def _given(part: ImagePart | AudioPart) -> GivenPicture | GivenSound:
+    return part.picture if isinstance(part, ImagePart) else part.sound
+
+
+def _lack(kind: Kind) -> str:
+    return "sees no pictures" if kind == "image" else "hears no sounds"
+
+
+def read_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Prepared]:
+    """Returns the pictures and sounds of a conversation as towers read them, in order; errors as `check_pictures`.
+
+    One at a time: the pixels of a picture are freed before the next one is decoded.
+    """
+    given = check_pictures(messages, sight)
+    if sight is None:
+        return []
+    prepared: list[Prepared] = []
+    n_pixels, n_rows, seconds = 0, 0, 0.0
+    for one in given:
+        if isinstance(one, GivenSound):
+            its, n_rows, seconds = _heard(one, sight, n_rows, seconds)
+        else:
+            its, n_rows = _prepared(one, sight, n_rows)
+            n_pixels += its.size[0] * its.size[1]
+        prepared.append(its)
+        if n_pixels > _MOST_PIXELS:
+            raise one.refusal(
+                f"the pictures of the conversation have more than {_MOST_PIXELS // 1_000_000} million pixels together;"
+                " send fewer, or smaller ones"
+            )
+    return prepared
+
+
+def _prepared(given: GivenPicture, sight: Vision, n_before: int) -> tuple[Prepared, int]:
+    """Returns a picture as the tower reads it, and its rows with those of the pictures and sounds before it.
+
+    Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
+    """
+    picture = given.read(allows_remote=sight.allows_remote)
+    assert sight.tower is not None
+    try:
+        n_rows = n_before + measure(picture.size, sight.tower).n_rows
+        _check_rows(n_rows, given, sight)
+        return prepare(picture, sight.tower), n_rows
+    except RequestError as error:
+        raise error if error.code == "context_length" else given.refusal(str(error)) from None
+
+
+def _heard(given: GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
+    """Returns a sound, and its rows and seconds with those before it; both are checked before it is prepared."""
+    sound = given.read()
+    assert sight.ears is not None
+    seconds = before + sound.seconds
+    if seconds > _MOST_SECONDS:
+        raise given.refusal(
+            f"the sounds of the conversation have more than {_MOST_SECONDS // 60} minutes together; send fewer"
+        )
+    try:
+        n_rows = n_before + measure_sound(sound, sight.ears).n_rows
+        _check_rows(n_rows, given, sight)
+        return prepare_sound(sound, sight.ears), n_rows, seconds
+    except RequestError as error:
+        raise error if error.code == "context_length" else given.refusal(str(error)) from None
+
+
+def _check_rows(n_rows: int, last: GivenPicture | GivenSound, sight: Vision) -> None:
+    """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
+    if sight.ctx is None or n_rows < sight.ctx:
+        return
+    what, smaller = ("sounds", "shorter") if isinstance(last, GivenSound) else ("pictures", "smaller")
+    where = f" up to {last.where}" if last.where else ""
+    raise RequestError(
+        f"the {what}{where} take {n_rows} tokens, but the context holds {sight.ctx}, of which text and answer"
+        f" need some; send fewer or {smaller} ones, or raise ctx",
+        code="context_length",
+        limit=sight.ctx,
+        given=n_rows,
+        names=("ctx",),
+    )
+
+
+def show_pictures(messages: Sequence[Message], template: ChatTemplate, sight: Vision) -> list[Message]:
+    """Returns the messages as the template takes them: with parts of their type, or with its mark in the text.
+
+    Marks that a person wrote are broken, so that each mark of the prompt is a picture or a sound.
+    """
+    known = [kind for kind in ("image", "audio") if re.search(rf"""['"]{kind}['"]""", template.source)]
+    return [_shown(message, sight, known if template.takes_parts else []) for message in messages]
+
+
+def _shown(message: Message, sight: Vision, known: Sequence[str]) -> Message:
+    """Returns a message; `known` are the types of parts that the template shows."""
+
+    def plain(text: str) -> str:
+        for mark in (sight.mark("image"), sight.mark("audio")):
+            text = mark.sub(lambda found: found[0][0] + _APART + found[0][1:], text)
+        return text
+
+    content = message.content
+    if content is None:
+        return message
+    if isinstance(content, str):
+        return replace(message, content=plain(content))
+    parts = [TextPart(plain(part.text)) if isinstance(part, TextPart) else part for part in content]
+    kinds = [_type(part) for part in parts if isinstance(part, (ImagePart, AudioPart))]
+    if not kinds:
+        return replace(message, content=tuple(parts))
+    if all(kind in known for kind in kinds):
+        shown = (OtherPart({"type": _type(p)}) if isinstance(p, (ImagePart, AudioPart)) else p for p in parts)
+        return replace(message, content=tuple(shown))
+    return replace(message, content="\n".join(_written(part, sight) for part in parts))
+
+
+def _type(part: ImagePart | AudioPart) -> Kind:
+    return "image" if isinstance(part, ImagePart) else "audio"
+
+
+def _written(part: Part, sight: Vision) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    if isinstance(part, (ImagePart, AudioPart)):
+        return sight.settings_of(_type(part)).family.written[0]
+    raise TemplateError("a message with a picture has a part that is neither text nor a picture; send these alone")
+
+
+def find_places(text: str, pictures: Sequence[Prepared], sight: Vision) -> tuple[SeenPicture, ...]:
+    """Returns each picture and sound with its place in a prompt, in order; TemplateError if one is not shown."""
+    placed: list[SeenPicture] = []
+    for kind, name in (("image", "pictures"), ("audio", "sounds")):
+        own = [one for one in pictures if one.kind == kind]
+        found = list(sight.mark(own[0].kind).finditer(text)) if own else []
+        if len(found) != len(own):
+            raise TemplateError(
+                f"the conversation has {len(own)} {name}, but the model's chat template shows {len(found)};"
+                f" put {name} into messages of the user"
+            )
+        placed += (SeenPicture(one, *mark.span()) for one, mark in zip(own, found, strict=True))
+    return tuple(sorted(placed, key=lambda one: one.start))
