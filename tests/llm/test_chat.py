@@ -107,3 +107,12 @@ def test_an_unknown_option_is_refused_by_name(llm):
         llm.chat(HI, toolz=[])
     with pytest.raises(RequestError, match="tool_choice"):
         llm.chat(HI, tools=[PAINT], tool_choice="draw")
+
+
+@pytest.mark.parametrize("wrong", [{"pattern": "(?=x)a"}, {"type": "string", "format": "nonsense"}])
+def test_the_tool_is_named_whose_schema_the_grammar_engine_refuses(llm, wrong):
+    draw = {"type": "object", "properties": {"line": wrong}, "required": ["line"]}
+    tools = [PAINT, {"type": "function", "function": {"name": "draw", "parameters": draw}}]
+    with pytest.raises(RequestError, match=r"the arguments of the tool 'draw': .*(look-around|nonsense)") as caught:
+        llm.chat(HI, tools=tools, tool_choice="required")
+    assert caught.value.field == "tools"

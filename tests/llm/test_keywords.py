@@ -3,13 +3,16 @@
 import asyncio
 import json
 import pickle
+import re
 from dataclasses import fields, replace
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError
+from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError, _native
+from woolly.llm.model_options import rows_of
 from woolly.llm.peers import PEER_CALLS
+from woolly.runtime import KV_TYPES
 from woolly.sampling.params import SamplingOptions
 
 HI = [{"role": "user", "content": "hi"}]
@@ -176,3 +179,16 @@ def test_a_tool_takes_a_pydantic_class(tiny_model):
     with LLM(tiny_model, ctx=512, threads=1) as llm:
         answer = llm.chat(HI, tools=[tool], tool_choice="go", seed=1, max_tokens=90)
     Point(**json.loads(answer.tool_calls[0].arguments))
+
+
+def test_types_of_the_cache_have_the_sizes_of_the_cpu():
+    assert {name: _native.kv_value_bytes(name) * 8 for name in KV_TYPES} == {n: kv.bits for n, kv in KV_TYPES.items()}
+    with pytest.raises(ValueError, match="KV type 'q4_9' is unknown; choose one of: f32, f16, q8_0, q4"):
+        _native.kv_value_bytes("q4_9")
+
+
+def test_the_help_of_the_cache_names_its_types():
+    row = rows_of()["kv_type"]
+    assert row.setting is not None
+    for text in (row.help, row.setting.help):
+        assert set(re.findall(r"\w+", text)) >= set(KV_TYPES)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.cases.tiny import TINY, write_tiny
 from woolly import LLM, SamplingParams, StoreError
+from woolly.store import is_model_name, resolve, write_made
 
 PRESETS = """
 [tiny]
@@ -93,3 +94,24 @@ def test_a_wrong_file_is_refused_with_its_name(model, text, says):
     with pytest.raises(StoreError, match=says) as caught:
         opened(model)
     assert "presets.toml" in str(caught.value)
+
+
+def test_a_made_name_opens_its_model_with_its_preset(model, tmp_path, monkeypatch):
+    folder = tmp_path / "home" / "models"
+    folder.mkdir(parents=True)
+    here = folder / "tiny.gguf"
+    here.write_bytes(model.read_bytes())
+    write_made(folder, "pirate", "tiny", "Talk as a pirate.", {"max_tokens": 3})
+    write_made(folder, "loop", "pirate", None, {})
+    assert is_model_name("pirate") and resolve("Pirate:latest") == here
+    with opened("pirate") as llm:
+        assert llm.preset.name == "pirate" and llm.preset.system == "Talk as a pirate."
+        assert len(llm.generate("a", ignore_eos=True).token_ids) == 3
+    with opened("pirate", preset="none") as llm:
+        assert llm.preset is None
+    with opened("tiny") as llm:
+        assert llm.preset is None
+    with pytest.raises(StoreError):
+        resolve("loop")
+    write_made(folder, "tiny", "gone", None, {})
+    assert resolve("tiny") == here  # a file of the name goes before it

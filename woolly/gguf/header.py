@@ -23,8 +23,8 @@ __all__ = [
     "MAX_NAME",
     "MAX_NAMES",
     "MAX_TENSORS",
-    "Allowance",
     "Header",
+    "ShardAllowance",
     "read_header",
 ]
 
@@ -57,7 +57,7 @@ _WITHDRAWN = {
 
 
 @dataclass
-class Allowance:
+class ShardAllowance:
     """What is left of the limits that all shards of one model share."""
 
     n_tensors: int = MAX_TENSORS
@@ -75,7 +75,7 @@ class Header:
     end: int  # of the header, before padding
 
 
-def read_header(file: FileMap, allowance: Allowance) -> Header:
+def read_header(file: FileMap, allowance: ShardAllowance) -> Header:
     """Read and check everything before the tensor data; GGUFError if it is unsound or beyond the allowance."""
     cursor = Cursor(file)
     version = _version(cursor)
@@ -137,7 +137,7 @@ def read_header(file: FileMap, allowance: Allowance) -> Header:
     return Header(version, alignment, metadata, tensors, end)
 
 
-def _name(cursor: Cursor, what: str, allowance: Allowance) -> str:
+def _name(cursor: Cursor, what: str, allowance: ShardAllowance) -> str:
     at = cursor.offset
     name = cursor.string("the name of " + what, MAX_NAME)
     if not name:

@@ -76,7 +76,7 @@ class MemoryMap(FileMap):
 
     __slots__ = ()
 
-    def __init__(self, name: str, array: NDArray[np.float32]) -> None:
+    def __init__(self, name: str, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
         self.path = Path(name)
         self._bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._watch = -1

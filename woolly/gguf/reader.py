@@ -10,9 +10,10 @@ from types import MappingProxyType, TracebackType
 
 from woolly.errors import GGUFError
 from woolly.gguf.cursor import quote
-from woolly.gguf.header import Allowance, Header, read_header
+from woolly.gguf.header import Header, ShardAllowance, read_header
 from woolly.gguf.map import FileMap
 from woolly.gguf.metadata import Metadata
+from woolly.gguf.overlay import Overlay, Value
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.values import ValueType
 
@@ -70,6 +71,11 @@ class GGUFFile:
     def __repr__(self) -> str:
         return f"GGUFFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
 
+    def overlay(self, given: Mapping[str, Value]) -> None:
+        """Gives other values to keys of the metadata; RequestError for one of another type."""
+        if given:
+            self.metadata = Overlay(self.metadata, given)
+
     def check(self) -> None:
         """ModelError if a file became shorter while it was in use."""
         for file in self._files:
@@ -91,7 +97,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
     allocates at most the size of the files and 8 MB, whatever they hold.
     """
     file = FileMap(Path(path))
-    allowance = Allowance()
+    allowance = ShardAllowance()
     first = read_header(file, allowance)
     files, tensors = [file], first.tensors
     count = _split_number(file, first, "split.count", 1)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from woolly.engine import Engine, EngineDriver, LoadedModel
 from woolly.errors import ModelError
 from woolly.gguf import GGUFFile
+from woolly.gguf.overlay import Overlay
 from woolly.runtime import ARITHMETIC, Batch, PortableState, Program, SplitState, pages_for
 from woolly.sampling import SamplingParams
 from woolly.sampling.sampler import Sampler
@@ -84,7 +85,8 @@ class Identified:
             if self._identity is None:
                 loaded = self._loaded[0]
                 files = [loaded.file, *(adapter.file for adapter in loaded.adapters)]
-                digest = digest_of([path for one in files for path in one.paths])  # while the engine goes on
+                files += [] if loaded.tower is None else [loaded.tower.file]
+                digest = _digest(files)  # while the engine goes on
                 self._identity = self.driver.call(lambda engine: _proved(engine.program, digest))
             return self._identity
 
@@ -99,7 +101,14 @@ def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] =
 
     No other run may use the program meanwhile.
     """
-    return _proved(program, digest_of([path for one in (file, *adapters) for path in one.paths]))
+    return _proved(program, _digest([file, *adapters]))
+
+
+def _digest(files: Sequence[GGUFFile]) -> str:
+    """Returns the digest of files, and of metadata that were given in place of theirs."""
+    digest = digest_of([path for one in files for path in one.paths])
+    given = [text for one in files if isinstance(one.metadata, Overlay) for text in one.metadata.texts]
+    return digest if not given else hashlib.sha256("\0".join([digest, *given]).encode()).hexdigest()
 
 
 def _proved(program: Program, digest: str) -> Identity:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.cache import PrefixStats
+from woolly.chat import Vision
 from woolly.engine import (
     Chunk,
     Completion,
@@ -32,15 +33,17 @@ from woolly.engine.opening.adapters import named_adapters
 from woolly.engine.opening.control_vectors import scaled_files
 from woolly.engine.opening.step_names import find_norm
 from woolly.errors import RequestError
+from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream
 from woolly.llm.disk import OnDisk, open_disk
 from woolly.llm.model_options import ModelOptions, OpeningOptions, takes_options
-from woolly.llm.opening import check_opening, template_of
+from woolly.llm.opening import check_opening, overrides_of, template_of
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.over_stages import parse_stages
 from woolly.llm.peers import PeerCalls
-from woolly.llm.presets import defaults_of
+from woolly.llm.presets import defaults_of, with_load
 from woolly.llm.progress import check_progress, progress_bar
+from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMaker
 from woolly.llm.speculation import guess_source, open_draft, own_draft
@@ -50,7 +53,7 @@ from woolly.plan import Plan
 from woolly.runtime import Options, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.keywords import with_near_names
-from woolly.store import find_preset, resolve
+from woolly.store import find_own_made, find_preset, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -72,20 +75,24 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
     def __init__(self, model: str | os.PathLike[str], **options: Unpack[OpeningOptions]) -> None:
         """Opens a GGUF file, by path or by the name under which it was pulled.
 
-        `backend` is cuda, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu, cuda, one of
-        several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1". `gpu_layers` is how many layers
-        GPUs get, from the first on: a number, "all", or "auto", the default of backend auto: as many as fit.
+        `backend` is cuda, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is cpu,
+        cuda or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
+        `gpu_layers` is how many layers GPUs get, from the first on: a number, "all", or "auto", the default of backend
+        auto: as many as fit.
         `ctx` bounds prompt and answer of one request together, in tokens: by default the model's own context, as far as
         a quarter of the free memory holds it. More than the model was trained for is taken with a warning.
         `kv_tokens` is how many tokens the cache keeps for all requests, running and past: by default four contexts
         where they take at most a tenth of the memory that is available, else less, but at least one. `max_running`
         requests run at once, others wait; a step computes at most `chunk` tokens for all of them. `threads` None takes
         all cores. `weight_memory` bounds what is kept of prepared weights, in bytes or as text such as "600MB".
-        `kv_type` is f16, f32 or q8_0: how the cache keeps keys and values. `speculation` guesses up to `draft_tokens`
-        tokens ahead, which changes no text: by "prompt_lookup" in the text so far, with "mtp" by the block for that in
-        the model's own file (multi-token prediction), or with a smaller model of the same vocabulary, given as a file,
-        a name or an open LLM, whose file is then opened once more. "auto" is "mtp" if the file has such a block; None
-        or "none" guesses nothing.
+        `kv_type` is f16, f32, q8_0 or q4: how the cache keeps keys and values; "q8_0/q4" chooses them apart.
+        `speculation` guesses up to `draft_tokens` tokens ahead, which changes no text: by "prompt_lookup" in the text
+        so far, with "mtp" by the block for that in the model's own file (multi-token prediction), or with a smaller
+        model of the same vocabulary, given as a file, a name or an open LLM, whose file is then opened once more.
+        "auto" is "mtp" if the file has such a block; None or "none" guesses nothing.
+        `metadata` are values in place of the file's, by key, in which "*." stands for the architecture; `rope_scaling`
+        (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
+        a scale of 4 a model reads four times the positions of its training.
         `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
         each as its own `adapters` says.
         `control_vectors` are GGUF files of directions that are added to what layers leave, for all requests: a list, or
@@ -94,19 +101,22 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
         system prompt, context and sampling hold where a call gives none; by default the one of the model's name, if
         there is one; "none" takes none. `cache_disk` is how much the pages of prompts may take on disk, such as
         "20GB", where they outlive this process; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
+        `mmproj` is the file by which the model sees and hears: by default the one beside it, "none" for none.
         `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
         the token of `stage_token_file`. `check_memory` refuses a model that the available memory cannot hold.
         """
         given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
+        self.path: Path = resolve(model)
+        made = find_own_made(os.fspath(model)) if given.preset is None else None
+        self.preset = made or find_preset(self.path, given.preset)
+        given = with_load(given, self.preset)
         check_opening(given)
         budget = parse_size("weight_memory", given.weight_memory)
         runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
         runtime = runtime.for_cache(given.kv_tokens, given.max_running)
         named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
         places = parse_stages(given, named)
-        self.path: Path = resolve(model)
-        self.preset = find_preset(self.path, given.preset)
-        ctx = self.preset.ctx if given.ctx is None and self.preset is not None else given.ctx
+        ctx = given.ctx
         loaded = load_model(
             self.path,
             given.backend,
@@ -118,14 +128,21 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
             control_vector_layers=given.control_vector_layers,
             stages=places,
             checks_memory=given.check_memory,
+            projector=usable_projector(self.path, given.mmproj, given.backend, runtime, has_stages=places is not None),
+            needs_projector=given.mmproj is not None,
+            metadata=overrides_of(given),
         )
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
         self._identifying = threading.Lock()
         try:
             self.template = template_of(loaded, given.chat_template)
+            if isinstance(loaded.file.metadata, Overlay):
+                loaded.file.metadata.check_read()
             self.defaults = defaults_of(self.preset, SamplingParams())
             self.ctx = default_ctx(loaded.file, loaded.program.plan, ctx, given.kv_type, loaded.program.about.memory)
+            tower = loaded.tower
+            self.sight = None if tower is None else Vision(tower.sight, ears=tower.ears, ctx=self.ctx)
             kv_tokens = default_kv_tokens(loaded.program, self.ctx, given.kv_tokens)
             disk = open_disk(loaded, given.cache_disk, given.cache_disk_folder)
             engine = Engine(
@@ -144,6 +161,7 @@ class LLM(RequestMaker, TextReader, OnDisk, PeerCalls):
                 disk=None if disk is None else disk.folder,
                 compute_rate=0.0 if disk is None else disk.compute_rate,
                 salt=loaded.salt,
+                tower=loaded.tower,
             )
             self._use_disk(disk, engine)
             self.driver = EngineDriver(engine)

@@ -33,6 +33,7 @@ class Setting:
     help: str
     shown: str | None = None  # what people read in place of the default
     name: str = ""  # in woolly.toml, and after WOOLLY_ in the environment; "": that of the option
+    clients: bool = False  # whether a client may choose it for a model that it asks to load
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Row:
     def kind(self) -> Any:
         """The type of what is typed on the command line: int, Path, or str."""
         plain = self.type.removesuffix(" | None")
-        return {"int": int, "Path": Path}.get(plain, str)
+        return {"int": int, "float": float, "Path": Path}.get(plain, str)
 
 
 def option(default: Any, help: str = "", *, setting: Setting | None = None, **row: Any) -> Any:
@@ -80,12 +81,14 @@ class EngineOptions:
         flags="--threads -t",
         shown="all physical cores",
         low=1,
-        setting=Setting("-t --threads", "Threads that compute.", "all physical cores"),
+        setting=Setting("-t --threads", "Threads that compute.", "all physical cores", clients=True),
     )
     kv_tokens: int | None = option(
         None,
         low=1,
-        setting=Setting("--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts"),
+        setting=Setting(
+            "--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts", clients=True
+        ),
     )
     cache_disk: str | None = option(
         None,
@@ -106,25 +109,30 @@ class EngineOptions:
         "Most memory for prepared weights, such as 600MB.",
         flags="--weight-memory",
         shown="no limit",
-        setting=Setting("--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit"),
+        setting=Setting(
+            "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit", clients=True
+        ),
     )
     backend: str = option(
         "auto",
-        "auto, cuda, cpu or reference.",
+        "auto, cuda, vulkan, cpu or reference.",
         flags="--backend",
         shown="auto",
-        choices=("auto", "cuda", "cpu", "reference"),
-        setting=Setting("--backend", "What computes: cuda, cpu, reference, or auto, the fastest there is."),
+        choices=("auto", "cuda", "vulkan", "cpu", "reference"),
+        setting=Setting(
+            "--backend", "What computes: cuda, vulkan, cpu, reference, or auto, the fastest there is.", clients=True
+        ),
     )
     device: str | None = option(
         None,
-        "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
+        "cpu, cuda or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
         flags="--device -dev",
         shown="auto",
         setting=Setting(
             "-dev --device",
-            "cpu, cuda, one of several GPUs: cuda:N, N from 0, or some: cuda:0,1.",
+            "cpu, cuda or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
             "auto; replicas take turns",
+            clients=True,
         ),
     )
     gpu_layers: int | str | None = option(
@@ -137,7 +145,51 @@ class EngineOptions:
             "-ngl --gpu-layers --n-gpu-layers",
             "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
             "auto",
+            clients=True,
         ),
+    )
+    mmproj: str | None = option(
+        None,
+        "File by which the model sees pictures (mmproj); none: it sees none.",
+        flags="--mmproj -mm",
+        shown="the one beside the model",
+        metavar="FILE",
+        setting=Setting(
+            "-mm --mmproj",
+            "File by which --model sees pictures (mmproj); none: no model sees any.",
+            "the one beside each model",
+        ),
+    )
+    rope_scaling: str | None = option(
+        None,
+        "How positions beyond those of training are reached: none, linear or yarn.",
+        flags="--rope-scaling",
+        shown="as the file says",
+        setting=Setting(
+            "--rope-scaling", "How positions beyond those of training are reached: none, linear or yarn.", "the file's"
+        ),
+    )
+    rope_scale: float | None = option(
+        None,
+        "How many times the positions of training.",
+        flags="--rope-scale",
+        shown="as the file says",
+        setting=Setting("--rope-scale", "How many times the positions of training.", "the file's"),
+    )
+    rope_freq_base: float | None = option(
+        None,
+        "Base of the angles of positions.",
+        flags="--rope-freq-base",
+        shown="as the file says",
+        setting=Setting("--rope-freq-base", "Base of the angles of positions.", "the file's"),
+    )
+    yarn_orig_ctx: int | None = option(
+        None,
+        "Positions of training, for yarn.",
+        flags="--yarn-orig-ctx",
+        shown="the model's context",
+        low=1,
+        setting=Setting("--yarn-orig-ctx", "Positions of training, for yarn.", "the model's context"),
     )
     stages: tuple[str, ...] = option(
         (),
@@ -169,25 +221,28 @@ class ModelOptions(EngineOptions):
             "Tokens of prompt and answer together, per request.",
             "the model's, as memory allows",
             "ctx_size",
+            clients=True,
         ),
         low=1,
     )
     kv_type: str | None = option(
         None,
-        "Number type of the cache: f16, f32 or q8_0.",
+        "Number type of the cache: f16, f32, q8_0 or q4; two for K and V, as in q8_0/q4.",
         flags="--kv-type -ctk",
         shown="f16",
-        setting=Setting("-ctk --cache-type-k", "Type of cached keys: f16, f32 or q8_0.", "f16", "cache_type_k"),
+        setting=Setting(
+            "-ctk --cache-type-k", "Type of cached keys: f16, f32, q8_0 or q4.", "f16", "cache_type_k", True
+        ),
     )
     max_running: int = option(
         16,
         low=1,
-        setting=Setting("-np --parallel", "Most requests that run at once; others wait.", name="parallel"),
+        setting=Setting("-np --parallel", "Most requests that run at once; others wait.", None, "parallel", True),
     )
     chunk: int | None = option(
         None,
         low=1,
-        setting=Setting("-b --batch-size", "Most tokens of one step, up to 512.", "512", "batch_size"),
+        setting=Setting("-b --batch-size", "Most tokens of one step, up to 512.", "512", "batch_size", True),
     )
     speculation: str = option(
         "auto",
@@ -208,6 +263,19 @@ class ModelOptions(EngineOptions):
         shown="8",
         low=1,
         setting=Setting("--draft-max --draft", "Most tokens to guess ahead.", name="draft_max"),
+    )
+    metadata: tuple[str, ...] = option(
+        (),
+        "Values in place of the file's: KEY=TYPE:VALUE, with commas between.",
+        flags="--override-kv",
+        shown="none",
+        metavar="TEXT",
+        setting=Setting(
+            "--override-kv",
+            "Values in place of the file's: KEY=TYPE:VALUE, with commas between.",
+            "none",
+            "override_kv",
+        ),
     )
     adapters: tuple[str, ...] = option(())
     control_vectors: tuple[tuple[str, float], ...] = option(())
@@ -237,11 +305,17 @@ class OpeningOptions(TypedDict, total=False):
     chunk: int | None
     speculation: str | os.PathLike[str] | LLM | None
     draft_tokens: int
+    metadata: Mapping[str, int | float | bool | str] | Sequence[str] | None
+    rope_scaling: str | None
+    rope_scale: float | None
+    rope_freq_base: float | None
+    yarn_orig_ctx: int | None
     adapters: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]] | None
     control_vectors: Mapping[str, float] | Sequence[str | os.PathLike[str]] | None
     control_vector_layers: tuple[int, int] | None
     chat_template: str | None
     preset: str | None
+    mmproj: str | os.PathLike[str] | None
     cache_disk: int | str | None
     cache_disk_folder: str | os.PathLike[str] | None
     stages: Sequence[str] | None

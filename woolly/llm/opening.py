@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from woolly.engine import LoadedModel
 from woolly.errors import RequestError
+from woolly.gguf.overlay import Value, parse_overrides
 from woolly.llm.model_options import ModelOptions
 from woolly.templates import ChatTemplate
 
-__all__ = ["check_opening", "template_of"]
+__all__ = ["check_opening", "overrides_of", "template_of"]
 
 
+_SCALINGS = ("none", "linear", "yarn")
 _COUNTS = (
     "max_running",
     "draft_tokens",
@@ -35,3 +40,31 @@ def template_of(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
+
+
+def overrides_of(given: ModelOptions) -> dict[str, Value]:
+    """Returns the values of the options by key; RequestError for one that makes no sense."""
+    found = parse_overrides(given.metadata)
+    scaling, scale = given.rope_scaling, _positive("rope_scale", given.rope_scale)
+    if scaling is not None and scaling not in _SCALINGS:
+        raise RequestError(
+            f"rope_scaling is {str(scaling)[:40]!r}; choose one of: {', '.join(_SCALINGS)}", field="rope_scaling"
+        )
+    if scale is not None and scaling == "none":
+        raise RequestError("rope_scale is given, but rope_scaling is 'none'", field="rope_scale")
+    named: dict[str, Any] = {
+        "*.rope.scaling.type": scaling,
+        "*.rope.scaling.factor": scale,
+        "*.rope.freq_base": _positive("rope_freq_base", given.rope_freq_base),
+        "*.rope.scaling.original_context_length": given.yarn_orig_ctx,
+    }
+    return found | {key: value for key, value in named.items() if value is not None}
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        raise RequestError(f"{name} is {value!r}; a number above 0 was expected", field=name)
+    return float(value)

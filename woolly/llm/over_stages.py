@@ -18,6 +18,11 @@ def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages 
     alone = {
         "adapters": adapters,
         "control_vectors": given.control_vectors,
+        "metadata": given.metadata,
+        "rope_scaling": given.rope_scaling,
+        "rope_scale": given.rope_scale,
+        "rope_freq_base": given.rope_freq_base,
+        "yarn_orig_ctx": given.yarn_orig_ctx,
         "cache_disk": given.cache_disk,
         "device": given.device,
     }

@@ -1,29 +1,55 @@
-"""Presets in use: the sampling defaults and the system prompt that a preset gives."""
+"""Presets in use: what a preset says about opening its model, the sampling defaults and the system prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from woolly.chat import ChatRequest
 from woolly.chat.message import Message
 from woolly.errors import RequestError, StoreError
+from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.store import Preset
 
-__all__ = ["defaults_of", "with_system"]
+__all__ = ["LOADING_KEYS", "SERVER_KEYS", "defaults_of", "load_of", "with_load", "with_system"]
+
+# The key in presets.toml, and the keyword of LLM that it gives; `adapters` says how much each counts, as in a request.
+LOADING_KEYS: Mapping[str, str] = {
+    "kv_type": "kv_type",
+    "kv_tokens": "kv_tokens",
+    "weight_memory": "weight_memory",
+    "threads": "threads",
+    "backend": "backend",
+    "device": "device",
+    "gpu_layers": "gpu_layers",
+    "draft": "speculation",
+    "draft_tokens": "draft_tokens",
+    "lora": "adapters",
+}
+
+# What a server does with a model: it changes no answer, so that the library takes it.
+SERVER_KEYS = ("pin", "keep_alive", "reasoning")
+
+_TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "int | str": (int, str)}
+_WORDS = {int: "a whole number", str: "a text"}
 
 
 def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
     """Returns the parameters of a request that sets none; StoreError if the preset has a wrong one."""
-    if preset is None or not preset.sampling:
-        return base
+    others = (*LOADING_KEYS, *SERVER_KEYS)
     given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in preset.sampling.items()
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in (() if preset is None else preset.sampling.items())
+        if name not in others
     }
+    if preset is None or not given:
+        return base
     try:
-        check_keywords(f"[{preset.name}]", given, ["system", "ctx", *options_of(SamplingParams)])
+        check_keywords(f"[{preset.name}]", given, ["system", "ctx", *others, *options_of(SamplingParams)])
         return replace(base, **given)
     except RequestError as error:
         raise StoreError(f"{preset.file}: {error}") from error
@@ -36,3 +62,45 @@ def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
     if any(message.role in ("system", "developer") for message in chat.messages):
         return chat
     return replace(chat, messages=(Message("system", preset.system), *chat.messages))
+
+
+def load_of(preset: Preset | None) -> dict[str, Any]:
+    """Returns the keywords of LLM that a preset gives, its context included. StoreError for a wrong value."""
+    if preset is None:
+        return {}
+    found: dict[str, Any] = {} if preset.ctx is None else {"ctx": preset.ctx}
+    for key, keyword in LOADING_KEYS.items():
+        if key in preset.sampling:
+            value = preset.sampling[key]
+            found[keyword] = _files(preset, value) if key == "lora" else _checked(preset, key, keyword, value)
+    return found
+
+
+def with_load(options: ModelOptions, preset: Preset | None, *, replaces: bool = False) -> ModelOptions:
+    """Returns options with those of a preset, where nothing else is said; with `replaces`, the preset goes before."""
+    rows, load = rows_of(), load_of(preset)
+    kept = {name: value for name, value in load.items() if replaces or getattr(options, name) == rows[name].default}
+    return replace(options, **kept)
+
+
+def _checked(preset: Preset, key: str, keyword: str, value: Any) -> Any:
+    row = rows_of()[keyword]
+    types = _TYPES[row.type.removesuffix(" | None")]
+    if isinstance(value, bool) or not isinstance(value, types):
+        wanted = " or ".join(_WORDS[one] for one in types)
+        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value!r}; {wanted} was expected")
+    if row.choices and value not in row.choices:
+        raise StoreError(
+            f"{preset.file}: {key} of [{preset.name}] is {value!r}; choose one of: {', '.join(row.choices)}"
+        )
+    if row.low is not None and isinstance(value, int) and value < row.low:
+        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value}; at least {row.low} was expected")
+    return value
+
+
+def _files(preset: Preset, value: Any) -> tuple[str, ...]:
+    """Returns the files of adapters; relative ones are beside the file of presets."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
+        raise StoreError(f"{preset.file}: lora of [{preset.name}] is {value!r}; a file or a list of files was expected")
+    return tuple(str(preset.file.parent / Path(one).expanduser()) for one in values)

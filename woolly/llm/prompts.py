@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from woolly.chat import ChatRequest, ReasoningOptions, Tool, ToolChoice
+from woolly.chat import AudioPart, ChatRequest, ImagePart, Message, ReasoningOptions, Tool, ToolChoice
 from woolly.chat.message import read_messages
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.keywords import check_keywords
 from woolly.sampling.schema import read_schema
+from woolly.senses.given import GivenPicture, GivenSound
 
 __all__ = [
     "Chats",
@@ -75,6 +76,8 @@ def read_chat(
     continue_final: bool = False,
     documents: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
+    images: Sequence[Any] | None = None,
+    audio: Sequence[Any] | None = None,
 ) -> ChatRequest:
     """Returns the request of a conversation; the keywords are those of ChatOptions."""
     for name in _NOT_VARIABLES:
@@ -82,8 +85,9 @@ def read_chat(
             raise RequestError(
                 f"variables holds {name!r}, which is not a switch of the template; give it as {name}=..."
             )
+    talk = read_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages)
     return ChatRequest(
-        read_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages),
+        _with_media(talk, images, audio),
         params,
         ToolChoice.of(tools or (), tool_choice, parallel_tool_calls),
         read_schema(schema),
@@ -92,3 +96,26 @@ def read_chat(
         variables or {},
         continue_final,
     )
+
+
+def _with_media(
+    talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
+) -> tuple[Message, ...]:
+    """Returns the messages with pictures and sounds before the text of the last one, which must be the user's."""
+    parts: list[ImagePart | AudioPart] = []
+    for name, given, what in (("images", images, "pictures"), ("audio", audio, "sounds")):
+        if given is None:
+            continue
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise RequestError(f"{name} is of type {type(given).__name__}; a list of {what} was expected", field=name)
+        if talk[-1].role != "user":
+            raise RequestError(
+                f"{name} belong to a message of the user, and the last is of role {talk[-1].role[:40]!r}"
+            )
+        for i, one in enumerate(given):
+            where = f"{name}[{i}]"
+            is_image = name == "images"
+            parts.append(
+                ImagePart(GivenPicture(one, where=where)) if is_image else AudioPart(GivenSound(one, where=where))
+            )
+    return (*talk[:-1], replace(talk[-1], content=(*parts, *talk[-1].parts))) if parts else talk

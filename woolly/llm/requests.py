@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from woolly.chat import Layout, lay_out
+from woolly.chat import Layout, Vision, lay_out
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
 from woolly.llm.options import ChatOptions, GenerateOptions
@@ -20,8 +22,10 @@ from woolly.llm.prompts import (
     read_chat,
     split_options,
 )
+from woolly.llm.sight import encode_layout, picture_tokens, sound_tokens
 from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
+from woolly.senses import Picture, Rows, Sound
 from woolly.store import Preset
 from woolly.templates import ChatTemplate
 from woolly.tokens import Tokenizer
@@ -33,6 +37,7 @@ Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
 Params = SamplingParams | Sequence[SamplingParams]
 
 _INNER = [field.name for field in fields(RequestOptions)]
+_SEARCH = 2.0  # seconds in which the tool is looked for whose schema is at fault
 
 
 class RequestMaker:
@@ -43,6 +48,7 @@ class RequestMaker:
     driver: EngineDriver
     preset: Preset | None  # system prompt and sampling where a call gives none
     defaults: SamplingParams
+    sight: Vision | None = None  # by what the model sees and hears; None: it reads text alone
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
         """Returns the requests of each prompt, one for each of its n answers.
@@ -50,6 +56,11 @@ class RequestMaker:
         `options` are those of `generate` and of the engine (`RequestOptions`).
         """
         sampling, options = split_options("LLM.generate", options, [*GenerateOptions.__annotations__, *_INNER])
+        if sampling.get("reasoning_budget") is not None:
+            raise RequestError(
+                "reasoning_budget belongs to conversations, whose template has the marks of a thought: use chat",
+                field="reasoning_budget",
+            )
         its_options = RequestOptions(**options)
         if not is_list_of_prompts(prompt):
             (its,) = params_of_each(params, 1, sampling, self.defaults)
@@ -102,15 +113,56 @@ class RequestMaker:
 
         `before` are ids of earlier turns, which the text of the layout follows; `cut` returns those that are kept.
         """
-        ids: Sequence[int] = self.tokenize_chat(layout.text)
+        ids: Sequence[int | Rows] = self._encoded(layout)
         if before:
-            ids = [*before, *self.tokenizer.encode(layout.text, add_special=False, parse_special=True)]
-        ids = ids if cut is None else cut(ids)
-        return self._requests(ids, layout.params, RequestOptions(shown=layout.shown, **options))
+            ids = [*before, *self._encode(layout.text)]
+        if cut is not None and not layout.pictures:  # a cut would go through a picture
+            ids = cut([id for id in ids if isinstance(id, int)])
+        settings = RequestOptions(shown=layout.shown, thought=layout.thought, **options)
+        try:
+            return self._requests(ids, layout.params, settings)
+        except RequestError as error:
+            if layout.made_of != "tools" or error.code == "context_length":
+                raise
+            raise self._fault_of_tool(layout) or error from None
+
+    def _fault_of_tool(self, layout: Layout) -> RequestError | None:
+        """Returns the error that names the tool whose schema no grammar can keep; None if it is not found soon.
+
+        One grammar has the schemas of all tools, and its error names none of them.
+        """
+        from woolly.grammar import GrammarCompiler
+
+        compiler, until = GrammarCompiler(self.tokenizer), time.monotonic() + _SEARCH
+        for tool in layout.choice.callable:
+            try:
+                compiler.compile("json_schema", json.dumps(tool.schema))
+            except RequestError as error:
+                return RequestError(f"the arguments of the tool {tool.name!r}: {error}", field="tools", names=())
+            if time.monotonic() > until:
+                break
+        return None
 
     def count_tokens(self, layout: Layout) -> int:
         """Returns the number of tokens of a conversation that is laid out, which may be more than the context holds."""
-        return len(self.tokenize_chat(layout.text))
+        return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
+
+    def tokenize_layout(self, layout: Layout) -> list[int]:
+        """Returns the ids of a conversation that is laid out; each row of a picture is a 0, which is no text of it."""
+        parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
+        return [id for part in parts for id in part]
+
+    def picture_tokens(self, picture: Picture) -> int:
+        """Returns how many tokens a picture takes of a context; RequestError if the model sees none."""
+        if self.sight is None or self.sight.tower is None:
+            raise RequestError("this model sees no pictures: no projector (mmproj file) is open with it")
+        return picture_tokens(picture, self.sight.tower, self._encode)
+
+    def sound_tokens(self, sound: Sound) -> int:
+        """Returns how many tokens a sound takes of a context; RequestError if the model hears none."""
+        if self.sight is None or self.sight.ears is None:
+            raise RequestError("this model hears no sounds: no projector (mmproj file) for them is open with it")
+        return sound_tokens(sound, self.sight.ears, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
         """As `prepare`, for `Score.of`."""
@@ -127,10 +179,10 @@ class RequestMaker:
         **options: Any,
     ) -> tuple[Layout, list[Request]]:
         chat = with_system(self.preset, read_chat(messages, params, **options))
-        layout = lay_out(chat, self.template, self.tokenizer)
+        layout = lay_out(chat, self.template, self.tokenizer, self.sight)
         return layout, self.prepare_layout(layout, timeout=timeout, priority=priority, expected=expected)
 
-    def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
+    def _requests(self, ids: Sequence[Any], params: SamplingParams, options: RequestOptions) -> list[Request]:
         engine = self.driver.engine
         if params.n > 1 and params.seed is None:
             # The answers' seeds follow each other, as with a seed that is given.
@@ -150,6 +202,20 @@ class RequestMaker:
 
     def tokenize_chat(self, text: str) -> list[int]:
         """Returns the ids of a rendered prompt; adds BOS if the template did not write it, and never EOS."""
-        ids = self.tokenizer.encode(text, add_special=False, parse_special=True)
+        ids = self._encode(text)
+        return [*self._missing_bos(ids), *ids]
+
+    def _encoded(self, layout: Layout) -> Sequence[int | Rows]:
+        """Returns a conversation that is laid out as tokens, with rows of its pictures among them."""
+        if not layout.pictures or self.sight is None:
+            return self.tokenize_chat(layout.text)
+        ids = encode_layout(layout, self.sight, self._encode)
+        return [*self._missing_bos(ids), *ids]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
+    def _missing_bos(self, ids: Sequence[object]) -> list[int]:
+        """Returns the token that begins a text, if the file asks for it and the template did not write it."""
         bos = self.tokenizer.bos_id
-        return [bos, *ids] if self.tokenizer.add_bos and bos is not None and ids[:1] != [bos] else ids
+        return [bos] if self.tokenizer.add_bos and bos is not None and list(ids[:1]) != [bos] else []

@@ -114,7 +114,7 @@ class TextMaker:
 
     def _too_long(self, what: str, n_tokens: int) -> RequestError:
         return RequestError(
-            f"{what}, but this model takes {self._most} tokens at once; shorten it",
+            f"{what}, but this model takes {self._most} tokens at once: it is too large; shorten it",
             code="context_length",
             limit=self._most,
             given=n_tokens,

@@ -244,7 +244,7 @@ class TextReader:
             short = wanted.cut(most) if truncate or len(wanted.ids) <= most else None
             if short is None:
                 raise RequestError(
-                    f"{what} {index} has {n} tokens, but this model takes {most} at once; shorten it"
+                    f"{what} {index} has {n} tokens, but this model takes {most} at once: it is too large; shorten it"
                     + ("" if truncate else ", or let truncate cut it"),
                     code="context_length",
                     limit=most,

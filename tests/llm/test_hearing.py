@@ -1,0 +1,163 @@
+"""Sounds of conversations: paths, bytes and arrays give the same answer, and bad ones give one sentence."""
+
+import base64
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.cases.ears import EARS, heard, samples, write_ear
+from tests.cases.tiny import TINY, write_tiny
+from tests.senses.test_sound import wav
+from woolly import LLM
+from woolly.chat import AudioPart, Vision, lay_out
+from woolly.chat.message import Message, TextPart
+from woolly.chat.request import ChatRequest
+from woolly.errors import RequestError, TemplateError
+from woolly.sampling import SamplingParams
+from woolly.senses import Sound, TowerSettings, read_sound
+from woolly.senses.given import GivenSound
+from woolly.senses.preparing.hearing import prepare_sound
+from woolly.serving import Settings, create_app
+from woolly.templates import ChatTemplate
+
+HEARD = (np.round(samples(8_500) * 16384) / 32768).astype(np.float32)  # as 16 bits hold them
+PARTS = (
+    "{% for message in messages %}{% for part in message.content %}{% if part.type == 'text' %}{{ part.text }}"
+    "{% elif part.type == 'audio' %}[<|AUDIO|>]{% elif part.type == 'image' %}<|image_pad|>{% endif %}{% endfor %}"
+    "{% endfor %}"
+)
+PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
+EARS_ALONE = Vision(None, ears=EARS["qwen2a"].settings)
+BOTH = Vision(
+    TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2), ears=EARS["qwen2a"].settings
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hearing")
+    write_ear(EARS["qwen2a"], folder / "mmproj-tiny.gguf")
+    write_tiny(TINY["qwen2"], folder / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    with LLM(folder / "tiny.gguf", ctx=512, threads=2, backend="cpu") as llm:
+        yield llm
+
+
+def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
+    file = wav(HEARD * 32768 / 32767)
+    path = tmp_path / "talk.wav"
+    path.write_bytes(file)
+    assert np.abs(read_sound(file).samples - HEARD).max() == 0
+    sources = [str(path), path, file, (HEARD, 16000)]
+    options = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True, "logprobs": 1}
+
+    def answer(talk, **more):
+        made = llm.chat(talk, **options, **more)
+        return made.text, tuple(one.logprob for one in made.logprobs)
+
+    answers = {answer("What?", audio=[one]) for one in sources}
+    data = {"data": base64.b64encode(file).decode(), "format": "wav"}
+    for part in ({"type": "input_audio", "input_audio": data}, {"type": "audio", "audio": path}):
+        talk = [{"role": "user", "content": [part, {"type": "text", "text": "What?"}]}]
+        answers.add(answer(talk))
+    assert len(answers) == 1
+    assert answer("What?", audio=[(samples(8_500, 5), 16000)]) not in answers
+    assert (
+        llm.sound_tokens(Sound(HEARD))
+        > EARS["qwen2a"].settings.row_grid(heard(EARS["qwen2a"], 8_500).pieces[0].grid)[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"audio": ["no/such.wav"]}, r"audio\[0\]: the sound no/such.wav cannot be read"),
+        ({"audio": [(np.zeros(100, np.float32), 16000)]}, r"audio\[0\]: the sound has 0.006 s; at least 0.05 s"),
+        ({"audio": "talk.wav"}, "audio is of type str; a list of sounds was expected"),
+        ({"images": [np.zeros((9, 9, 3), np.uint8)]}, "this model sees no pictures: its projector .* has no tower"),
+    ],
+)
+def test_sounds_that_cannot_be_heard_are_one_sentence(llm, options, message):
+    with pytest.raises(RequestError, match=message):
+        llm.chat("What?", **options)
+
+
+def test_a_model_without_ears_says_so(llm, monkeypatch):
+    monkeypatch.setattr(llm, "sight", None)
+    with pytest.raises(RequestError, match=r"audio\[0\]: this model hears no sounds: no projector"):
+        llm.chat("What?", audio=[(HEARD, 16000)])
+    with pytest.raises(RequestError, match="this model hears no sounds"):
+        llm.sound_tokens(Sound(HEARD))
+
+
+def asked(llm, template, *parts, sight=EARS_ALONE):
+    request = ChatRequest((Message("user", parts),), SamplingParams())
+    return lay_out(request, ChatTemplate(template), llm.tokenizer, sight)
+
+
+def test_a_template_shows_parts_or_the_mark_is_written_into_the_text(llm):
+    sound, text = AudioPart(GivenSound((HEARD, 16000))), TextPart("say <|AUDIO|>")
+    layout = asked(llm, PARTS, sound, text, sound)
+    assert [layout.text[one.start : one.end] for one in layout.pictures] == ["<|AUDIO|>"] * 2
+    assert layout.text == "[<|AUDIO|>]say <\u200b|AUDIO|>[<|AUDIO|>]"
+    layout = asked(llm, PLAIN, sound, TextPart("hm"))
+    assert layout.text == "<|audio_bos|><|AUDIO|><|audio_eos|>\nhm"
+    assert (layout.pictures[0].start, layout.pictures[0].end) == (0, len(layout.text) - 3)
+
+
+def test_pictures_and_sounds_keep_their_order(llm):
+    pytest.importorskip("PIL.Image")
+    from woolly.chat import ImagePart
+    from woolly.senses.given import GivenPicture
+
+    sound, image = AudioPart(GivenSound((HEARD, 16000))), ImagePart(GivenPicture(np.zeros((56, 56, 3), np.uint8)))
+    layout = asked(llm, PARTS, sound, image, sound, sight=BOTH)
+    assert [one.picture.kind for one in layout.pictures] == ["audio", "image", "audio"]
+
+
+def test_a_sound_that_the_template_hides_is_an_error(llm):
+    with pytest.raises(TemplateError, match="has 1 sounds, but the model's chat template shows 0"):
+        asked(llm, "{% for m in messages %}{% for p in m.content %}{{ 'audio' }}{% endfor %}{% endfor %}",
+              AudioPart(GivenSound((HEARD, 16000))))  # fmt: skip
+
+
+def test_sounds_that_the_context_cannot_hold_are_refused_before_they_are_prepared(llm, monkeypatch):
+    sounds = [(samples(n), 16000) for n in (8_500, 16_000, 480_000)]
+    prepared = []
+    monkeypatch.setattr(
+        "woolly.chat.sight.prepare_sound", lambda *given: prepared.append(given) or prepare_sound(*given)
+    )
+    with pytest.raises(RequestError, match=r"^the sounds up to audio\[2\] take 788 tokens, but the context holds 512"):
+        llm.chat("What?", audio=sounds)
+    assert len(prepared) == 2
+
+
+def test_an_hour_of_sounds_is_the_most(llm, monkeypatch):
+    monkeypatch.setattr("woolly.chat.sight._MOST_SECONDS", 1)
+    monkeypatch.setattr("woolly.chat.sight.prepare_sound", Mock(side_effect=[heard(EARS["qwen2a"], 8_500)]))
+    sound = AudioPart(GivenSound((HEARD, 16000), where="audio[1]"))
+    with pytest.raises(RequestError, match=r"audio\[1\]: the sounds of the conversation have more than 0 minutes"):
+        asked(llm, PARTS, sound, sound)
+
+
+def test_a_completion_takes_sounds_at_its_marks(folder):
+    given = Settings(models_dir=folder, model=str(folder / "tiny.gguf"), backend="cpu", threads=1, ctx_size=256)
+    data = base64.b64encode(wav(HEARD)).decode()
+    with TestClient(create_app(given), base_url="http://localhost") as client:
+        props = client.get("/props").json()
+        assert props["modalities"] == {"vision": False, "audio": True}
+
+        def ask(*given):
+            prompt = {"prompt_string": f"Hear {props['media_marker']}?", "multimodal_data": given}
+            return client.post("/completion", json={"prompt": prompt, "n_predict": 2, "temperature": 0})
+
+        heard = [ask(one).json() for one in (data, f"data:audio/wav;base64,{data}")]
+        assert len({one["content"] for one in heard}) == 1 and heard[0]["tokens_evaluated"] > 10
+        refused = ask(base64.b64encode(b"\x89PNG" + bytes(20)).decode())
+        assert refused.status_code == 400 and "sees no pictures" in refused.json()["error"]["message"]

@@ -1,0 +1,52 @@
+"""Pictures of a conversation as the engine takes them."""
+
+import numpy as np
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from woolly import LLM
+from woolly.chat import Vision, lay_out
+from woolly.errors import RequestError
+from woolly.llm.prompts import read_chat
+from woolly.sampling import SamplingParams
+from woolly.senses import Rows, TowerSettings
+from woolly.senses.picture import Picture
+from woolly.templates import ChatTemplate
+
+TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+EYES = Vision(TowerSettings("image", "qwen2vl_merger", 56, 14, (0.5,) * 3, (0.5,) * 3, merge=2))
+PIXELS = np.zeros((56, 84, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    with LLM(write_tiny(TINY["granite"], tmp_path_factory.mktemp("sight") / "tiny.gguf"), ctx=64) as llm:
+        yield llm
+
+
+def laid_out(llm, sight, **options):
+    return lay_out(read_chat("hi", SamplingParams(), **options), ChatTemplate(TURNS), llm.tokenizer, sight)
+
+
+def test_rows_stand_in_place_of_the_mark(llm, monkeypatch):
+    pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(llm, "sight", EYES)
+    layout = laid_out(llm, EYES, images=[PIXELS])
+    ids = llm._encoded(layout)
+    (rows,) = [id for id in ids if isinstance(id, Rows)]
+    assert (rows.n, rows.grid) == (6, (1, 2, 3))
+    assert llm.detokenize([id for id in ids if isinstance(id, int)]) == "user: <|vision_start|><|vision_end|>\nhi\n"
+    assert llm.count_tokens(layout) == len(ids) - 1 + 6
+    plain = llm.count_tokens(laid_out(llm, EYES))
+    assert llm.picture_tokens(Picture(PIXELS)) == llm.count_tokens(layout) - plain - 1  # a line end is between them
+
+
+def test_a_model_that_sees_nothing_says_so(llm):
+    with pytest.raises(RequestError, match=r"images\[0\]: this model sees no pictures"):
+        llm.chat("hi", images=[PIXELS])
+    with pytest.raises(RequestError, match="this model sees no pictures"):
+        llm.picture_tokens(Picture(PIXELS))
+    with pytest.raises(RequestError, match="images is of type str; a list of pictures"):
+        llm.chat("hi", images="a.png")
+    with pytest.raises(RequestError, match="the last is of role 'assistant'"):
+        llm.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], images=[PIXELS])

@@ -1,0 +1,27 @@
+"""Described: what a model's file says about itself, whether it is written already or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from woolly.gguf.tensor import Tensor
+
+__all__ = ["Described"]
+
+
+class Described(Protocol):
+    """Metadata and tensors. An open file is one, and a file that is about to be written."""
+
+    @property
+    def path(self) -> Path:
+        """Its name, for sentences about it."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Values by key."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Names, types and shapes, in file order."""

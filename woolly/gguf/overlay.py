@@ -1,0 +1,112 @@
+"""The Overlay: metadata of a file with other values for some keys, as a person who opens it gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.gguf.metadata import Metadata
+
+__all__ = ["Overlay", "Value", "parse_overrides", "write_overrides"]
+
+Value = int | float | bool | str
+
+_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+_BOOLS = {"true": True, "false": False}
+_FORM = "KEY=TYPE:VALUE was expected, with a TYPE of int, float, bool or str"
+
+
+class Overlay(Metadata):
+    """The metadata of a file, in which given values come first. A key may begin with "*." for the architecture."""
+
+    __slots__ = ("_given", "unread")
+
+    def __init__(self, metadata: Metadata, given: Mapping[str, Value]) -> None:
+        """RequestError for a value of another type than the file's."""
+        super().__init__(metadata._file, metadata._entries)
+        architecture = str(metadata.get("general.architecture", ""))
+        self._given: dict[str, Value] = {}
+        for name, value in given.items():
+            key = f"{architecture}{name[1:]}" if name.startswith("*.") else name
+            self._given[key] = _checked(key, value, metadata)
+        self.unread = set(self._given)  # keys that nothing has asked for
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._given:
+            self.unread.discard(key)
+            return self._given[key]
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from super().__iter__()
+        yield from (key for key in self._given if key not in self._entries)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._given or super().__contains__(key)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The given values as `write_overrides` writes them."""
+        return write_overrides(self._given)
+
+    def check_read(self) -> None:
+        """RequestError for a key that nothing reads, whose value would change nothing."""
+        if self.unread:
+            key = min(self.unread)
+            raise RequestError(
+                f"metadata gives {key!r}, which nothing reads of this model: look for a slip in its name",
+                field="metadata",
+            )
+
+
+def parse_overrides(given: Mapping[str, Value] | str | Iterable[str] | None) -> dict[str, Value]:
+    """Returns values by key: of a mapping, or of texts such as llama.rope.freq_base=float:500000 and commas."""
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            if not isinstance(key, str) or not isinstance(value, (int, float, bool, str)):
+                raise RequestError(
+                    f"metadata gives {key!r} as {value!r}; a name and a number, a bool or a text were expected",
+                    field="metadata",
+                )
+        return dict(given)
+    texts = given.split(",") if isinstance(given, str) else [part for text in given or () for part in text.split(",")]
+    return dict(_parse(text.strip()) for text in texts if text.strip())
+
+
+def write_overrides(given: Mapping[str, Value]) -> tuple[str, ...]:
+    """Returns the texts that `parse_overrides` reads, in one order."""
+    return tuple(f"{key}={type(value).__name__}:{value}" for key, value in sorted(given.items()))
+
+
+def _parse(text: str) -> tuple[str, Value]:
+    key, is_there, typed = text.partition("=")
+    kind, has_kind, value = typed.partition(":")
+    if not (is_there and has_kind and key) or kind not in _TYPES:
+        raise RequestError(f"metadata holds {text[:80]!r}; {_FORM}", field="metadata")
+    if kind == "bool":
+        if value.lower() not in _BOOLS:
+            raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is no bool", field="metadata")
+        return key, _BOOLS[value.lower()]
+    try:
+        return key, _TYPES[kind](value)
+    except ValueError:
+        raise RequestError(f"metadata gives {key!r} as {value[:40]!r}, which is no {kind}", field="metadata") from None
+
+
+def _checked(key: str, value: Value, metadata: Metadata) -> Value:
+    """The value as the file would have it: a whole number stands for a float, and nothing else for another."""
+    if key not in metadata:
+        return value
+    old = metadata[key]
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(old) is not type(value):
+        has = type(old).__name__ if isinstance(old, (int, float, bool, str)) else "an array"
+        raise RequestError(
+            f"metadata gives {key!r} as {type(value).__name__}, but in the file it is {has}", field="metadata"
+        )
+    return value

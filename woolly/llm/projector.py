@@ -1,0 +1,111 @@
+"""The projector of a model: which file it is, and what it says before it is opened."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
+from woolly.gguf import open_gguf
+from woolly.models.towers import trace_towers
+from woolly.runtime import Options, backend_for, choose
+from woolly.senses import Halves, read_halves
+from woolly.store import find_projectors, resolve
+
+__all__ = ["ProjectorFile", "check_pair", "choose_projector", "describe_projector", "usable_projector"]
+
+log = logging.getLogger("woolly.llm")
+
+
+@dataclass(frozen=True)
+class ProjectorFile:
+    """What the header of a projector's file says."""
+
+    path: Path
+    n_bytes: int
+    halves: Halves | None  # None: it cannot be used
+    reason: str = ""  # why not
+
+    @property
+    def kind(self) -> str:
+        """The family, as `clip.projector_type` names it; "unknown" if it cannot be used."""
+        return "unknown" if self.halves is None else self.halves.kinds
+
+    @property
+    def takes(self) -> list[str]:
+        """What a model takes with it beside text: image, audio."""
+        halves = self.halves
+        own = () if halves is None else (("image", halves.sight), ("audio", halves.ears))
+        return [name for name, settings in own if settings is not None]
+
+
+def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -> Path | None:
+    """Returns the projector's file: the one that is given, or the one beside the model; None if there is none.
+
+    `given` "none" takes none; StoreError if a given file does not exist.
+    """
+    if given is not None:
+        return None if given == "none" else _given(given)
+    return next(iter(find_projectors(model)), None)
+
+
+def describe_projector(model: Path, given: str | os.PathLike[str] | None = None) -> ProjectorFile | None:
+    """Returns the projector that a model would be opened with, by its header alone; None if there is none."""
+    path = choose_projector(model, given)
+    if path is None:
+        return None
+    try:
+        with open_gguf(path) as file:
+            return ProjectorFile(path, file.n_bytes, read_halves(file.metadata))
+    except (WoollyError, OSError) as error:
+        return ProjectorFile(path, 0, None, str(error).removeprefix(f"{path}: "))
+
+
+def usable_projector(
+    model: Path, given: str | os.PathLike[str] | None, backend: str, options: Options, *, has_stages: bool = False
+) -> Path | None:
+    """Returns the projector to open with a model: the one that is given, or one beside it that fits; None: neither.
+
+    One that nobody asked for and that cannot be used gives a line of the log: the model reads text without it.
+    ModelError with both names if a given one makes rows for another model.
+    """
+    path = choose_projector(model, given)
+    if path is None or (given is None and has_stages):
+        return None
+    if given is None and choose(backend_for(options.device, backend)).is_gpu:
+        log.warning("%s is not used: a GPU computes no pictures and no sounds yet; backend='cpu' does", path.name)
+        return None
+    try:
+        check_pair(model, path)
+    except (GGUFError, ModelError, UnsupportedError) as error:
+        if given is not None:
+            raise
+        log.warning("%s is not used, so the model sees no pictures: %s", path.name, error)
+        return None
+    return path
+
+
+def check_pair(model: Path, projector: Path) -> None:
+    """ModelError with both names if the rows of a projector are not as wide as those of the model."""
+    with open_gguf(projector) as file:
+        width = max(tower.width for tower in trace_towers(file))
+    with open_gguf(model) as file:
+        own = file.metadata.get(f"{file.metadata.get('general.architecture')}.embedding_length")
+    # Rows for several layers are side by side.
+    if isinstance(own, int) and own > 0 and width % own != 0:
+        raise ModelError(
+            f"{projector.name} makes rows of {width} numbers, but {model.name} reads rows of {own}:"
+            " they belong to different models"
+        )
+
+
+def _given(given: str | os.PathLike[str]) -> Path:
+    path = Path(given).expanduser()
+    if path.is_file():
+        return path
+    try:
+        return resolve(given)
+    except StoreError:
+        raise StoreError(f"there is no projector {os.fspath(given)}; give the path of an mmproj file") from None

@@ -1,0 +1,38 @@
+"""Sight: pictures and sounds of a prompt as the engine takes them, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from woolly import senses
+from woolly.chat import Layout, Vision
+from woolly.senses import EarSettings, Picture, Prompt, Sound, TowerSettings, encode_prompt
+from woolly.senses.preparing import measure
+from woolly.senses.preparing.hearing import measure_sound
+
+__all__ = ["encode_layout", "picture_tokens", "sound_tokens"]
+
+
+def encode_layout(layout: Layout, sight: Vision, encode: Callable[[str], Sequence[int]]) -> Prompt:
+    """Returns a conversation as tokens, and rows of its pictures and sounds among them."""
+    parts: list[str | senses.Rows] = []
+    end = 0
+    for index, seen in enumerate(layout.pictures):
+        parts.append(layout.text[end : seen.start])
+        parts += senses.lay_out(seen.picture, sight.settings_of(seen.picture.kind), index).parts
+        end = seen.end
+    return encode_prompt([*parts, layout.text[end:]], encode)
+
+
+def picture_tokens(picture: Picture, tower: TowerSettings, encode: Callable[[str], Sequence[int]]) -> int:
+    """Returns how many tokens of a context a picture takes, with the marks around it."""
+    return _count(measure(picture.size, tower), encode)
+
+
+def sound_tokens(sound: Sound, ears: EarSettings, encode: Callable[[str], Sequence[int]]) -> int:
+    """Returns how many tokens of a context a sound takes, with the marks around it."""
+    return _count(measure_sound(sound, ears), encode)
+
+
+def _count(layout: senses.Layout, encode: Callable[[str], Sequence[int]]) -> int:
+    return sum(len(encode(part)) if isinstance(part, str) else part.n for part in layout.parts)
