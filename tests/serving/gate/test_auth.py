@@ -134,3 +134,20 @@ def test_a_token_cannot_choose_how_it_is_checked_or_hold_what_is_no_claim(author
         assert authority.validate(signed(header, claims)) is None
     for text in ("", ".", "..", "...", "a.b.c.d", "x" * 5000):
         assert authority.validate(text) is None
+
+
+def test_the_time_does_not_tell_which_key_matched(monkeypatch):
+    compared = []
+    plain = hmac.compare_digest
+
+    def counted(one, other):
+        compared.append(len(one) == len(other))
+        return plain(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    keys = [f"key-{i}" * (i + 1) for i in range(5)]
+    authority = Authority(keys, SECRET, 60)
+    for given in (*keys, "key-0", "k", "x" * 100, "\N{SHEEP}"):
+        compared.clear()
+        authority._match(given)
+        assert compared == [True] * 5  # all of them, and digests of one length: neither place nor length shows

@@ -10,9 +10,9 @@
 
 A layer takes the app that it wraps as its first argument. Layers share `scope["state"]`, which routes see as
 `request.state`: `id`, `client` (its name in the log), `bucket` (what its rate is counted by), `owner` (whose sessions
-it sees), `is_admin` (whether it may load and unload models), `status` (of the reply, None before it starts), `reason`
-(why the request was refused, None if it was not), `ignored` (fields that had no effect, for the header
-x-woolly-ignored) and, if the request has a body, `json` (its value).
+it sees), `account` (whose limits it has, None without keys), `is_admin` (whether it may load and unload models),
+`status` (of the reply, None before it starts), `reason` (why the request was refused, None if it was not), `ignored`
+(fields that had no effect, for the header x-woolly-ignored) and, if the request has a body, `json` (its value).
 """
 
 __all__: list[str] = []

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from woolly.serving.accounts.account import asking
 from woolly.serving.errors import ApiError
-from woolly.serving.gate.auth import Authority
+from woolly.serving.gate.auth import Authority, Client
 from woolly.serving.gate.origins import Origins
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter
 from woolly.serving.settings.table import Settings
 
-__all__ = ["Access"]
+__all__ = ["Access", "identify_again"]
 
 _READING = ("GET", "HEAD", "OPTIONS")
 
@@ -69,7 +72,8 @@ class Access:
 
     def _identify(self, scope: Scope, headers: Headers) -> None:
         state = scope["state"]
-        client = self._authority.identify(_credential(headers) or self._query_key(scope))
+        credential = _credential(headers) or self._query_key(scope)
+        client = self._authority.identify(credential)
         if client is None:
             self._rates.count(state["bucket"])
             self._guesses.wrong(state["bucket"])
@@ -80,8 +84,8 @@ class Access:
                 suggestion="ask the operator of this server for a key",
             )
         self._guesses.right(state["bucket"], client.key)
-        state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
-        state["is_admin"] = client.is_admin
+        state["credential"] = credential
+        _enter(state, client)
 
     def _query_key(self, scope: Scope) -> str | None:
         """Returns the key of a request that has it in its address, in dialects whose clients send it there."""
@@ -108,6 +112,22 @@ class Access:
             return
         if _split(origin).netloc != headers.get("host"):
             raise ApiError(403, "access_denied", "pages of this origin may not ask here; see --cors-origins")
+
+
+def identify_again(authority: Authority, state: MutableMapping[str, Any]) -> bool:
+    """Whether the credential of an open connection still holds; takes the limits and rights that it has by now."""
+    if authority.is_open:
+        return True
+    client = authority.identify(state.get("credential"))
+    if client is not None:
+        _enter(state, client)
+    return client is not None
+
+
+def _enter(state: MutableMapping[str, Any], client: Client) -> None:
+    state["client"], state["bucket"], state["owner"] = client.name, client.key, client.owner
+    state["is_admin"], state["account"] = client.is_admin, client.account
+    asking.set(client.account)
 
 
 def _split(address: str) -> SplitResult:

@@ -7,11 +7,16 @@ import hmac
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jwt
 
+from woolly.errors import RequestError
+from woolly.serving.accounts.account import Account
+from woolly.serving.accounts.keys_file import NamedKey, hash_of
+from woolly.serving.accounts.oidc import OIDC_OWNER, Issuer
 from woolly.serving.errors import ApiError
 
 __all__ = ["Authority", "Client"]
@@ -34,50 +39,87 @@ class Client:
     key: str  # the key behind it: users of one key share its rate
     owner: str  # whose sessions it sees; the same after a restart
     is_admin: bool  # whether it may load, configure and unload models
+    account: Account | None = None  # whose limits it has; None without keys
 
 
 class Authority:
     """Keeps digests of the keys, and compares them in constant time. Without keys, every client may ask."""
 
     def __init__(
-        self, keys: tuple[str, ...], secret: str | None, lifetime: int, admin_keys: tuple[str, ...] = ()
+        self,
+        keys: Sequence[str],
+        secret: str | None,
+        lifetime: int,
+        admin_keys: Sequence[str] = (),
+        named: Sequence[NamedKey] = (),
+        issuer: Issuer | None = None,
     ) -> None:
         """`secret` signs tokens; None takes a random one, so that tokens end with the process."""
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
         # Other programs may have the secret, to check tokens: digests of keys need another one.
         self._pepper = hmac.new(self._secret, b"woolly: digests of keys", hashlib.sha256).digest()
-        self._owners = {self._digest(key): _owner(key) for key in keys}
-        self._digests = tuple(self._owners)
-        self._admins = frozenset(self._digest(key) for key in admin_keys)
         self._lifetime = lifetime
+        self.issuer = issuer  # of tokens that this server did not issue
+        self._accounts: dict[bytes, Account] = {}
+        self._began_open = not (keys or named) and issuer is None
+        self.set_keys(keys, admin_keys, named)
+
+    def set_keys(self, keys: Sequence[str], admin_keys: Sequence[str], named: Sequence[NamedKey]) -> None:
+        """Takes these keys in place of the earlier ones; a key that is gone ends its tokens too.
+
+        RequestError for none at all, which would open a server that has asked for keys.
+        """
+        if not (keys or named or self._began_open or self.issuer):
+            raise RequestError("there is no key left, so nobody could be let in; at least one was expected")
+        plain = {hash_of(key): _owner(key) for key in keys}
+        admins = {hash_of(key) for key in admin_keys}
+        accounts = {
+            self._peppered(digest): Account(owner[: len("key:") + 8], owner, digest in admins)
+            for digest, owner in plain.items()
+        }
+        accounts |= {self._peppered(one.digest): one.account for one in named}
+        self._accounts = accounts
 
     @property
     def is_open(self) -> bool:
         """Whether no key is needed."""
-        return not self._digests
+        return self._began_open and not self._accounts
 
     @property
     def has_admins(self) -> bool:
         """Whether some keys may do more than others."""
-        return bool(self._admins)
+        return self.issuer is not None or any(account.is_admin for account in self._accounts.values())
+
+    def account_of(self, owner: str) -> Account | None:
+        """Returns the account whose key, or a user of whose key, is this owner; None if there is none any more."""
+        if owner.startswith(OIDC_OWNER) and self.issuer is not None:
+            return Account(owner, owner)
+        key = owner.partition(" ")[0]
+        return next((account for account in self._accounts.values() if account.owner == key), None)
 
     def identify(self, credential: str | None) -> Client | None:
         """Returns the client of a key or a token, None if it is not valid.
 
         The name identifies the key and does not reveal it. Users of different keys are different users.
         """
-        if credential is None or len(credential) > _MAX_TOKEN:
+        if credential is None:
+            return None
+        if self.issuer is not None and (known := self.issuer.identify(credential)) is not None:
+            return Client(known.owner, known.owner, known.owner, known.is_admin, known)
+        if len(credential) > _MAX_TOKEN:
             return None
         digest = self._match(credential)
         if digest is not None:
-            return Client(_name(digest), _name(digest), self._owners[digest], digest in self._admins)
+            account = self._accounts[digest]
+            return Client(_name(digest, account), _bucket(digest, account), account.owner, account.is_admin, account)
         claims = self.validate(credential)
         if claims is None:
             return None
         user = f"user:{claims['sub']}"
-        for digest, owner in self._owners.items():
+        for digest, account in self._accounts.items():
             if digest.hex()[:16] == claims["key"]:
-                return Client(user, _name(digest), f"{owner} {user}", digest in self._admins)
+                owner = f"{account.owner} {user}"
+                return Client(user, _bucket(digest, account), owner, account.is_admin, account)
         return Client(user, _OPEN, "", True)
 
     def issue(self, user_id: str, api_key: str) -> tuple[str, int]:
@@ -125,23 +167,32 @@ class Authority:
             return False
         if claims["exp"] >= _NEVER:
             return False
-        return (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._digests)
+        return (key == _OPEN and self.is_open) or any(digest.hex()[:16] == key for digest in self._accounts)
 
     def _match(self, key: str) -> bytes | None:
         """Compares all keys, also after a match, so that the time reveals nothing."""
-        wanted = self._digest(key)
+        wanted = self._peppered(hash_of(key))
         found = None
-        for digest in self._digests:
+        for digest in self._accounts:
             if hmac.compare_digest(digest, wanted):
                 found = digest
         return found
 
-    def _digest(self, key: str) -> bytes:
-        return hmac.new(self._pepper, key.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+    def _peppered(self, digest: bytes) -> bytes:
+        """Returns the digest of a key's hash: its beginning is in tokens, which must not show a hash of the file."""
+        return hmac.new(self._pepper, digest, hashlib.sha256).digest()
 
 
-def _name(digest: bytes) -> str:
-    return f"key:{digest.hex()[:8]}"
+def _is_named(account: Account) -> bool:
+    return account.owner == f"name:{account.name}"
+
+
+def _name(digest: bytes, account: Account) -> str:
+    return account.name if _is_named(account) else f"key:{digest.hex()[:8]}"
+
+
+def _bucket(digest: bytes, account: Account) -> str:
+    return account.owner if _is_named(account) else f"key:{digest.hex()[:8]}"
 
 
 def _owner(key: str) -> str:

@@ -18,6 +18,7 @@ __all__ = ["Bodies", "BodyBudget", "read_body"]
 
 _RETRY = 1.0  # seconds after which other requests may have released their bodies
 _FORM = "multipart/form-data"
+_FORM_PATHS = ("/files", "/audio/transcriptions", "/audio/translations")  # ends of paths that take a form
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
@@ -94,7 +95,7 @@ class Bodies:
             body = await read_body(receive, declared, self._most, self._seconds, take)
             if body is None:
                 return
-            if kind.lower().startswith(_FORM) and scope["path"].endswith("/files"):
+            if kind.lower().startswith(_FORM) and scope["path"].endswith(_FORM_PATHS):
                 scope["state"]["form_type"] = kind
             elif body and scope["method"] in _WITH_BODY:
                 if kind and not _JSON.match(kind) and not self._takes_any(scope["path"]):

@@ -32,11 +32,17 @@ class _StallWatch(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _stall: asyncio.TimerHandle | None = None
+    _below: asyncio.Transport | None = None  # what TLS writes to; None without TLS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._below = _transport_below(transport)
         # Unread data pauses the protocol from the first byte: below a mark, a silent reader would stay unnoticed.
-        transport.set_write_buffer_limits(high=0)
+        # asyncio's TLS would pause for good with a mark of 0.
+        transport.set_write_buffer_limits(high=0 if self._below is None else 1)
+        if self._below is not None:
+            self._below.set_write_buffer_limits(high=0)
+            _heed_below(transport, self._below.get_protocol())
 
     def pause_writing(self) -> None:
         self._end_stall()
@@ -54,6 +60,8 @@ class _StallWatch(asyncio.Protocol):
     def _watch_reading(self, n_before: int | None = None) -> None:
         """Aborts if the client has read nothing since `n_before` bytes waited, else looks again later."""
         n_waiting = self.transport.get_write_buffer_size()
+        if self._below is not None:
+            n_waiting += self._below.get_write_buffer_size()
         if n_before is not None and n_waiting >= n_before:
             self.transport.abort()
         else:
@@ -63,6 +71,25 @@ class _StallWatch(asyncio.Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+
+def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
+    """Returns the transport of the socket itself, which asyncio's TLS has no public name for; None without TLS."""
+    below: asyncio.Transport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return below
+
+
+def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
+    """Lets the buffer below TLS pause the protocol above it: encrypted data leaves asyncio's own count at once.
+
+    A WebSocket takes the connection over from HTTP, and is paused in its place.
+    """
+    if "pause_writing" in vars(tls):
+        return
+    pauses, resumes = tls.pause_writing, tls.resume_writing
+    above: Any = transport.get_protocol
+    tls.pause_writing = lambda: (pauses(), above().pause_writing())
+    tls.resume_writing = lambda: (resumes(), above().resume_writing())
 
 
 def connection_class(most: int, seconds: float) -> type[H11Protocol]:
@@ -101,6 +128,8 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             """
             super().eof_received()
             cycle = self.cycle
+            if self._below is not None:
+                return False  # asyncio's TLS has no half-closed connections
             if cycle is None or cycle.more_body or cycle.response_started or self._is_websocket:
                 return False
             cycle.keep_alive = False

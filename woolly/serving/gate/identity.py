@@ -12,12 +12,15 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.paths import Paths
+from woolly.serving.watch.kept_requests import KeptRequests, answers
 from woolly.serving.watch.logs import ignored, log, request_id
 from woolly.serving.watch.metrics import Stats
 
-__all__ = ["Identity", "check_admin", "client_of", "owner_of"]
+__all__ = ["RequestIdentity", "check_admin", "client_of", "owner_of"]
 
 _SOUND_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GONE = 499  # logged if the client goes away before the reply starts
@@ -40,15 +43,19 @@ def check_admin(connection: HTTPConnection) -> None:
             403,
             "access_denied",
             "this key may not load, configure or unload models",
-            suggestion="ask for a model by its name, which loads it, or use a key of --admin-key",
+            suggestion="ask for a model by its name, which loads it, or use an administrator's key",
         )
 
 
-class Identity:
+class RequestIdentity:
     """Fills `scope["state"]`, and adds the id to the headers of the reply."""
 
-    def __init__(self, app: ASGIApp, stats: Stats, paths: Paths) -> None:
+    def __init__(
+        self, app: ASGIApp, stats: Stats, paths: Paths, quotas: Quotas | None = None, kept: KeptRequests | None = None
+    ) -> None:
         self._app = app
+        self._quotas = Quotas() if quotas is None else quotas
+        self._kept = KeptRequests(0, with_texts=False) if kept is None else kept
         self._stats = stats
         self._paths = paths
 
@@ -63,7 +70,7 @@ class Identity:
         async def identified(message: Message) -> None:
             if message["type"] == "http.response.start":
                 state["status"] = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_headers(state)]
+                message["headers"] = [*message.get("headers", ()), *_headers(state, self._quotas)]
             await send(message)
 
         is_http = scope["type"] == "http"
@@ -75,6 +82,7 @@ class Identity:
             fields["ms"] = 1000 * (time.monotonic() - started)
             fields |= {"reason": state["reason"], "ignored": ", ".join(state["ignored"]) or None}
             self._stats.ignored(len(state["ignored"]))
+            self._kept.add(scope, state, status, fields["ms"])
             if is_http:
                 self._stats.replied(status)
                 is_quiet = status < 400 and self._paths.is_quiet(scope["method"], scope["path"])
@@ -84,10 +92,12 @@ class Identity:
                 log.info("socket", extra=fields)
 
 
-def _headers(state: MutableMapping[str, Any]) -> list[tuple[bytes, bytes]]:
+def _headers(state: MutableMapping[str, Any], quotas: Quotas) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-request-id", state["id"].encode()), (b"x-content-type-options", b"nosniff")]
     if state["ignored"]:
         headers.append((b"x-woolly-ignored", ", ".join(state["ignored"]).encode("ascii")))
+    if state["account"] is not None:
+        headers += quotas.headers(state["account"])
     return headers
 
 
@@ -97,9 +107,12 @@ def _enter(scope: Scope) -> MutableMapping[str, Any]:
     state["id"] = given if _SOUND_ID.fullmatch(given) else secrets.token_hex(8)
     state["client"] = state["bucket"] = f"ip:{scope['client'][0] if scope.get('client') else 'unknown'}"
     state["owner"] = ""
-    state["is_admin"] = False  # until Access knows the client
+    state["is_admin"], state["account"] = False, None  # until Access knows the client
+    asking.set(None)
     state["status"] = state["reason"] = None
     state["ignored"] = []
+    state["answers"] = []
     ignored.set(state["ignored"])
+    answers.set(state["answers"])
     request_id.set(state["id"])
     return state

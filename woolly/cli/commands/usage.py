@@ -1,0 +1,56 @@
+"""`woolly usage`: what each key of a server has used."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from woolly.cli.parse.command import command
+from woolly.cli.parse.options import AS_JSON
+from woolly.cli.parse.parameter import Option
+from woolly.cli.terminal.progress import tell
+from woolly.cli.terminal.screen import print_table, results
+from woolly.errors import RequestError
+
+__all__ = ["usage"]
+
+
+@command(
+    Option("--by", "What to sum up by: some of key, model and day, separated by commas.", default="key,model"),
+    Option("--since", "First day that counts, such as 2026-11-01 (UTC).", shown="all"),
+    Option("--until", "Last day that counts.", shown="today"),
+    Option("--key", "The name of one key.", shown="all"),
+    Option("--usage-file", "File of the usage.", Path, shown="WOOLLY_USAGE_FILE, or usage.db beside the models folder"),
+    AS_JSON,
+)
+def usage(
+    by: str, since: str | None, until: str | None, key: str | None, usage_file: Path | None, as_json: bool
+) -> None:
+    """Show what keys have used of models: woolly usage --by key,day --since 2026-11-01.
+
+    The server may run meanwhile; it writes every two seconds.
+    """
+    from woolly.serving.accounts.ledger import read_usage
+    from woolly.store import models_folder
+
+    given = os.environ.get("WOOLLY_USAGE_FILE")
+    file = usage_file or (Path(given) if given else models_folder().parent / "usage.db")
+    if not file.is_file():
+        raise RequestError(f"there is no usage in {file}; `woolly serve --keys-file FILE` writes it")
+    groups = tuple(one.strip() for one in by.split(",") if one.strip())
+    rows = read_usage(file, groups, key=key, since=since, until=until)
+    if as_json:
+        click.echo(json.dumps({"file": str(file), "by": groups, "usage": rows}, indent=2))
+        return
+    if not rows:
+        tell("nothing was used in this time")
+        return
+    from rich.table import Table
+
+    table = Table(*(name.replace("_", " ") for name in rows[0]), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    print_table(results(), table)

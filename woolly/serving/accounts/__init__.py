@@ -1,0 +1,3 @@
+"""Who asks, how much each may ask, and what each has used."""
+
+__all__: list[str] = []

@@ -1,0 +1,50 @@
+"""Account: what belongs to one key: its name, its limits, and the models that it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+
+__all__ = ["NO_LIMITS", "Account", "KeyLimits", "asking"]
+
+
+@dataclass(frozen=True)
+class KeyLimits:
+    """Most requests and tokens of a key; None: no limit. Days begin at midnight UTC."""
+
+    requests_per_minute: int | None = None
+    requests_per_day: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Returns the names of the limits, as the file of keys has them."""
+        return tuple(field.name for field in fields(cls))
+
+
+NO_LIMITS = KeyLimits()
+
+
+@dataclass(frozen=True)
+class Account:
+    """A key without its secret."""
+
+    name: str  # in the log and in the usage
+    owner: str  # whose sessions, files and prefixes it sees; the same after a restart
+    is_admin: bool = False  # whether it may load, configure and unload models
+    limits: KeyLimits = NO_LIMITS
+    models: tuple[str, ...] = ()  # names that it may use, with * and ?; none: all
+
+    def allows(self, names: Iterable[str]) -> bool:
+        """Whether the account may use a model that has these names."""
+        if not self.models:
+            return True
+        known = [name.lower() for name in names]
+        return any(fnmatchcase(name, pattern.lower()) for pattern in self.models for name in known)
+
+
+# The account of the current task's request; None without keys, and outside of requests.
+asking: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)

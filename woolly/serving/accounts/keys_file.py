@@ -1,0 +1,229 @@
+"""The keys file: named keys with their limits, in TOML, without the keys themselves.
+
+    [keys.anna]
+    hash = "sha256:9f86d081..."         # `woolly keys add anna` writes it, and prints the key once
+    admin = true                        # may load, configure and unload models, and sees everyone's usage
+    requests_per_minute = 60
+    requests_per_day = 5000
+    tokens_per_minute = 20000
+    tokens_per_day = 2000000
+    models = ["qwen3:4b", "team-*"]     # all models, if it is not there
+
+A key is 256 random bits, so that one round of SHA-256 keeps it safe: there is nothing to guess. A slow hash such as
+scrypt would protect keys that people invent, which the file does not take, and would cost each request its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from woolly.errors import RequestError
+from woolly.serving.accounts.account import Account, KeyLimits
+from woolly.store.lock import file_lock
+
+__all__ = ["TABLE", "NamedKey", "add_key", "default_file", "hash_of", "read_keys", "remove_key"]
+
+TABLE = "keys"
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_FIELDS = ("hash", "admin", *KeyLimits.names(), "models")
+
+
+@dataclass(frozen=True)
+class NamedKey:
+    """One table of the file: an account, and the SHA-256 of its key."""
+
+    account: Account
+    digest: bytes
+
+
+def default_file() -> Path:
+    """Returns the file that `woolly keys` writes unless another one is named."""
+    from woolly.store import models_folder
+
+    return models_folder().parent / "keys.toml"
+
+
+def hash_of(key: str) -> bytes:
+    """Returns the SHA-256 of a key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def read_keys(path: Path) -> tuple[NamedKey, ...]:
+    """Returns the keys of a file. RequestError if it cannot be read, or is not as it should be."""
+    content = _parsed(path, _text_of(path))
+    tables = content.get(TABLE, {})
+    if not isinstance(tables, dict):
+        raise RequestError(f"{path}: {TABLE} is no table; write one such as [{TABLE}.anna]")
+    keys = tuple(_key_of(path, name, table) for name, table in tables.items())
+    for key in keys:
+        twin = next(one for one in keys if one.digest == key.digest)
+        if twin is not key:
+            raise RequestError(
+                f"{path}: {twin.account.name} and {key.account.name} have the same key; give each its own"
+            )
+    return keys
+
+
+def _key_of(path: Path, name: str, table: Any) -> NamedKey:
+    where = f"{path}: [{TABLE}.{name}]"
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"{where}: a name has at most 64 letters, digits, - and _, and begins with none of these two"
+        )
+    if not isinstance(table, dict):
+        raise RequestError(f"{where} is no table")
+    unknown = sorted(set(table) - set(_FIELDS))
+    if unknown:
+        raise RequestError(f"{where} has {unknown[0]}, which is not known; known: {', '.join(_FIELDS)}")
+    found = _HASH.fullmatch(table["hash"]) if isinstance(table.get("hash"), str) else None
+    if found is None:
+        raise RequestError(f"{where}: hash is no sha256: with 64 hexadecimal digits; `woolly keys add` writes one")
+    is_admin = table.get("admin", False)
+    if not isinstance(is_admin, bool):
+        raise RequestError(f"{where}: admin is {is_admin!r}; true or false was expected")
+    limits = {limit: _limit(where, limit, table[limit]) for limit in KeyLimits.names() if limit in table}
+    account = Account(name, f"name:{name}", is_admin, KeyLimits(**limits), _models(where, table.get("models")))
+    return NamedKey(account, bytes.fromhex(found[1]))
+
+
+def _limit(where: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RequestError(f"{where}: {name} is {value!r}; a whole number of at least 1 was expected")
+    return value
+
+
+def _models(where: str, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
+        raise RequestError(f"{where}: models is {value!r}; a list of names was expected, such as ['smollm2', 'team-*']")
+    return tuple(value)
+
+
+def add_key(
+    path: Path, name: str, *, is_admin: bool = False, limits: Mapping[str, int], models: tuple[str, ...] = ()
+) -> str:
+    """Adds a key to the file, which it creates if need be; returns the key, which nothing keeps.
+
+    RequestError if the name is taken or wrong, or the file is not as it should be.
+    """
+    key = f"sk-woolly-{secrets.token_urlsafe(32)}"
+    table: dict[str, Any] = {"hash": f"sha256:{hash_of(key).hex()}", **({"admin": True} if is_admin else {})}
+    table |= {**limits, **({"models": list(models)} if models else {})}
+    _key_of(path, name, table)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.with_suffix(".lock"), lambda: None):
+        text = _text_of(path) if path.exists() else ""
+        content = _parsed(path, text)
+        if path.exists():
+            read_keys(path)  # a file with another fault is not made longer
+        if name in content.get(TABLE, {}):
+            raise RequestError(f"{path} has a key named {name!r}; remove it first, or take another name")
+        lines = [f"[{TABLE}.{name}]", *(f"{field} = {_toml(value)}" for field, value in table.items())]
+        longer = (f"{text.rstrip()}\n\n" if text.strip() else "") + "\n".join(lines) + "\n"
+        content[TABLE] = {**content.get(TABLE, {}), name: table}
+        if not _says(longer, content):
+            raise RequestError(
+                f"{path} is written in a way that only a person can change; add [{TABLE}.{name}] by hand"
+            )
+        _replace(path, longer)
+    return key
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Removes a key from the file. RequestError if there is none of this name."""
+    if not path.exists():
+        raise RequestError(f"{path} does not exist; `woolly keys add` makes it")
+    with file_lock(path.with_suffix(".lock"), lambda: None):
+        text = _text_of(path)
+        wanted = _parsed(path, text)
+        if wanted.get(TABLE, {}).pop(name, None) is None:
+            raise RequestError(f"{path} has no key named {name!r}; `woolly keys list` shows those that there are")
+        left = _without(text, name)
+        if not _says(left, wanted):
+            raise RequestError(f"{path} is written in a way that only a person can change; remove {name} by hand")
+        _replace(path, left)
+
+
+def _without(text: str, name: str) -> str:
+    """Returns the text without the table of a key: its header, and all lines up to the next header."""
+    kept: list[str] = []
+    is_inside = False
+    for line in text.split("\n"):  # splitlines would also split within a text that has U+2028
+        if line.lstrip().startswith("["):
+            is_inside = line.partition("#")[0].strip() == f"[{TABLE}.{name}]"
+        if not is_inside:
+            kept.append(line)
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def _says(text: str, content: Mapping[str, Any]) -> bool:
+    """Whether the text is TOML with this content, all tables of it; a table of keys without a key is none."""
+    try:
+        found = _parsed(Path(), text)
+    except RequestError:
+        return False
+    return _without_empty(found) == _without_empty(content)
+
+
+def _without_empty(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != TABLE or value}
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes the file as a whole. A file that is there keeps its mode and owner; others cannot read a new one."""
+    target = path.resolve()  # a link stays a link
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as other:
+        other.write(text)
+        other.flush()
+        os.fsync(other.fileno())
+    if target.exists():
+        before = target.stat()
+        if sys.platform != "win32":
+            # With sudo, the server that runs as another user could not read its own file any more.
+            with contextlib.suppress(OSError):
+                os.chown(other.name, before.st_uid, before.st_gid)
+        Path(other.name).chmod(before.st_mode & 0o777)
+    Path(other.name).replace(target)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, int):
+        return str(value)
+    # JSON's escapes are TOML's, but for those of characters beyond 16 bits; DEL has none in JSON.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise RequestError(f"keys_file is {path}, which cannot be read: {reason}", field="keys_file") from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{path} is no TOML: {error}") from None

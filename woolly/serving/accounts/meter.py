@@ -1,0 +1,40 @@
+"""The Meter: counts what each account uses, against its limits and for the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from woolly.serving.accounts.account import Account
+from woolly.serving.accounts.ledger import Ledger, Used
+from woolly.serving.accounts.quotas import Quotas
+
+__all__ = ["ANYONE", "Meter"]
+
+ANYONE = "-"  # the key of requests that needed none
+
+
+class Meter:
+    """Quotas and, if usage is kept, a ledger. Belongs to the event loop's thread."""
+
+    def __init__(self, quotas: Quotas | None = None, ledger: Ledger | None = None) -> None:
+        self.quotas = Quotas() if quotas is None else quotas
+        self.ledger = ledger
+        if ledger is not None:
+            for name, used in ledger.of_today().items():
+                self.quotas.restore(name, used.requests, used.tokens)
+
+    def admit(self, account: Account | None) -> None:
+        """Counts a request. ApiError 429 if a limit of the account is reached."""
+        self.quotas.admit(account)
+
+    def charge(self, account: Account | None, model: str, usage: Mapping[str, int], n_requests: int = 1) -> None:
+        """Counts what a prompt of a request has used; `usage` is that of `Running.usage`.
+
+        `n_requests` is 0 for all but one prompt of a request.
+        """
+        used = Used(
+            n_requests, usage["prompt_tokens"], usage.get("cached_tokens", 0), usage.get("completion_tokens", 0)
+        )
+        self.quotas.charge(account, used.tokens)
+        if self.ledger is not None:
+            self.ledger.note(ANYONE if account is None else account.name, model, used)

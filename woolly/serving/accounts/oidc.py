@@ -1,0 +1,175 @@
+"""OIDC: bearer tokens that another server has issued, such as Keycloak, Entra or Dex. There are no login pages.
+
+The keys of the issuer are fetched before the port is open, every hour, and when a token names one that is not known;
+never while a request waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+
+from woolly.errors import RequestError
+from woolly.serving.accounts.account import Account
+from woolly.serving.watch.logs import log
+
+__all__ = ["OIDC_OWNER", "Issuer", "check_issuer"]
+
+OIDC_OWNER = "oidc:"  # begins the name of a user, and the owner of what it has stored; no name of a key has a colon
+
+# Signed with a key that the issuer alone has. HMAC is not here: a server that checks such a token could issue one.
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_DISCOVERY = "/.well-known/openid-configuration"
+_SECONDS = 10.0  # for one reply of the issuer
+_MOST_BYTES = 1 << 20
+_MOST_TOKEN = 16_384
+_MOST_NAME = 200
+_HOUR, _MINUTE, _LOOK = 3600.0, 60.0, 5.0
+_LEEWAY = 30  # seconds that two clocks may differ
+
+
+def check_issuer(issuer: str, audience: str | None, admin: str | None) -> None:
+    """RequestError for settings that no issuer can have, or without the package that checks signatures."""
+    if not _is_safe(issuer):
+        raise RequestError(f"oidc_issuer is {issuer!r}; an address with https:// was expected", field="oidc_issuer")
+    if not audience:
+        raise RequestError(
+            "oidc_issuer is given without oidc_audience, so that tokens of other services would do; give both",
+            field="oidc_issuer",
+            names=("oidc_audience",),
+        )
+    if admin is not None and not all(admin.partition("=")[::2]):
+        raise RequestError(
+            f"oidc_admin is {admin!r}; CLAIM=VALUE was expected, such as groups=llm-admins", field="oidc_admin"
+        )
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise RequestError(
+            "oidc_issuer needs the package cryptography: pip install 'woolly-llm[oidc]'", field="oidc_issuer"
+        ) from None
+
+
+def _is_safe(url: str) -> bool:
+    """Whether nobody on the way can change what the address answers."""
+    parts = urlsplit(url)
+    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return parts.scheme == "https" or (parts.scheme == "http" and is_local)
+
+
+def _fetch(url: str) -> Any:
+    """Returns the JSON at an address. OSError or ValueError if there is none."""
+    with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
+        return json.loads(reply.read(_MOST_BYTES))
+
+
+class Issuer:
+    """Checks tokens by the issuer's keys. Belongs to the event loop's thread, but for `refresh`."""
+
+    def __init__(
+        self, issuer: str, audience: str, admin: str | None = None, fetch: Callable[[str], Any] = _fetch
+    ) -> None:
+        """`admin` is CLAIM=VALUE: who has it may load models, and sees everyone's usage."""
+        self._issuer = issuer
+        self._audience = audience
+        self._admin = None if admin is None else (admin.partition("=")[0], admin.partition("=")[2])
+        self._fetch = fetch
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._is_missing = False  # a token has named a key that is not known
+        self._fetched = 0.0
+
+    def refresh(self) -> None:
+        """Fetches the issuer's keys. RequestError if that fails; the earlier keys stay then."""
+        self._is_missing, self._fetched = False, time.monotonic()
+        try:
+            about = self._fetch(self._issuer.rstrip("/") + _DISCOVERY)
+            if about["issuer"] != self._issuer:
+                raise ValueError(f"it calls itself {about['issuer']!r}")
+            if not _is_safe(about["jwks_uri"]):
+                raise ValueError(f"its jwks_uri is {about['jwks_uri']!r}; an address with https:// was expected")
+            found = self._fetch(about["jwks_uri"])["keys"]
+            keys = {one["kid"]: key for one in found if _can_sign(one) and (key := _key_of(one)) is not None}
+        except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise RequestError(
+                f"the keys of oidc_issuer {self._issuer} cannot be fetched: {reason}", field="oidc_issuer"
+            ) from None
+        if not keys:
+            raise RequestError(f"oidc_issuer {self._issuer} has no key that signs tokens", field="oidc_issuer")
+        self._keys = keys
+
+    async def run(self) -> None:
+        """Fetches keys again every hour, and once a minute at most if one is missing, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            age = time.monotonic() - self._fetched
+            if age > _HOUR or (self._is_missing and age > _MINUTE):
+                try:
+                    await asyncio.to_thread(self.refresh)
+                except RequestError as error:
+                    log.warning("keys not fetched", extra={"reason": str(error)})
+                except Exception as error:  # a reply that nobody thought of must not end the refreshing
+                    log.error("keys not fetched", exc_info=error)
+
+    def identify(self, token: str) -> Account | None:
+        """Returns the account of a token's user, None unless the issuer signed it for this server and it holds now."""
+        claims = self._claims(token)
+        if claims is None:
+            return None
+        user = claims["sub"]
+        if not isinstance(user, str) or not 0 < len(user) <= _MOST_NAME or not user.isprintable() or " " in user:
+            return None
+        # The name has the prefix too, so that a user and a key that is named alike have usage of their own.
+        return Account(f"{OIDC_OWNER}{user}", f"{OIDC_OWNER}{user}", self._is_admin(claims))
+
+    def _claims(self, token: str) -> dict[str, Any] | None:
+        if len(token) > _MOST_TOKEN or token.count(".") != 2:
+            return None
+        try:
+            head = jwt.get_unverified_header(token)
+            key = self._keys.get(head.get("kid", ""))
+            if key is None or head.get("alg") not in _ALGORITHMS or "crit" in head:
+                self._is_missing = self._is_missing or key is None
+                return None
+            return jwt.decode(
+                token,
+                key,
+                algorithms=[head["alg"]],
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=_LEEWAY,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+            return None
+
+    def _is_admin(self, claims: Mapping[str, Any]) -> bool:
+        if self._admin is None:
+            return False
+        name, wanted = self._admin
+        found = claims.get(name)
+        return wanted in found if isinstance(found, list) else found == wanted
+
+
+def _key_of(key: dict[str, Any]) -> jwt.PyJWK | None:
+    """Returns a published key; None for one of a kind that cannot be used here, which spoils no other."""
+    try:
+        return jwt.PyJWK(key)
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        log.warning("a key of oidc_issuer is not used", extra={"kid": key["kid"], "reason": str(error)})
+        return None
+
+
+def _can_sign(key: Any) -> bool:
+    if not isinstance(key, dict):
+        return False
+    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig" and isinstance(key.get("kid"), str)

@@ -1,0 +1,105 @@
+"""Quotas: how much of its limits each account has used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import ceil
+
+from woolly.serving.accounts.account import Account
+from woolly.serving.errors import ApiError
+
+__all__ = ["Quotas"]
+
+_SECONDS = {"minute": 60, "day": 86_400}
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """One limit of an account at this moment."""
+
+    what: str  # requests or tokens
+    window: str  # minute or day
+    most: int
+    used: int
+    ends: float  # when the window ends, in seconds since 1970
+
+    @property
+    def left(self) -> int:
+        return max(0, self.most - self.used)
+
+
+class Quotas:
+    """Counts in windows of a minute and of a day (UTC) that all begin at once. Belongs to the event loop's thread.
+
+    An account that has tokens left may begin an answer, and has the whole of it: how long an answer becomes is known at
+    its end. A bucket that fills steadily would let no client tell when a day's tokens are free again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._used: dict[tuple[str, str, str], tuple[int, int]] = {}  # name, what, window: its number, and the count
+
+    def admit(self, account: Account | None) -> None:
+        """Counts a request. ApiError 429 with the time at which the account may ask again, if a limit is reached."""
+        if account is None:
+            return
+        spent = [one for one in self._standings(account) if one.left == 0]
+        if spent:
+            last = max(spent, key=lambda one: one.ends)
+            free = datetime.fromtimestamp(last.ends, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            raise ApiError(
+                429,
+                "rate_limit_exceeded",
+                f"the key {account.name} has used its {last.most} {last.what} of this {last.window};"
+                f" it is free again at {free}",
+                retry_after=float(ceil(last.ends - self._clock())),
+            )
+        self._add(account.name, "requests", 1)
+
+    def charge(self, account: Account | None, n_tokens: int) -> None:
+        """Counts the tokens of a prompt and its answers."""
+        if account is not None:
+            self._add(account.name, "tokens", n_tokens)
+
+    def restore(self, name: str, n_requests: int, n_tokens: int) -> None:
+        """Sets what an account has used today, as an earlier process counted it."""
+        number = int(self._clock()) // _SECONDS["day"]
+        self._used[name, "requests", "day"] = (number, n_requests)
+        self._used[name, "tokens", "day"] = (number, n_tokens)
+
+    def headers(self, account: Account) -> Iterator[tuple[bytes, bytes]]:
+        """Yields OpenAI's headers: for requests and for tokens, the limit that has the least left."""
+        for what in ("requests", "tokens"):
+            standings = [one for one in self._standings(account) if one.what == what]
+            if standings:
+                least = min(standings, key=lambda one: one.left)
+                values = {"limit": least.most, "remaining": least.left, "reset": _duration(least.ends - self._clock())}
+                for name, value in values.items():
+                    yield f"x-ratelimit-{name}-{what}".encode(), str(value).encode()
+
+    def _standings(self, account: Account) -> Iterator[_Standing]:
+        now = self._clock()
+        for what in ("requests", "tokens"):
+            for window, seconds in _SECONDS.items():
+                most = getattr(account.limits, f"{what}_per_{window}")
+                if most is not None:
+                    number = int(now) // seconds
+                    found, used = self._used.get((account.name, what, window), (number, 0))
+                    yield _Standing(what, window, most, used if found == number else 0, (number + 1) * seconds)
+
+    def _add(self, name: str, what: str, n: int) -> None:
+        now = int(self._clock())
+        for window, seconds in _SECONDS.items():
+            number = now // seconds
+            found, used = self._used.get((name, what, window), (number, 0))
+            self._used[name, what, window] = (number, n + (used if found == number else 0))
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time as OpenAI's headers have it, such as 59s or 7h3m1s."""
+    minutes, rest = divmod(max(1, ceil(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{rest}s"
