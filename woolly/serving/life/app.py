@@ -19,6 +19,8 @@ from starlette.middleware import Middleware
 
 from woolly import __version__
 from woolly.llm.identity import device_bytes
+from woolly.serving.accounts.ledger import Ledger
+from woolly.serving.accounts.meter import Meter
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.kept_streams import KeptStreams
 from woolly.serving.batches.store import BatchStore
@@ -33,7 +35,7 @@ from woolly.serving.gate.bodies import Bodies, BodyBudget
 from woolly.serving.gate.cors import Cors
 from woolly.serving.gate.disconnect import Disconnect
 from woolly.serving.gate.draining import Draining
-from woolly.serving.gate.identity import Identity
+from woolly.serving.gate.identity import RequestIdentity
 from woolly.serving.gate.origins import Origins
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.prefix import Prefix
@@ -45,9 +47,11 @@ from woolly.serving.pages.api_reference import add_reference, is_reference
 from woolly.serving.pages.folder import Folder
 from woolly.serving.pages.openapi import describe
 from woolly.serving.router import APIRouter
+from woolly.serving.settings.checks import check_keys
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.health import Health, health_router
-from woolly.serving.watch.metrics import DeviceMetrics, Stats
+from woolly.serving.watch.kept_requests import KeptRequests
+from woolly.serving.watch.metrics import DeviceMetrics, EngineFigures, EngineMetrics, Stats
 
 __all__ = ["DIALECTS", "create_app"]
 
@@ -75,23 +79,37 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        ledger: Ledger | None = app.state.meter.ledger
+        works = [one.run() for one in (ledger, app.state.authority.issuer) if one is not None]
+        tasks = [asyncio.create_task(work) for work in works]
         yield
         app.state.generator.stop()
+        app.state.generator.pictures.shutdown(wait=False, cancel_futures=True)
         await app.state.batches.stop()
         await app.state.streams.close()
         # A model that loads or computes cannot be interrupted; the session file must be closed in any case.
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(app.state.models.close(), _CLOSING)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if ledger is not None:
+            await ledger.flush()
 
     # pages/api_reference.py answers /docs and /openapi.json.
     app = FastAPI(title="Woolly", version=__version__, lifespan=lifespan, openapi_url=None)
     app.state.settings = settings
-    app.state.stats = stats = Stats()
+    has_vllm = settings.metrics_names == "vllm"
+    app.state.stats = stats = Stats(has_vllm)
+    app.state.kept = KeptRequests(settings.keep_requests, settings.keep_texts)
+    plain, admins, named = check_keys(settings)
     app.state.authority = Authority(
-        settings.keys, settings.signing_secret, settings.token_lifetime, settings.admin_keys
+        plain, settings.signing_secret, settings.token_lifetime, admins, named, settings.issuer
     )
+    usage = settings.usage_path
+    app.state.meter = meter = Meter(ledger=None if usage is None else Ledger(usage))
     app.state.models = ModelManager(settings)
-    app.state.generator = generator = Generator(settings, app.state.models, stats)
+    app.state.generator = generator = Generator(settings, app.state.models, stats, meter)
     app.state.streams = KeptStreams()
     app.state.batches = BatchWorker(app, BatchStore(settings.batches_path, settings.max_files_bytes))
     app.state.health = Health()
@@ -106,6 +124,7 @@ def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> Fa
 
     _watch_disk(stats, app.state.models)
     stats.registry.register(DeviceMetrics(lambda: _devices(app.state.models)))
+    stats.registry.register(EngineMetrics(lambda: _engines(app.state.models), has_vllm))
 
     for kind in (ApiError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _reply)
@@ -149,6 +168,17 @@ def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)
 
 
+def _engines(models: ModelManager) -> Iterator[EngineFigures]:
+    """Yields what the engines of this process hold; lengths, which may be read while the engine's thread works."""
+    for slot in models.all_loaded:
+        if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
+            scheduler = getattr(slot.llm.engine, "scheduler", None)  # replicas have theirs in other processes
+            if scheduler is not None:
+                used = scheduler.pages.n_pages - scheduler.pages.n_free
+                counts = (len(scheduler.running), len(scheduler.waiting), scheduler.pages.n_pages, used)
+                yield EngineFigures(slot.info.name, *counts)
+
+
 def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middleware]:
     """Returns what a request passes before its route, outermost first."""
     settings: Settings = state.settings
@@ -163,7 +193,7 @@ def _layers(state: State, is_page: Callable[[str, str], bool]) -> list[Middlewar
         is_reference=is_reference,
     )
     layers = [
-        Middleware(Identity, stats=state.stats, paths=paths),
+        Middleware(RequestIdentity, stats=state.stats, paths=paths, quotas=state.meter.quotas, kept=state.kept),
         Middleware(Refusals, stats=state.stats, dialects=dialects),
         Middleware(
             Access,

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,8 @@ from woolly.machine.restart import can_restart, end_left_children, inherited_soc
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connections import connection_class, socket_class
 from woolly.serving.life.app import create_app
+from woolly.serving.life.certificate import certificate_of
+from woolly.serving.life.reloading import Reloader, has_terminal
 from woolly.serving.loading.manager import NO_MODEL
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
@@ -29,9 +32,11 @@ from woolly.serving.watch.logs import log
 __all__ = ["run"]
 
 _KEEP_ALIVE = 15  # seconds that an idle connection stays open for a further request
+_HANDSHAKE = 5.0  # seconds for a client's TLS handshake at most: until its end, --max-connections does not count it
 _LAST_WORDS = 2.0  # seconds for cancelled replies to send their error
 _LAST_BYTES = 0.2  # seconds for replies that have ended to be sent
 _CLOSING = 2.0  # seconds for models and threads to end after that
+_LOOK = 2.0  # seconds between two looks whether a file of keys or certificates has changed
 _SPARE_FILES = 256  # in addition to connections: models, the log, the database
 
 
@@ -47,7 +52,10 @@ def run(
     _outlive_clients()
     end_left_children()
     n_connections = _fit_connections(settings.max_connections)
+    certificate = certificate_of(settings)
     app = create_app(settings)
+    if app.state.authority.issuer is not None:
+        app.state.authority.issuer.refresh()
     if prepare is not None:
         prepare(app)
     listener = _listen(settings.host, settings.port)
@@ -68,9 +76,14 @@ def run(
         timeout_graceful_shutdown=int(_LAST_WORDS),
         backlog=2048,
     )
+    config.load()
+    config.ssl = None if certificate is None else certificate.context  # uvicorn's own could not be read again
     server = _Server(config, app, settings, listener, end)
-    _drain_at_hangup(server)
-    log.info("listening", extra={"url": _url(host, port)})
+    if certificate is not None:
+        server.reloader.add("certificate", certificate.files, certificate.read)
+        log.info("certificate", extra={"file": str(certificate.files[0]), "sha256": certificate.fingerprint})
+    _heed_hangup(server)
+    log.info("listening", extra={"url": _url(host, port, settings)})
     server.run(sockets=[listener])
     log.info("stopped", extra={"clean": server.failure is None})
     if server.failure is not None:
@@ -100,17 +113,27 @@ class _Server(uvicorn.Server):
         self._is_restarting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: Exception | None = None
+        self.reloader = Reloader(settings, app.state.authority)
+        self._had_terminal = sys.platform != "win32" and has_terminal()
         if end is not None:
             app.state.models.on_lost = self._begin_to_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the port before models are loaded, so that health can report it."""
-        await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            # uvicorn has no option for this: asyncio would wait a minute for a client that sends nothing, and counts
+            # the connection only after the handshake.
+            seconds = min(self._settings.timeout, _HANDSHAKE)
+            opens = partial(self._loop.create_server, ssl_handshake_timeout=seconds)
+            self._loop.create_server = opens  # type: ignore[method-assign]
+        await super().startup(sockets)
         self._loop.set_default_executor(self._pool)
         self._loop.set_exception_handler(_LoopErrors())
         self._tasks.append(asyncio.create_task(self._load()))
         self._tasks.append(asyncio.create_task(self._unload_idle()))
+        if self.reloader.is_needed:
+            self._tasks.append(asyncio.create_task(self._look_for_changes()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Cancels running answers and shuts down as uvicorn does; ends the process if a thread still works then."""
@@ -140,6 +163,24 @@ class _Server(uvicorn.Server):
         else:
             self.should_exit = True
 
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        """Reads files of keys and certificates again; stops if the terminal is gone, or there is no such file."""
+        is_gone = self._had_terminal and not has_terminal()
+        if is_gone or not self.reloader.is_needed or self._loop is None:
+            self.handle_exit(sig, frame)
+        else:
+            self.handle_reload(sig, frame)
+
+    def handle_reload(self, sig: int, frame: FrameType | None) -> None:
+        """Reads files of keys and certificates again, on the event loop: a signal comes in the midst of any line."""
+        if self._loop is not None:  # before that, `_look_for_changes` will see a change
+            self._loop.call_soon_threadsafe(self.reloader.reload)
+
+    async def _look_for_changes(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            self.reloader.check()
+
     def _begin_to_drain(self) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
@@ -160,7 +201,12 @@ class _Server(uvicorn.Server):
             return
         state.generator.stop()
         await state.batches.stop()
+        end = asyncio.get_running_loop().time() + _LAST_WORDS
+        while state.generator.admission.n_open and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)  # answers that are cut off count what they have used
         await asyncio.sleep(_LAST_BYTES)  # also for the error of replies that are cut off
+        if state.meter.ledger is not None:
+            await state.meter.ledger.flush()  # the new process reads what keys have used today
         if not self._is_stopping:
             log.warning("the server restarts: no other way leads back to a GPU that failed")
             try:
@@ -188,7 +234,7 @@ class _Server(uvicorn.Server):
         if not self._is_stopping:
             if self._settings.webui:
                 host, port = self._listener.getsockname()[:2]
-                log.info(f"open {_url(_reachable(host), port)} in your browser")
+                log.info(f"open {_url(_reachable(host), port, self._settings)} in your browser")
             self._state.health.set("ready")
             log.info("ready")
             if not await models.has_any():
@@ -235,10 +281,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _warn_if_public(settings: Settings, host: str) -> None:
-    if not settings.keys and not host.startswith("127.") and host != "::1":
+    if not settings.has_keys and not host.startswith("127.") and host != "::1":
         log.warning(
             "ANYONE WHO CAN REACH THIS ADDRESS CAN USE THIS SERVER: it listens beyond this machine and asks for no key;"
-            " give --api-key or --api-key-file, or --host 127.0.0.1",
+            " give --keys-file or --api-key-file, or --host 127.0.0.1",
             extra={"host": host},
         )
 
@@ -249,12 +295,17 @@ def _outlive_clients() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def _drain_at_hangup(server: _Server) -> None:
-    """Treats SIGHUP, the end of the terminal, as SIGTERM, unless `nohup` has made the process ignore it."""
+def _heed_hangup(server: _Server) -> None:
+    """Treats SIGHUP, the end of the terminal, as SIGTERM, unless `nohup` has made the process ignore it.
+
+    A server that has files to read again does that, also under `nohup`, as long as its terminal is there.
+    """
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, server.handle_exit)
+        signal.signal(signal.SIGHUP, server.handle_hangup)
+    elif server.reloader.is_needed:
+        signal.signal(signal.SIGHUP, server.handle_reload)
 
 
 def _fit_connections(wanted: int) -> int:
@@ -300,8 +351,9 @@ class _LoopErrors:
             log.error("a connection could not be accepted", extra={"reason": error.strerror})
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _url(host: str, port: int, settings: Settings) -> str:
+    scheme = "https" if settings.has_tls else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _reachable(host: str) -> str:
