@@ -19,9 +19,11 @@ GPUS = [Gpu(number, "NVIDIA Fake", "sm_90", free, 80 * GB, 3e12) for number, fre
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Two GPUs, and a system with next to no memory."""
-    monkeypatch.setattr(memory, "find_gpu", lambda number: GPUS[number])
+    """Two GPUs, the same for every kind that is asked for, and a system with next to no memory; gives those kinds."""
+    kinds = []
+    monkeypatch.setattr(memory, "find_gpu", lambda number, kind: kinds.append(kind) or GPUS[number])
     monkeypatch.setattr(memory, "available_memory", lambda: GB)
+    return kinds
 
 
 def needs(gpus, n_bytes, **more):
@@ -29,19 +31,21 @@ def needs(gpus, n_bytes, **more):
 
 
 def test_the_estimate_names_the_gpu_that_would_have_the_model(folder, machine):
-    for options, gpus, may_split in (
-        (ModelOptions(ctx=64), GPUS[:1], True),
-        (ModelOptions(ctx=64, backend="cuda"), GPUS[:1], False),
-        (ModelOptions(ctx=64, device="cuda:1"), GPUS[1:], False),
-        (ModelOptions(ctx=64, device="cuda:0,1"), GPUS, False),
-        (ModelOptions(ctx=64, backend="cpu"), [], False),
+    for options, kinds, gpus, may_split in (
+        (ModelOptions(ctx=64), [None], GPUS[:1], True),
+        (ModelOptions(ctx=64, backend="cuda"), ["cuda"], GPUS[:1], False),
+        (ModelOptions(ctx=64, device="cuda:1"), ["cuda"], GPUS[1:], False),
+        (ModelOptions(ctx=64, device="cuda:0,1"), ["cuda", "cuda"], GPUS, False),
+        (ModelOptions(ctx=64, device="vulkan:1"), ["vulkan"], GPUS[1:], False),
+        (ModelOptions(ctx=64, backend="cpu"), [], [], False),
     ):
+        machine.clear()
         found = estimate(folder / "one.gguf", options)
-        assert (list(found.gpus), found.may_split) == (gpus, may_split)
+        assert (machine, list(found.gpus), found.may_split) == (kinds, gpus, may_split)
 
 
 def test_without_a_gpu_the_system_has_the_model_unless_someone_insists(folder, monkeypatch):
-    def none(number):
+    def none(number, kind):
         raise DeviceError("no NVIDIA GPU was found", code="no_driver")
 
     monkeypatch.setattr(memory, "find_gpu", none)

@@ -23,12 +23,14 @@ def test_the_options_of_a_model_are_those_of_llm():
     assert vars(ModelOptions()) == {p.name: p.default for p in taken} | {
         "adapters": (),
         "control_vectors": (),
+        "metadata": (),
         "stages": (),
     }
 
 
 def manager(folder, **settings):
-    return ModelManager(Settings(models_dir=folder, ctx_size=128, threads=1, **settings))
+    given = {"swap_wait": 0.0, **settings}  # test_names.py has the order of swaps
+    return ModelManager(Settings(models_dir=folder, ctx_size=128, threads=1, **given))
 
 
 def test_requests_that_come_together_load_a_model_once_and_share_it(folder, monkeypatch):

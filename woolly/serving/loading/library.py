@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from woolly.models import trace
 from woolly.plan import Plan
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
-from woolly.store import Preset, find_made, find_preset, list_made, own_names, quant_of, resolve
+from woolly.store import Preset, find_preset, is_projector, own_names, quant_of, resolve
 
 __all__ = ["Capability", "Kind", "Library", "ModelInfo", "name_taken", "same_file"]
 
@@ -59,6 +59,7 @@ class ModelInfo:
     progress: float | None = None  # the share of the weights that a GPU has, until it has all
     metadata: Mapping[str, Any] = field(default_factory=dict)  # general.* of the file
     base: str | None = None  # the model that a made name stands for
+    loading: Preset | None = None  # the made name whose loading settings it has
 
     @property
     def loaded(self) -> bool:
@@ -125,20 +126,6 @@ class Library:
                 continue
         return list(found.values())
 
-    def made(self, name: str) -> Preset | None:
-        """Returns what a made name stands for, None for other names."""
-        with suppress(StoreError):  # a file of presets that is wrong is refused when a model is used
-            return find_made(self._folder, name.removesuffix(":latest"))
-        return None
-
-    def list_made(self, models: Sequence[ModelInfo]) -> Iterator[ModelInfo]:
-        """Yields the made names as models; each has the state of the one that it stands for."""
-        with suppress(StoreError):
-            for preset in list_made(self._folder):
-                base = next((one for one in models if preset.base and one.has_name(preset.base)), None)
-                if base is not None:
-                    yield replace(base, name=preset.name, aliases=(), given_names=(), base=base.name)
-
     def find(self, name: str) -> ModelInfo:
         """Returns a model by its name, its file's name, or its name in the catalogue. ApiError 404 if there is none."""
         paths = self._paths()
@@ -199,7 +186,9 @@ class Library:
         if self.main is not None and self._main_path is not None:
             paths[self.main] = self._main_path
         for file in self._files():
-            if _LATER_SHARD.search(file.stem) or not self._is_confined(file) or not _is_file(file):
+            if _LATER_SHARD.search(file.stem) or is_projector(file.name):
+                continue
+            if not self._is_confined(file) or not _is_file(file):
                 continue
             if self._main_path is None or not same_file(file, self._main_path):
                 paths.setdefault(self._names(file)[0], file)

@@ -10,6 +10,7 @@ from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
 from woolly.serving.loading.library import ModelInfo
 from woolly.serving.loading.memory import Estimate
+from woolly.serving.loading.names import Stay
 from woolly.serving.settings.table import Settings
 
 __all__ = ["Loaded"]
@@ -25,7 +26,10 @@ class Loaded:
     stage: str = "waiting"  # of loading: waiting for another model, reading its file, freeing others, opening
     llm: LLM | None = None
     needs: Estimate | None = None
-    users: int = 0  # requests that hold it
+    users: int = 0  # requests that hold it, or wait for it to load
+    stay: Stay = field(default_factory=Stay)
+    has_scales: bool = False  # its adapters are those of --lora; adapters of a preset or a name count whole
+    wanted: float = field(default_factory=time.monotonic)  # when the first request came
     last_used: float = field(default_factory=time.monotonic)
     task: asyncio.Task[None] | None = None  # loads or unloads the model, even if its caller is cancelled
 

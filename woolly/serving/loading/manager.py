@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +16,19 @@ from woolly.llm import LLM
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, server_stopping
 from woolly.serving.loading.faults import Faults
+from woolly.serving.loading.finding import NO_MODEL, Finder, is_allowed
 from woolly.serving.loading.library import Capability, Library, ModelInfo, name_taken, same_file
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.memory import Estimate
-from woolly.serving.loading.opening import configured, examine, open_model, options_for, tell_template
+from woolly.serving.loading.names import Names, Stay
+from woolly.serving.loading.opening import configured, examine, has_scales, open_model, options_for, tell_template
 from woolly.serving.loading.room import check_exchange, choose_leaving
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
-from woolly.serving.watch.logs import ignore, log
+from woolly.serving.watch.logs import log
 from woolly.store import Preset
 
 __all__ = ["NO_MODEL", "ModelInfo", "ModelManager"]
-
-NO_MODEL = "there is no model here; run `woolly pull smollm2`, or put a GGUF file into the models folder"
-
-_RANKS = {"unloading": 0, "loading": 1, "ready": 2}
-
-_LATEST = ":latest"  # Ollama's tag of a name without one
 
 _RETRY = 2.0  # seconds after which a client may ask again for a model that loads or unloads
 
@@ -41,11 +37,14 @@ class ModelManager:
     """Belongs to the event loop's thread; threads of the pool read files and open models."""
 
     def __init__(self, settings: Settings) -> None:
-        """StoreError if --model names nothing."""
+        """StoreError if --model names nothing, or --names-file is not as it should be."""
         self._settings = settings
         given = (settings.model, settings.alias, settings.request_ctx, settings.tags, settings.models_follow_links)
         self._library = Library(settings.folder, *given)
         self._loaded: dict[str, Loaded] = {}
+        self._names = Names(settings.folder, settings.names_file)
+        self._names.check()
+        self._finder = Finder(settings, self._library, self._names, self._loaded)
         self.faults = Faults()
         self._kept: dict[str, float] = {}  # seconds, of models that a client has asked to keep
         self._loading = asyncio.Lock()
@@ -75,32 +74,38 @@ class ModelManager:
     async def list(self) -> list[ModelInfo]:
         """Returns every model of the folder, that of --model, and made names."""
         found = [self._with_state(info) for info in await asyncio.to_thread(self._library.list)]
-        return found + list(self._library.list_made(found))
+        names = await asyncio.to_thread(lambda: [*self._names.shown(found)])
+        made = [self._with_state(info, loaded) for info, loaded in names]
+        return [info for info in (*found, *made) if is_allowed(info)]
 
     async def made(self, name: str | None) -> Preset | None:
         """Returns the preset of a made name (/api/create), None for other names."""
-        return None if name is None else await asyncio.to_thread(self._library.made, name)
+        return await self._finder.made(name)
+
+    async def has_any(self) -> bool:
+        """Whether there is a model to answer with."""
+        return self.main is not None or bool(await self._finder.usable())
 
     async def get(self, name: str | None, can: Capability = "completion") -> ModelInfo:
         """Returns a model by name; "loaded" and "current" mean the one used last.
 
         None means the default one: of those that can do what is asked, if there are any.
         """
-        return self._with_state(await self._find(name, can))
+        return self._with_state(await self._finder.find(name, can))
 
     async def answering(self, name: str | None, can: Capability = "completion") -> ModelInfo:
         """Returns the model that answers to a name: its own, or the main or only one unless --strict-models is set.
 
         Clients have names of their own built in, such as gpt-4 or claude-sonnet; the reply says who answered.
         """
-        return self._with_state(await self._answering(name, can))
+        return self._with_state(await self._finder.answering(name, can))
 
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Loads a model, unless it is loaded. `path` is within the folder; `config` holds settings of this model.
 
         If the model is loaded with other settings, it is loaded again; refused settings leave it loaded as it is.
         """
-        info = await self._find(name) if path is None else await asyncio.to_thread(self._library.at, path)
+        info = await self._finder.find(name) if path is None else await asyncio.to_thread(self._library.at, path)
         if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
         settings = configured(self._settings, config or {})
@@ -110,12 +115,13 @@ class ModelManager:
         if slot is not None and config and slot.settings != settings:
             await self._check_exchange(slot, settings)
             await self.unload(info.name)
-        slot = await self._ready(info, settings)
+        slot = await self._hold(info, settings)
+        self._release(slot)
         return self._with_state(slot.info)
 
     async def unload(self, name: str) -> ModelInfo:
         """Frees a model when its requests have ended, at the latest after the grace period."""
-        info = await self._find(name)
+        info = await self._finder.find(name)
         slot = self._loaded.get(info.name)
         if slot is not None and slot.task is not None and slot.state == "loading":
             with suppress(ApiError):
@@ -126,15 +132,15 @@ class ModelManager:
         return self._with_state(info)
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[Loaded]:
-        """Loads the model if need be, and keeps it loaded while the block runs.
+    async def use(self, name: str | ModelInfo | None) -> AsyncIterator[Loaded]:
+        """Loads the model if need be, and keeps it loaded while the block runs; a ModelInfo was found before.
 
         A request calls this once, or it can deadlock (see Generator). ApiError 503 with Retry-After if loading takes
         longer than --load-wait, and at once if the model's device has failed.
         """
-        slot = self._loaded.get(name) if name is not None else None
-        if slot is None or slot.state != "ready":
-            info = await self._answering(name)
+        slot = self._loaded.get(name) if isinstance(name, str) else None
+        if slot is None or slot.state != "ready" or not is_allowed(slot.info):
+            info = name if isinstance(name, ModelInfo) else await self._finder.answering(name)
             self.faults.check(info.name)
             if not self._settings.models_autoload and info.name not in self._loaded:
                 raise ApiError(
@@ -144,14 +150,14 @@ class ModelManager:
                     param="model",
                     suggestion="load it with POST /models/load",
                 )
-            slot = await self._ready(info, self._settings)
-        slot.users += 1
+            slot = await self._hold(info, self._settings)
+        else:
+            slot.users += 1
         try:
             yield slot
         finally:
-            slot.users -= 1
             slot.last_used = time.monotonic()
-            self._notify()
+            self._release(slot)
 
     def discard(self, slot: Loaded) -> None:
         """Starts to free a model, without waiting for its requests; the next request loads it anew."""
@@ -174,7 +180,11 @@ class ModelManager:
 
     def kept(self, name: str) -> float:
         """Returns how many seconds after its last use a model is unloaded; infinite for never."""
-        return self._kept.get(name, self._settings.keep_alive or math.inf)
+        stay = self._loaded[name].stay if name in self._loaded else Stay()
+        if stay.is_pinned:
+            return math.inf
+        default = self._settings.keep_alive or math.inf
+        return self._kept.get(name, default if stay.seconds is None else stay.seconds)
 
     async def unload_idle(self) -> None:
         """Unloads models that were unused for as long as they are kept."""
@@ -197,89 +207,28 @@ class ModelManager:
                 _tell_refusal(slot.info.name, slot.llm)
         self._loaded.clear()
 
-    def _with_state(self, info: ModelInfo) -> ModelInfo:
-        slot = self._loaded.get(info.name)
+    def _with_state(self, info: ModelInfo, loaded: str | None = None) -> ModelInfo:
+        """Returns a model with the state of its slot; `loaded` is the slot's name, if that is another one."""
+        slot = self._loaded.get(loaded or info.name)
         if slot is None:
-            return info
+            return replace(info, state="unloaded", stage=None, progress=None)
         ctx = info.context_length if slot.llm is None else slot.llm.ctx
         stage = slot.stage if slot.state == "loading" else None
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
-    def _current(self, can: Capability | None = None) -> ModelInfo | None:
-        """Returns the loaded model that was used last; one that is unloading only if there is no other."""
-        slots = [slot for slot in self._loaded.values() if can is None or can in slot.info.capabilities]
-        best = max(slots, key=lambda slot: (_RANKS[slot.state], slot.last_used), default=None)
-        return None if best is None else best.info
+    async def _hold(self, info: ModelInfo, settings: Settings) -> Loaded:
+        """Returns the model when it is loaded, with one more user, which the caller releases.
 
-    async def _find(self, name: str | None, can: Capability = "completion") -> ModelInfo:
-        if name is None:
-            return await self._default(can)
-        if name in ("loaded", "current"):
-            current = self._current()
-            if current is None:
-                raise ApiError(404, "model_not_found", "no model is loaded", suggestion="load one, or ask by its name")
-            return current
-        if (made := await self.made(name)) is not None:
-            name = made.base or name
-        slot = self._loaded.get(name)
-        if slot is not None:
-            return slot.info
-        try:
-            return await asyncio.to_thread(self._library.find, name)
-        except ApiError as error:
-            if error.code != "model_not_found" or not name.endswith(_LATEST):
-                raise
-        return await self._find(name.removesuffix(_LATEST))
-
-    async def _default(self, can: Capability) -> ModelInfo:
-        """Returns the model of a request that names none: a loaded one, that of --model, or the only one there is.
-
-        If none can do what is asked, a model that cannot is returned as well: its refusal names what to do.
+        The first caller starts the task that loads it, others wait for it. A caller counts as a user from then on: a
+        model that was loaded for requests is not unloaded for others before these have run.
         """
-        found = self._current(can) or await self._only(can)
-        if found is not None:
-            return found
-        models = await self._usable()
-        able = [one for one in models if can in one.capabilities]
-        if able or not models:
-            known = ", ".join(model.name for model in able)
-            message = f"no model is named; known: {known}" if known else NO_MODEL
-            raise ApiError(400, "model_required", message, param="model")
-        return self._current() or (models[0] if self.main is None else await self._find(self.main))
-
-    async def has_any(self) -> bool:
-        """Whether there is a model to answer with."""
-        return self.main is not None or bool(await self._usable())
-
-    async def _usable(self) -> Sequence[ModelInfo]:
-        return [one for one in await asyncio.to_thread(self._library.list) if one.unsupported is None]
-
-    async def _only(self, can: Capability) -> ModelInfo | None:
-        """Returns the model of --model if it can do what is asked, or the only one of the folder that can."""
-        main = None if self.main is None else await self._find(self.main)
-        if main is not None and can in main.capabilities:
-            return main
-        able = [one for one in await self._usable() if can in one.capabilities]
-        return able[0] if len(able) == 1 else None
-
-    async def _answering(self, name: str | None, can: Capability = "completion") -> ModelInfo:
-        try:
-            return await self._find(name, can)
-        except ApiError as error:
-            served = None if self._settings.strict_models else await self._only(can)
-            if error.code != "model_not_found" or name is None or served is None:
-                raise
-            ignore(f"model ({name[:60]} is not here; {served.name} answers)")
-            return served
-
-    async def _ready(self, info: ModelInfo, settings: Settings) -> Loaded:
-        """Returns the model when it is loaded; the first caller starts the task that loads it, others wait for it."""
         end = time.monotonic() + self._settings.load_wait
         while True:
             if self._closed:
                 raise server_stopping()
             slot = self._loaded.get(info.name)
             if slot is not None and slot.state == "ready":
+                slot.users += 1
                 return slot
             if slot is None:
                 slot = self._loaded[info.name] = Loaded(info, settings)
@@ -287,13 +236,42 @@ class ModelManager:
             try:
                 left = max(0.0, end - time.monotonic())
                 if slot.state == "loading" and slot.task is not None:
-                    await asyncio.wait_for(asyncio.shield(slot.task), left)
-                else:
-                    await self._wait(left)
+                    await self._wait_as_user(slot, slot.task, left)
+                    return slot
+                await self._wait(left)
             except asyncio.TimeoutError:
                 raise ApiError(
                     503, "model_loading", f"{info.name} is {slot.state}; try again", retry_after=_RETRY
                 ) from None
+
+    async def _wait_as_user(self, slot: Loaded, task: asyncio.Task[None], seconds: float) -> None:
+        slot.users += 1
+        try:
+            await asyncio.wait_for(asyncio.shield(task), seconds)
+        except BaseException:
+            self._release(slot)
+            raise
+
+    def _release(self, slot: Loaded) -> None:
+        slot.users -= 1
+        self._notify()
+
+    async def _make_room(self, slot: Loaded) -> None:
+        """Unloads what must leave for a model. Requests for loaded models go first, up to --swap-wait."""
+        end = slot.wanted + self._settings.swap_wait
+        while True:
+            if self._closed:
+                raise server_stopping()
+            leaving = choose_leaving(slot, self.all_loaded, self._settings.models_max)
+            left = end - time.monotonic()
+            if left <= 0 or not any(one.state == "ready" and one.users for one in leaving):
+                break
+            slot.stage = "waiting"
+            with suppress(asyncio.TimeoutError):
+                await self._wait(left)
+        for other in leaving:
+            slot.stage = "freeing"
+            await self._unload(other)
 
     async def _load(self, slot: Loaded) -> None:
         name = slot.info.name
@@ -301,11 +279,12 @@ class ModelManager:
         try:
             async with self._loading:
                 slot.stage = "reading"
-                options = await asyncio.to_thread(options_for, slot.info.path, slot.settings)
-                slot.needs = await asyncio.to_thread(self._examine, slot.info.path, options)
-                for other in choose_leaving(slot, self.all_loaded, self._settings.models_max):
-                    slot.stage = "freeing"
-                    await self._unload(other)
+                info = slot.info
+                options = await asyncio.to_thread(options_for, info.path, slot.settings, info.loading)
+                slot.needs = await asyncio.to_thread(self._examine, info.path, options)
+                slot.has_scales = has_scales(options, self._settings, info.loading)
+                slot.stay = await asyncio.to_thread(self._names.stay_of, info)
+                await self._make_room(slot)
                 slot.stage = "opening"
                 slot.llm = await asyncio.to_thread(self.open_model or open_model, slot.info.path, options)
                 if slot.settings.probe:
@@ -347,7 +326,7 @@ class ModelManager:
         """ApiError if the model could not be loaded with other settings; then it stays loaded."""
         try:
             needs = await asyncio.to_thread(
-                lambda: self._examine(slot.info.path, options_for(slot.info.path, settings))
+                lambda: self._examine(slot.info.path, options_for(slot.info.path, settings, slot.info.loading))
             )
         except WoollyError as error:
             raise _not_loadable(slot.info, error) from error

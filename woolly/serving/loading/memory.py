@@ -9,6 +9,7 @@ from woolly.engine import load_draft, possible_ctx
 from woolly.engine.opening import memory
 from woolly.engine.opening.memory import Estimate
 from woolly.gguf import open_gguf
+from woolly.llm.projector import choose_projector
 from woolly.llm.speculation import own_draft
 from woolly.models import trace
 from woolly.runtime import Options, parse_size
@@ -27,7 +28,8 @@ def estimate(path: Path, options: ModelOptions) -> Estimate:
         plan = replace(plan, draft=load_draft(file, plan, options.ctx, own_draft(options.speculation)))
         budget = parse_size("weight_memory", options.weight_memory)
         given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
-        return memory.estimate(file, plan, options.backend, given, options.ctx, options.kv_tokens)
+        projector = choose_projector(path, options.mmproj)
+        return memory.estimate(file, plan, options.backend, given, options.ctx, options.kv_tokens, projector)
 
 
 def check_memory(name: str, needed: Estimate, freed: int = 0) -> None:

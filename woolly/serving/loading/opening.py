@@ -9,35 +9,46 @@ from typing import Any
 
 from woolly.errors import RequestError
 from woolly.llm import LLM
+from woolly.llm.model_options import rows_of
+from woolly.llm.presets import with_load
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
 from woolly.serving.loading.memory import Estimate, estimate
+from woolly.serving.loading.sight import given_projector
 from woolly.serving.settings.configuration import checked_value
 from woolly.serving.settings.options import ModelOptions
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import log
-from woolly.store import find_preset, resolve
+from woolly.store import Preset, find_preset, resolve
 from woolly.templates import ChatTemplate
 
-__all__ = ["configured", "examine", "open_model", "options_for", "tell_template"]
+__all__ = ["configured", "examine", "has_scales", "open_model", "options_for", "tell_template"]
 
-# Settings that a client may choose for a model. Not its template, which would speak for all other clients.
+# Settings that a client may choose for a model, and llama.cpp's second names of two of them. Not the template, which
+# would speak for all other clients.
 _OF_A_MODEL = (
-    "backend", "device", "ctx_size", "threads", "parallel", "batch_size", "ubatch_size", "cache_type_k", "cache_type_v",
-    "kv_tokens", "weight_memory", "gpu_layers",
-)  # fmt: skip
+    *(row.setting_name for row in rows_of().values() if row.setting is not None and row.setting.clients),
+    *("ubatch_size", "cache_type_v"),
+)
 
 
-def options_for(path: Path, settings: Settings) -> ModelOptions:
-    """Returns how a model is opened: by the settings, and by its preset for a context that they leave open."""
+def options_for(path: Path, settings: Settings, loading: Preset | None = None) -> ModelOptions:
+    """Returns how a model is opened: by the settings, by its preset for what they leave open, by the name it has."""
     options = settings.model_options()
     own = options.adapters or options.control_vectors or options.stages
     if own and settings.model is not None and resolve(settings.model) != path:
         options = replace(
             options, adapters=(), control_vectors=(), control_vector_layers=None, stages=()
         )  # they are for that model alone
-    preset = find_preset(path)
-    return options if preset is None or options.ctx is not None else replace(options, ctx=preset.ctx)
+    if options.mmproj is not None:
+        options = replace(options, mmproj=given_projector(path, settings))
+    return with_load(with_load(options, find_preset(path)), loading, replaces=True)
+
+
+def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None) -> bool:
+    """Whether the adapters of a model are those of --lora and --lora-scaled, not those of a preset or of its name."""
+    is_own = loading is not None and "lora" in loading.sampling
+    return bool(options.adapters) and not is_own and options.adapters == settings.model_options().adapters
 
 
 def configured(settings: Settings, config: Mapping[str, Any]) -> Settings:

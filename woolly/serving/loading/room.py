@@ -14,14 +14,15 @@ __all__ = ["check_exchange", "choose_leaving"]
 def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> list[Loaded]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
-    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes.
+    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. Pinned models stay,
+    and do not count.
     Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
     would not suffice; then nothing needs to be unloaded.
     """
     assert slot.needs is not None
     leaving = [other for other in others if other.state == "unloading"]
     ready = sorted(
-        (other for other in others if other is not slot and other.state == "ready"),
+        (other for other in others if other is not slot and other.state == "ready" and not other.stay.is_pinned),
         key=lambda other: (other.users > 0, other.last_used),
     )
     alike = [other for other in ready if other.info.kind == slot.info.kind]
