@@ -8,14 +8,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-__all__ = ["DeviceMetrics", "Stats", "Work"]
+from woolly.serving.watch.vllm_names import VllmNames
+
+__all__ = ["DeviceMetrics", "EngineFigures", "EngineMetrics", "Stats", "WorkDone"]
 
 _RECENT = 1024  # answers that the percentiles cover
 
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# To an hour: the first token of an agent's prompt takes minutes on a CPU.
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+# Times at which series began are half of all lines, and no dashboard shows them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class _Answer:
 
 
 @dataclass
-class Work:
+class WorkDone:
     """What answers took, summed up."""
 
     prompt_tokens: int = 0  # computed
@@ -60,30 +74,31 @@ class Work:
 class Stats:
     """Counters since the start. Belongs to the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_vllm_names: bool = False) -> None:
         self.started = time.monotonic()
         self.started_at = time.time()
-        self.work = Work()  # since the start
-        self._recent = Work()  # since `take_recent`
+        self.work = WorkDone()  # since the start
+        self._recent = WorkDone()  # since `take_recent`
         self._steps: dict[int, int] = {}  # of each engine, by its identity, as last seen
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "woolly_http_requests", "HTTP requests by status class.", ["status"], registry=self.registry
         )
-        self._answers = Counter("woolly_answers", "Answers by how they ended.", ["reason"], registry=self.registry)
-        self._prompt = Counter("woolly_prompt_tokens", "Tokens of prompts.", registry=self.registry)
-        self._cached = Counter(
-            "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", registry=self.registry
+        # Names of models are those of files and of the operator's tables, never a client's.
+        self._answers = Counter(
+            "woolly_answers", "Answers by how they ended.", ["reason", "model"], registry=self.registry
         )
-        self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", registry=self.registry)
+        self._prompt = Counter("woolly_prompt_tokens", "Tokens of prompts.", ["model"], registry=self.registry)
+        self._cached = Counter(
+            "woolly_prompt_tokens_cached", "Tokens of prompts that the cache held.", ["model"], registry=self.registry
+        )
+        self._predicted = Counter("woolly_predicted_tokens", "Tokens of answers.", ["model"], registry=self.registry)
         self._texts = Counter("woolly_texts", "Texts read for vectors, ranks and labels.", registry=self.registry)
         self._text_tokens = Counter("woolly_text_tokens", "Tokens of such texts.", registry=self.registry)
-        self._first = Histogram(
-            "woolly_first_token_seconds", "From arrival to the first token.", buckets=_SECONDS, registry=self.registry
-        )
-        self._whole = Histogram(
-            "woolly_answer_seconds", "From arrival to the end.", buckets=_SECONDS, registry=self.registry
-        )
+        self._first = self._histogram("woolly_first_token_seconds", "From arrival to the first token.", _SECONDS)
+        self._whole = self._histogram("woolly_answer_seconds", "From arrival to the end.", _SECONDS)
+        self._token = self._histogram("woolly_token_seconds", "Per token of an answer after the first.", _TOKEN_SECONDS)
+        self._vllm = VllmNames(self.registry, _SECONDS, _TOKEN_SECONDS) if has_vllm_names else None
         self._refused = Counter("woolly_refused", "Requests refused, by code.", ["code"], registry=self.registry)
         # Without the names as labels: clients choose them.
         self._ignored = Counter("woolly_ignored_fields", "Fields taken without effect.", registry=self.registry)
@@ -91,6 +106,9 @@ class Stats:
         self.totals = {
             "requests": 0, "answers": 0, "errors": 0, "prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0,
         }  # fmt: skip
+
+    def _histogram(self, name: str, help: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, help, ["model"], buckets=tuple(buckets), registry=self.registry)
 
     def watch(self, name: str, help: str, read: Callable[[], float]) -> None:
         """Adds a gauge that calls `read` whenever the metrics are read."""
@@ -111,10 +129,14 @@ class Stats:
         """Counts fields that were taken without effect."""
         self._ignored.inc(n_fields)
 
-    def read(self, n_texts: int, n_tokens: int) -> None:
-        """Counts texts that became vectors, ranks or labels."""
+    def read(self, n_texts: int, n_tokens: int, n_steps: int, seconds: float) -> None:
+        """Counts texts that became vectors, ranks or labels: prompts without an answer, which `n_steps` computed."""
         self._texts.inc(n_texts)
         self._text_tokens.inc(n_tokens)
+        self.work.steps += n_steps
+        for work in (self.work, self._recent):
+            work.prompt_tokens += n_tokens
+            work.prompt_seconds += seconds
 
     def worked(
         self,
@@ -132,25 +154,29 @@ class Stats:
         for work in (self.work, self._recent):
             work.add(usage, timings, drafted)
 
-    def take_recent(self) -> Work:
+    def take_recent(self) -> WorkDone:
         """Returns what was added since the last call."""
-        recent, self._recent = self._recent, Work()
+        recent, self._recent = self._recent, WorkDone()
         return recent
 
     def answered(self, model: str, reasons: list[str], usage: dict[str, int], timings: dict[str, float]) -> None:
         """Counts a request that ran in the engine of a model; `timings` are those of `Running.timings`."""
         for reason in reasons:
-            self._answers.labels(reason).inc()
+            self._answers.labels(reason, model).inc()
         self.totals["answers"] += len(reasons)
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
             self.totals[name] += usage[name]
-        self._prompt.inc(usage["prompt_tokens"])
-        self._cached.inc(usage["cached_tokens"])
-        self._predicted.inc(usage["completion_tokens"])
+        self._prompt.labels(model).inc(usage["prompt_tokens"])
+        self._cached.labels(model).inc(usage["cached_tokens"])
+        self._predicted.labels(model).inc(usage["completion_tokens"])
+        if self._vllm is not None:
+            self._vllm.answered(model, reasons, usage, timings)
+        if usage["completion_tokens"] > len(reasons):
+            self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
         if usage["completion_tokens"]:
             first, last = timings["prompt_ms"] / 1000, (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
-            self._first.observe(first)
-            self._whole.observe(last)
+            self._first.labels(model).observe(first)
+            self._whole.labels(model).observe(last)
             self.recent.append(
                 _Answer(model, first, last, timings["prompt_per_second"], timings["predicted_per_second"])
             )
@@ -200,6 +226,54 @@ class DeviceMetrics:
                 memory.add_metric([model, device], n_bytes)
         yield info
         yield memory
+
+
+@dataclass(frozen=True)
+class EngineFigures:
+    """What the engine of a model holds at a moment."""
+
+    model: str
+    running: int  # requests
+    waiting: int
+    pages: int  # of the cache
+    pages_used: int
+
+
+class EngineMetrics:
+    """How full the cache of each model is, and what its engine runs, read when Prometheus asks."""
+
+    def __init__(self, read: Callable[[], Iterable[EngineFigures]], has_vllm_names: bool = False) -> None:
+        self._read = read
+        self._has_vllm_names = has_vllm_names
+
+    def describe(self) -> list[Metric]:
+        """Returns nothing: which metrics there are is not asked at registration."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the gauges of all models."""
+        names = {
+            "woolly_engine_running": "Requests that the engine of a model runs.",
+            "woolly_engine_waiting": "Requests that wait for it.",
+            "woolly_kv_cache_pages": "Pages of its cache.",
+            "woolly_kv_cache_pages_used": "Pages that running requests use.",
+        }
+        gauges = [GaugeMetricFamily(name, help, labels=["model"]) for name, help in names.items()]
+        vllm = {
+            "vllm:num_requests_running": "Requests that run.",
+            "vllm:num_requests_waiting": "Requests that wait.",
+            "vllm:kv_cache_usage_perc": "Share of the cache that is used, up to 1.",
+        }
+        theirs = [GaugeMetricFamily(name, help, labels=["model_name"]) for name, help in vllm.items()]
+        for one in self._read():
+            for gauge, value in zip(gauges, (one.running, one.waiting, one.pages, one.pages_used), strict=True):
+                gauge.add_metric([one.model], value)
+            fill = one.pages_used / one.pages if one.pages else 0.0
+            for gauge, share in zip(theirs, (one.running, one.waiting, fill), strict=True):
+                gauge.add_metric([one.model], share)
+        yield from gauges
+        if self._has_vllm_names:
+            yield from theirs
 
 
 def _percentile(values: list[float], share: int) -> float:

@@ -1,0 +1,108 @@
+"""KeptRequests: the last requests, for an administrator who looks at one afterwards (--keep-requests)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = ["KeptRequests", "answers", "note_answer", "redacted"]
+
+# What the answers of the current task's request took; None outside of a request.
+answers: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
+
+# Fields of the body, and of the objects in its _LISTS, whose texts are words of an API, never of a person. Elsewhere,
+# such as in the input of a tool, they may be a person's.
+_WORDS = frozenset(
+    {"model", "role", "type", "tool_choice", "reasoning_effort", "effort", "service_tier", "encoding_format", "format"}
+)
+_LISTS = ("messages", "content", "tools")
+_MOST_TEXT = 8192  # characters of each text
+_MOST_WORD = 200
+_MOST_ITEMS = 200  # of each list or object
+_MOST_VALUES = 5000  # of a body
+_MOST_ANSWERS = 64
+
+
+class KeptRequests:
+    """Keeps requests in memory, the newest `n`; none of their texts unless `with_texts`. The event loop's thread."""
+
+    def __init__(self, n: int, with_texts: bool) -> None:
+        self._with_texts = with_texts
+        self._kept: deque[dict[str, Any]] = deque(maxlen=n)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are kept."""
+        return bool(self._kept.maxlen)
+
+    def add(self, scope: Mapping[str, Any], state: MutableMapping[str, Any], status: int, ms: float) -> None:
+        """Keeps a request that has ended."""
+        if not self.is_on or "json" not in state:
+            return
+        body = None if isinstance(state["json"], Exception) else state["json"]
+        self._kept.append(
+            {
+                "id": state["id"],
+                "time": time.time() - ms / 1000,
+                "client": state["client"],
+                "method": scope.get("method"),
+                "path": scope["path"][:200],
+                "status": status,
+                "ms": ms,
+                "reason": state["reason"],
+                "ignored": list(state["ignored"]),
+                "answers": list(state["answers"]),
+                "body": redacted(body, with_texts=self._with_texts),
+            }
+        )
+
+    def all(self) -> list[dict[str, Any]]:
+        """Returns the requests without their bodies, the newest first."""
+        return [{name: value for name, value in one.items() if name != "body"} for one in reversed(self._kept)]
+
+    def get(self, id: str) -> dict[str, Any] | None:
+        """Returns the newest request with an id; None if it is not kept, or not any more."""
+        return next((one for one in reversed(self._kept) if one["id"] == id), None)
+
+
+def note_answer(noted: list[dict[str, Any]] | None, **fields: Any) -> None:
+    """Adds what an answer took to the request that `answers` had when it began."""
+    if noted is not None and len(noted) < _MOST_ANSWERS:
+        noted.append(fields)
+
+
+def redacted(value: Any, *, with_texts: bool) -> Any:
+    """Returns JSON whose texts and token ids are replaced by their lengths, except for words of the API.
+
+    It is bounded in any case.
+    """
+    left = [_MOST_VALUES]
+
+    def walk(value: Any, *, is_word: bool = False, has_words: bool = False) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            return "..."
+        if isinstance(value, str):
+            most = _MOST_TEXT if with_texts else _MOST_WORD
+            if with_texts or is_word:
+                return value if len(value) <= most else f"{value[:most]}... ({len(value)} characters)"
+            return f"({len(value)} characters)"
+        if isinstance(value, Mapping):
+            return {
+                str(key)[:_MOST_WORD]: walk(
+                    one,
+                    is_word=has_words and key in _WORDS,
+                    has_words=has_words and key in _LISTS and isinstance(one, (list, tuple)),
+                )
+                for key, one in list(value.items())[:_MOST_ITEMS]
+            }
+        if isinstance(value, (list, tuple)):
+            if not with_texts and any(isinstance(one, int) and not isinstance(one, bool) for one in value):
+                return f"({len(value)} values)"  # token ids are a text, too
+            return [walk(one, has_words=has_words) for one in value[:_MOST_ITEMS]]
+        return value
+
+    return walk(value, has_words=True)

@@ -1,0 +1,56 @@
+"""VllmNames: figures under vLLM's names, which its dashboards know (--metrics-names vllm)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+__all__ = ["VllmNames"]
+
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_LABEL = ["model_name"]
+
+
+class VllmNames:
+    """Counters and histograms of answers. The gauges are those of EngineMetrics under other names.
+
+    vLLM's time in the queue and time of prefill are not there: an answer's first token ends both here.
+    """
+
+    def __init__(self, registry: CollectorRegistry, seconds: Sequence[float], token_seconds: Sequence[float]) -> None:
+        def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"vllm:{name}", help, [*_LABEL, *labels], registry=registry)
+
+        def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"vllm:{name}", help, _LABEL, buckets=tuple(buckets), registry=registry)
+
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._generated = counter("generation_tokens", "Tokens of answers.")
+        self._queries = counter("prefix_cache_queries", "Tokens of prompts that were looked for in the cache.")
+        self._hits = counter("prefix_cache_hits", "Those that it held.")
+        self._ended = counter("request_success", "Answers by how they ended.", ["finished_reason"])
+        self._first = histogram("time_to_first_token_seconds", "From arrival to the first token.", seconds)
+        self._whole = histogram("e2e_request_latency_seconds", "From arrival to the end.", seconds)
+        self._token = histogram("inter_token_latency_seconds", "Per token after the first.", token_seconds)
+        self._each = histogram("request_time_per_output_token_seconds", "The same.", token_seconds)
+        self._prompts = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self._answers = histogram("request_generation_tokens", "Tokens of the answers to a prompt.", _TOKENS)
+
+    def answered(self, model: str, reasons: Sequence[str], usage: dict[str, int], timings: dict[str, float]) -> None:
+        """Counts a request; its arguments are those of `Stats.answered`."""
+        for reason in reasons:
+            self._ended.labels(model, "abort" if reason in ("cancelled", "error") else reason).inc()
+        n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]
+        self._prompt.labels(model).inc(n_prompt)
+        self._generated.labels(model).inc(n_answer)
+        self._queries.labels(model).inc(n_prompt)
+        self._hits.labels(model).inc(usage["cached_tokens"])
+        self._prompts.labels(model).observe(n_prompt)
+        self._answers.labels(model).observe(n_answer)
+        if n_answer:
+            self._first.labels(model).observe(timings["prompt_ms"] / 1000)
+            self._whole.labels(model).observe((timings["prompt_ms"] + timings["predicted_ms"]) / 1000)
+        if n_answer > len(reasons):
+            self._token.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
+            self._each.labels(model).observe(timings["predicted_per_token_ms"] / 1000)
