@@ -164,7 +164,7 @@ def test_an_ended_batch_can_be_deleted_and_the_oldest_are_forgotten(app, monkeyp
     monkeypatch.setattr("woolly.serving.batches.store._MOST_ENDED", 2)
     seconds = SimpleNamespace(time=lambda: next(times))  # the age of a batch is in whole seconds
     times = itertools.count(1000)
-    monkeypatch.setattr("woolly.serving.dialects.openai.batches.time", seconds)
+    monkeypatch.setattr("woolly.serving.batches.store.time", seconds)
     mine, others = {"X-API-Key": "a" * 8}, {"X-API-Key": "b" * 8}
     with app(api_key=("a" * 8, "b" * 8)) as client:
         made = []

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.serving.batches.test_batches import ENDPOINT, app, ended, rows, upload  # noqa: F401 - app is a fixture
+from tests.serving.batches.test_batches import ENDPOINT, ENDS, app, ended, rows, upload  # noqa: F401 - app is a fixture
 from woolly.engine.step.scheduler import Scheduler
 from woolly.errors import ModelError
+from woolly.serving.accounts.keys_file import add_key
+from woolly.serving.accounts.quotas import Quotas
 from woolly.serving.answers.running import Running
+from woolly.serving.batches import ask as ask_module
 from woolly.serving.batches import worker as worker_module
 from woolly.serving.batches.job import Job
 from woolly.serving.batches.journal import Journal
@@ -21,9 +24,9 @@ from woolly.serving.dialects.openai import files
 from woolly.serving.errors import ApiError
 
 
-def create(client, values=None):
-    id = upload(client, rows(3) if values is None else values).json()["id"]
-    return client.post("/v1/batches", json={"input_file_id": id, "endpoint": ENDPOINT})
+def create(client, values=None, headers=None):
+    id = upload(client, rows(3) if values is None else values, headers).json()["id"]
+    return client.post("/v1/batches", json={"input_file_id": id, "endpoint": ENDPOINT}, headers=headers)
 
 
 def check_clean(client):
@@ -337,3 +340,28 @@ def test_an_answer_that_a_person_waits_for_takes_the_place_of_a_row(app, monkeyp
         texts = {json.loads(line)["response"]["body"]["choices"][0]["text"] for line in content(client, batch)}
         assert len(texts) == 1 and batch["request_counts"]["completed"] == 3  # a displaced row has the same bits
     assert [(request.priority, request.group < 0) for request in displaced] == [(-1, True)]
+
+
+def test_a_batch_ends_before_it_outgrows_the_bound_of_its_owner(app):  # noqa: F811
+    most = 40_000
+    with app(max_files=str(most)) as client:
+        folder = client.app.state.batches.store.folder
+        batch = ended(client, create(client, rows(100)).json()["id"])
+        assert batch["status"] == "failed" and f"of {most} are taken" in batch["errors"]["data"][0]["message"]
+        n_answers = len(content(client, batch))
+        assert 0 < n_answers < 100 and batch["request_counts"]["completed"] == n_answers
+        check_clean(client)
+        assert most // 2 < sum(path.stat().st_size for path in folder.iterdir()) < most
+
+
+def test_a_key_that_has_used_its_limit_holds_up_no_other(app, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.setattr(ask_module, "_MINUTE", 0.02)
+    file, most = tmp_path / "keys.toml", {"requests_per_day": 1}
+    anna, ole = ({"x-api-key": add_key(file, name, limits=given)} for name, given in (("anna", most), ("ole", {})))
+    with app(keys_file=file) as client:
+        first = create(client, headers=anna).json()["id"]
+        assert ended(client, create(client, headers=ole).json()["id"], ole)["status"] == "completed"
+        assert client.get(f"/v1/batches/{first}", headers=anna).json()["status"] not in ENDS
+        monkeypatch.setattr(Quotas, "admit", lambda quotas, account: None)
+        batch = ended(client, first, anna)
+        assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}

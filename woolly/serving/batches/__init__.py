@@ -2,6 +2,6 @@
 
 from woolly.serving.batches.job import Job, Tally
 from woolly.serving.batches.journal import Journal
-from woolly.serving.batches.rows import ENDPOINTS, Row, read_row
+from woolly.serving.batches.rows import ENDPOINTS, BatchRow, read_row
 
-__all__ = ["ENDPOINTS", "Job", "Journal", "Row", "Tally", "read_row"]
+__all__ = ["ENDPOINTS", "BatchRow", "Job", "Journal", "Tally", "read_row"]

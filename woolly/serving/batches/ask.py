@@ -12,44 +12,52 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import Message
 
+from woolly.serving.accounts.account import asking
 from woolly.serving.answers.generation import turn, urgency
-from woolly.serving.batches.rows import Row
+from woolly.serving.batches.rows import BatchRow
 from woolly.serving.errors import ApiError, error_body, of_exception
+from woolly.serving.watch.kept_requests import answers
 from woolly.serving.watch.logs import ignored, log, request_id
 
-__all__ = ["Busy", "Reply", "ask"]
+__all__ = ["Busy", "RowReply", "ask"]
 
 _FULL = 429
 _LATER = (_FULL, 503)
+_SPENT = "rate_limit_exceeded"  # code of accounts/quotas.py; each dialect words its errors in another way
+_MINUTE = 60.0
 _BEHIND = -1  # priority: answers that a person waits for go first
 
 
 class Busy(Exception):  # noqa: N818 - not an error: the row is asked again
-    """The server has no room for the row at present; `is_full` if other answers take it, else something is amiss."""
+    """The server takes the row later.
 
-    def __init__(self, seconds: float, is_full: bool, reason: str) -> None:
+    `is_full` if other answers have its room, `is_spent` if the key has used its limit; else something is amiss.
+    """
+
+    def __init__(self, seconds: float, status: int, code: str, reason: str) -> None:
         super().__init__(reason)
-        self.seconds = seconds
-        self.is_full = is_full
+        self.seconds = min(_MINUTE, seconds)  # a key that has used its day may get a higher limit meanwhile
+        self.is_spent = code == _SPENT
+        self.is_full = status == _FULL and not self.is_spent
 
     @classmethod
     def of(cls, error: ApiError) -> Busy | None:
         """Returns the Busy of an error that may pass, None for one that stays."""
         if error.status not in _LATER:
             return None
-        return cls(error.retry_after or 1.0, error.status == _FULL, error.message)
+        return cls(error.retry_after or 1.0, error.status, error.code, error.message)
 
 
 @dataclass(frozen=True)
-class Reply:
+class RowReply:
     """What a route replied."""
 
     status: int
     body: Any
 
 
-async def ask(app: FastAPI, row: Row, owner: str = "", group: int | None = None) -> Reply:
-    """Returns the reply of a row's route. Busy if the server is full or about to stop.
+async def ask(app: FastAPI, row: BatchRow, owner: str = "", group: int | None = None) -> RowReply:
+    """Returns the reply of a row's route. Busy if the server is full or about to stop, or the key has used its limit.
 
     Rows of one `group` share one turn: the scheduler lets a request of others take the place of one of them.
     The gate is not passed: the batch was. The caller runs each row in a task of its own, whose context this sets.
@@ -59,8 +67,15 @@ async def ask(app: FastAPI, row: Row, owner: str = "", group: int | None = None)
     urgency.set(_BEHIND)
     turn.set(group)
     request_id.set(id)
+    answers.set(None)
+    account = app.state.authority.account_of(owner)
+    if owner and account is None and not app.state.authority.is_open:
+        gone = ApiError(401, "authentication_failed", "the key of this batch is not valid any more")
+        return RowReply(gone.status, error_body(gone))
+    asking.set(account)
     ignored.set(noted)
-    state = {"id": id, "client": "batch", "bucket": "batch", "owner": owner, "is_admin": False, "json": row.body}
+    state: dict[str, Any] = {"id": id, "client": "batch", "bucket": "batch", "owner": owner, "account": account}
+    state |= {"is_admin": False, "json": row.body, "status": None, "reason": None, "ignored": noted}
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -74,7 +89,7 @@ async def ask(app: FastAPI, row: Row, owner: str = "", group: int | None = None)
         "client": None,
         "server": None,
         "app": app,
-        "state": {**state, "status": None, "reason": None, "ignored": noted},
+        "state": state,
     }
     status, headers, parts = 500, {}, []
 
@@ -95,9 +110,9 @@ async def ask(app: FastAPI, row: Row, owner: str = "", group: int | None = None)
     except Exception as error:
         log.error("row failed", exc_info=error)
         refusal = of_exception(error)
-        return Reply(refusal.status, error_body(refusal))
+        return RowReply(refusal.status, error_body(refusal))
     body = json.loads(b"".join(parts))
     if status in _LATER:
-        seconds = float(headers.get(b"retry-after", b"1"))
-        raise Busy(seconds, status == _FULL, body["error"]["message"])
-    return Reply(status, body)
+        code = (state["reason"] or "").partition(":")[0]  # as ApiError.reason begins
+        raise Busy(float(headers.get(b"retry-after", b"1")), status, code, body["error"]["message"])
+    return RowReply(status, body)

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
-from woolly.serving.batches.rows import Row, read_line, read_row
+from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
+from woolly.serving.gate.json_guard import parse_json
 from woolly.store.whole import written_whole
 
 __all__ = ["check_input", "check_output", "count_rows", "read_rows", "write_lines"]
@@ -51,25 +52,27 @@ def count_rows(path: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-async def read_rows(path: Path, endpoint: str | None = None) -> AsyncIterator[Row | tuple[int, ApiError]]:
-    """Yields each row, or the number and the error of one that cannot be read, or that is not for `endpoint`."""
+async def read_rows(path: Path, endpoint: str | None = None) -> AsyncIterator[BatchRow | BadRow]:
+    """Yields each row, and in the place of one that cannot be read, or that is not for `endpoint`, a BadRow."""
     values = _table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)
     number = 0
-    while (value := await asyncio.to_thread(next, values, None)) is not None:
+    while (given := await asyncio.to_thread(next, values, None)) is not None:
+        value: Any = None
         try:
-            if isinstance(value, bytes):
-                if len(value) > _LONGEST:
-                    raise ApiError(400, "invalid_request", f"the line has {len(value)} bytes; at most {_LONGEST}")
-                row = await read_line(number, value)
+            if isinstance(given, bytes):
+                if len(given) > _LONGEST:
+                    raise ApiError(400, "invalid_request", f"the line has {len(given)} bytes; at most {_LONGEST}")
+                value = await parse_json(given)
             else:
-                row = read_row(number, value)
+                value = given
+            row = read_row(number, value)
             if endpoint is not None and row.url != endpoint:
                 raise ApiError(
                     400, "invalid_request", f"the row is for {row.url}, the batch for {endpoint}", param="url"
                 )
             yield row
         except ApiError as error:
-            yield number, error
+            yield BadRow(number, id_of(number, value), error)
         number += 1
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+import re
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -15,9 +16,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from woolly.serving.answers.threads import run_held, start_task
-from woolly.serving.batches.ask import Busy, Reply, ask
+from woolly.serving.batches.ask import Busy, RowReply, ask
 from woolly.serving.batches.journal import Journal
-from woolly.serving.batches.rows import EMBEDDINGS, Row
+from woolly.serving.batches.rows import EMBEDDINGS, BadRow, BatchRow
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.loading.library import Capability
 from woolly.serving.loading.loaded import Loaded
@@ -29,8 +30,8 @@ _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not
 
 _groups = itertools.count(1)  # below 0 when used: ids of requests are above
 
-# Yields rows, or the number and the error of one that cannot be read.
-Source = Callable[[], AsyncIterator[Row | tuple[int, ApiError]]]
+# Yields rows, and those that cannot be read.
+Source = Callable[[], AsyncIterator[BatchRow | BadRow]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,6 @@ class Tally:
 
     n_good: int
     n_bad: int
-    n_resumed: int  # of both, those that an earlier run had answered
 
     @property
     def n_done(self) -> int:
@@ -83,11 +83,11 @@ class Job:
         self._adding = asyncio.Lock()
         self._group = -next(_groups)
         self._refused_since: float | None = None  # by time.monotonic(), if no row has ended since
+        self._spent: Busy | None = None  # the first refusal because the key has used its limit
         settings = app.state.settings
         self._at_once = settings.parallel
         self._is_seeded = settings.seed >= 0
         self._defaults = _digest(json.dumps(_of_answers(settings), sort_keys=True, default=str))
-        self._n_resumed = 0
         self._seen: dict[bytes, int] = {}  # row by digest of its custom_id
         self.is_cancelled = False
 
@@ -95,18 +95,19 @@ class Job:
     def tally(self) -> Tally:
         """Returns the counts so far."""
         n_good = self._journal.n_good
-        return Tally(n_good, len(self._journal.notes) - n_good, self._n_resumed)
+        return Tally(n_good, len(self._journal.notes) - n_good)
 
     async def run(self) -> Tally:
         """Answers all rows that the journal does not have. OSError if it cannot be written.
 
         ApiError 503 if the server could answer no row for a quarter of an hour, for another reason than many answers.
+        Busy if the key has used its limit: rows under way end first, because they count for it.
         """
         tasks: set[asyncio.Task[None]] = set()
         n_rows = 0
         try:
             async for row in self._source():
-                if self.is_cancelled:
+                if self._is_over:
                     break
                 n_rows += 1
                 tasks.add(asyncio.create_task(self._settle(row)))
@@ -121,31 +122,40 @@ class Job:
             for one in left:
                 one.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-        if not self.is_cancelled:
+        if not self._is_over:
             self._journal.keep(n_rows)
         await run_held(self._journal.sync)
+        if self._spent is not None and not self.is_cancelled:
+            raise self._spent
         return self.tally
 
-    async def _settle(self, row: Row | tuple[int, ApiError]) -> None:
+    @property
+    def _is_over(self) -> bool:
+        """Whether no further row is asked."""
+        return self.is_cancelled or self._spent is not None
+
+    async def _settle(self, row: BatchRow | BadRow) -> None:
         """Answers one row, unless the journal has its answer."""
-        if not isinstance(row, Row):
-            number, error = row
-            await self._fail(number, f"row-{number + 1}", _digest(str(error)), error)
+        if isinstance(row, BadRow):
+            await self._fail(row.number, row.id, _digest(str(row.error)), row.error)
             return
         first = self._seen.setdefault(_digest(row.id).encode(), row.number)
         if first != row.number:
             error = ApiError(400, "duplicate_custom_id", f"row {first + 1} has the same custom_id; each must be unique")
             await self._fail(row.number, row.id, _digest(str(error)), error)
             return
-        while not self.is_cancelled:
+        while not self._is_over:
             try:
                 if await self._answer(row):
                     return
             except Busy as busy:
+                if busy.is_spent:
+                    self._spent = busy
+                    return
                 self._check_patience(busy)
                 await self._sleep(busy.seconds)
 
-    async def _answer(self, row: Row) -> bool:
+    async def _answer(self, row: BatchRow) -> bool:
         """Answers one row; False if what decides the answer changed meanwhile. Busy if there is no room."""
         try:
             model, added = await self._facts(row)
@@ -174,13 +184,13 @@ class Job:
         await self._add(row.number, key, reply.status < 400, line)
         return True
 
-    async def _ask(self, row: Row) -> Reply | None:
+    async def _ask(self, row: BatchRow) -> RowReply | None:
         return None if self.is_cancelled else await ask(self._app, row, self._owner, self._group)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, but not long after the job is cancelled."""
+        """Sleeps, but not long after no further row is asked."""
         end = time.monotonic() + seconds
-        while not self.is_cancelled and (left := end - time.monotonic()) > 0:
+        while not self._is_over and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.5))
 
     def _check_patience(self, busy: Busy) -> None:
@@ -193,7 +203,7 @@ class Job:
         if now - self._refused_since > _PATIENCE:
             raise ApiError(503, "batch_refused", f"the server could answer no row for {_PATIENCE:g} seconds: {busy}")
 
-    async def _facts(self, row: Row) -> tuple[_Model, str]:
+    async def _facts(self, row: BatchRow) -> tuple[_Model, str]:
         """Returns the model that answers a row, and the digest of what else decides the answer; loads the model."""
         name = row.body.get("model")
         if name is not None and not isinstance(name, str):
@@ -225,10 +235,7 @@ class Job:
 
     def _has(self, number: int, key: str) -> bool:
         note = self._journal.notes.get(number)
-        if note is None or note.key != key:
-            return False
-        self._n_resumed += 1
-        return True
+        return note is not None and note.key == key
 
     async def _fail(self, number: int, id: str, key: str, error: ApiError) -> None:
         if self._has(number, key):
@@ -247,7 +254,7 @@ class Job:
 
 def _of_answers(settings: Settings) -> dict[str, Any]:
     """Returns the settings that decide an answer."""
-    names = ("reasoning", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "max_prompt", "request_ctx")
+    names = ("reasoning", "reasoning_format", "chat_template_kwargs", "max_prompt", "request_ctx")
     options = settings.model_options()
     found = {name: getattr(settings, name) for name in names}
     return {**found, "defaults": asdict(settings.defaults()), "template": options.chat_template}
@@ -262,12 +269,16 @@ def _settled(body: Any, key: str, created: int, identity: str) -> Any:
     if not isinstance(body, dict):
         return body
     body = {name: value for name, value in body.items() if name != "timings"}
-    if "id" in body:
-        body["id"] = f"{str(body['id']).partition('-')[0]}-{key}"
+    if kind := re.match(r"[a-z]+[-_]", str(body.get("id"))):
+        body["id"] = f"{kind[0]}{key}"
     if "created" in body:
         body["created"] = created
     if "system_fingerprint" in body:
         body["system_fingerprint"] = identity
     if isinstance(body.get("usage"), dict):
-        body["usage"] = {name: n for name, n in body["usage"].items() if name != "prompt_tokens_details"}
+        usage = {name: n for name, n in body["usage"].items() if name != "prompt_tokens_details"}
+        if "cache_read_input_tokens" in usage:  # Anthropic's counts of the input add up to the prompt
+            usage["input_tokens"] += usage["cache_read_input_tokens"]
+            usage["cache_read_input_tokens"] = 0
+        body["usage"] = usage
     return body

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,13 @@ class Journal:
     at most one torn line at the end, which is dropped. A number that comes twice counts once: the last line holds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, take_room: Callable[[int], None] = lambda n_bytes: None) -> None:
         """Opens a journal, or begins one. JournalTaken if another process writes it, OSError if none can.
 
-        RequestError if the file is no journal: it stays as it is.
+        RequestError if the file is no journal: it stays as it is. `take_room` is called before bytes are added, and may
+        refuse them.
         """
+        self._take_room = take_room
         self.path = path
         self._lock = path.with_name(f"{path.name}.lock")  # of its own: Windows lets nobody read a locked file
         self.notes: dict[int, Note] = {}
@@ -69,10 +71,11 @@ class Journal:
         self._synced = time.monotonic()
 
     def add(self, number: int, key: str, is_good: bool, line: dict[str, Any]) -> None:
-        """Appends the answer of a row. OSError, as of a full disk, leaves the journal without it."""
+        """Appends the answer of a row. OSError, as of a full disk, and no room leave the journal without it."""
         data = json.dumps([number, key, is_good, line], ensure_ascii=False, separators=(",", ":"))
         text = data.encode("utf-8", "replace")
         record = b"%08x %s\n" % (zlib.crc32(text), text)
+        self._take_room(len(record))
         self._file.seek(self._end)
         try:
             written = 0

@@ -1,4 +1,4 @@
-"""The Row: one request of a batch, read from a line of JSON or a row of a table."""
+"""The BatchRow: one request of a batch, read from a line of JSON or a row of a table."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.serving.errors import ApiError, refuse
-from woolly.serving.gate.json_guard import parse_json
 
-__all__ = ["ENDPOINTS", "Row", "read_line", "read_row"]
+__all__ = ["CHAT", "EMBEDDINGS", "ENDPOINTS", "MESSAGES", "TEXT", "BadRow", "BatchRow", "id_of", "read_row"]
 
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-ENDPOINTS = (CHAT, TEXT, EMBEDDINGS)
+MESSAGES = "/v1/messages"
+ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES)
 
 _MOST_ID = 512  # characters of a custom_id
 
 
 @dataclass(frozen=True)
-class Row:
+class BatchRow:
     """A request of a batch."""
 
     number: int  # from 0 on, in the order of the input
@@ -34,25 +34,35 @@ class Row:
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def with_model(self, name: str) -> Row:
+    def with_model(self, name: str) -> BatchRow:
         """Returns the row with a model's name, unless it has one of its own: all rows of a job mean the same model."""
         if self.body.get("model") not in (None, "loaded", "current"):
             return self
-        return Row(self.number, self.id, self.url, {**self.body, "model": name})
+        return BatchRow(self.number, self.id, self.url, {**self.body, "model": name})
 
-    def with_seed(self, key: str) -> Row:
+    def with_seed(self, key: str) -> BatchRow:
         """Returns the row with a seed that follows from its key, unless it has one: a repeated row answers alike."""
-        if self.url == EMBEDDINGS or self.body.get("seed") is not None:
+        if self.url in (EMBEDDINGS, MESSAGES) or self.body.get("seed") is not None:  # which have no seed
             return self
-        return Row(self.number, self.id, self.url, {**self.body, "seed": int(key[:7], 16)})
+        return BatchRow(self.number, self.id, self.url, {**self.body, "seed": int(key[:7], 16)})
 
 
-async def read_line(number: int, line: bytes) -> Row:
-    """Returns the row of a line of JSON. ApiError 400 says what is wrong with it."""
-    return read_row(number, await parse_json(line))
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be asked, and why."""
+
+    number: int
+    id: str
+    error: ApiError
 
 
-def read_row(number: int, value: Any) -> Row:
+def id_of(number: int, value: Any) -> str:
+    """Returns the custom_id of a value, sound or not as the rest of it may be; else one that is made of the number."""
+    given = value.get("custom_id") if isinstance(value, dict) else None
+    return given if isinstance(given, str) and 0 < len(given) <= _MOST_ID else f"row-{number + 1}"
+
+
+def read_row(number: int, value: Any) -> BatchRow:
     """Returns the row of a value. ApiError 400 says what is wrong with it.
 
     A text is a message of the user. An object with `body` is a line as OpenAI's batches have it; any other object is
@@ -66,16 +76,12 @@ def read_row(number: int, value: Any) -> Row:
     if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MOST_ID):
         raise refuse("custom_id", f"a text of 1 to {_MOST_ID} characters was expected")
     if "body" in value:
-        return Row(number, _id(given, number), _url(value), _checked(value["body"]))
+        return BatchRow(number, id_of(number, value), _url(value), _checked(value["body"]))
     body = {name: one for name, one in value.items() if name != "custom_id"}
     for name, url in (("messages", CHAT), ("prompt", TEXT), ("input", EMBEDDINGS)):
         if name in body:
-            return Row(number, _id(given, number), url, _checked(body))
+            return BatchRow(number, id_of(number, value), url, _checked(body))
     raise ApiError(400, "invalid_request", "the row has no body, messages, prompt or input; one of them was expected")
-
-
-def _id(given: str | None, number: int) -> str:
-    return f"row-{number + 1}" if given is None else given
 
 
 def _url(value: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ _OBJECT = 512  # bytes that the JSON of a file takes, about
 _MOST_OBJECT = 1 << 20  # bytes of the JSON of an object, which takes some thousands
 _STALE = 3600.0  # seconds after which no process writes a file any more
 
+_TIMES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 _KEYS = {"id", "status", "created_at", "owner"}  # of every object; one without them is damaged, and not there
 
 _SOUND = re.compile(r"(file|batch)[-_][0-9a-f]{32}")
@@ -51,7 +52,10 @@ class BatchStore:
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        """`most_bytes` bounds what the files, batches and journals of one owner take on disk together."""
+        """`most_bytes` bounds what the files, batches and journals of one owner take on disk together.
+
+        A journal counts twice: when its batch ends, the answers are written once more, to the output.
+        """
         self.folder = folder
         self._most = most_bytes
         self._known: dict[str, dict[str, _Known]] = {}  # objects as they were read last, by kind and name
@@ -95,7 +99,7 @@ class BatchStore:
         if n_files >= _MOST_FILES:
             message = f"{n_files} files are here, and a client may have {_MOST_FILES}; delete some files first"
             raise ApiError(413, "too_many_files", message)
-        self._check_room(owner, len(data) + _OBJECT)
+        self.check_room(owner, len(data) + _OBJECT)
         self.prepare()
         id = self.new_id("file")
         path = self.content(id)
@@ -118,20 +122,41 @@ class BatchStore:
         self.save(found)
         return found
 
+    def new_batch(self, owner: str, endpoint: str, file_id: str, **more: Any) -> Data:
+        """Returns a batch that has still to be added; `more` are fields of its own."""
+        return {
+            "id": self.new_id("batch"),
+            "object": "batch",
+            "endpoint": endpoint,
+            "errors": None,
+            "input_file_id": file_id,
+            "completion_window": "24h",
+            "status": "validating",
+            "output_file_id": None,
+            "error_file_id": None,
+            "created_at": int(time.time()),
+            "expires_at": None,
+            **{f"{name}_at": None for name in _TIMES},
+            "request_counts": {"total": 0, "completed": 0, "failed": 0},
+            "metadata": None,
+            "owner": owner,
+            **more,
+        }
+
     def add_batch(self, batch: Data) -> None:
         """Keeps a batch. ApiError 404 without its input, 413 without room for its output, 429 if too many are open."""
         owner = batch["owner"]
         self.get(owner, batch["input_file_id"], "file")
-        self._check_room(owner, len(json.dumps(batch)))
+        self.check_room(owner, len(json.dumps(batch)))
         own = self.all_of(owner, "batch")
-        ended = [one["id"] for one in own if one["status"] in ENDED]
+        ended = [one for one in own if one["status"] in ENDED]
         n_open = len(own) - len(ended)
         if n_open >= _MOST_OPEN:
             message = f"{n_open} batches run or wait, and a client may have {_MOST_OPEN}; try again when one has ended"
             raise ApiError(429, "too_many_batches", message, retry_after=60.0)
         self.save(batch)
-        for id in ended[_MOST_ENDED:]:
-            (self.folder / f"{id}.json").unlink(missing_ok=True)
+        for one in ended[_MOST_ENDED:]:
+            self._forget(one)
 
     def save(self, found: Data) -> None:
         """Writes an object."""
@@ -169,23 +194,33 @@ class BatchStore:
         self.content(id).unlink(missing_ok=True)
 
     def delete_batch(self, owner: str, id: str) -> None:
-        """Removes a batch; its files stay. ApiError 404 if there is none, 409 if it has not ended."""
-        if (status := self.get(owner, id, "batch")["status"]) not in ENDED:
-            raise ApiError(409, "batch_open", f"the batch is {status}; cancel it first")
-        (self.folder / f"{id}.json").unlink(missing_ok=True)
+        """Removes a batch; its files stay if the client made them. ApiError 404 if there is none, 409 if it is open."""
+        batch = self.get(owner, id, "batch")
+        if batch["status"] not in ENDED:
+            raise ApiError(409, "batch_open", f"the batch is {batch['status']}; cancel it first")
+        self._forget(batch)
+
+    def _forget(self, batch: Data) -> None:
+        if batch.get("owns_files"):
+            for name in ("input", "output", "error"):
+                if id := batch[f"{name}_file_id"]:
+                    (self.folder / f"{id}.json").unlink(missing_ok=True)
+                    self.content(id).unlink(missing_ok=True)
+        (self.folder / f"{batch['id']}.json").unlink(missing_ok=True)
 
     def _taken(self, owner: str) -> int:
         """Returns the bytes on disk of an owner: contents, journals, and the objects that describe them."""
         n_bytes = 0
-        for kind, path_of in (("file", self.content), ("batch", self.journal)):
+        for kind, path_of, times in (("file", self.content, 1), ("batch", self.journal, 2)):
             for one in self._read_all(kind):
                 if one.found.get("owner") == owner:
                     n_bytes += one.n_bytes
                     with suppress(OSError):
-                        n_bytes += path_of(one.found["id"]).stat().st_size
+                        n_bytes += times * path_of(one.found["id"]).stat().st_size
         return n_bytes
 
-    def _check_room(self, owner: str, n_bytes: int) -> None:
+    def check_room(self, owner: str, n_bytes: int) -> int:
+        """Returns the bytes that an owner may still store. ApiError 413 if these do not fit."""
         taken = self._taken(owner)
         if taken + n_bytes > self._most:
             raise ApiError(
@@ -193,6 +228,7 @@ class BatchStore:
                 "files_too_large",
                 f"{n_bytes} bytes are needed, and {taken} of {self._most} are taken; delete some files first",
             )
+        return self._most - taken
 
     def _all(self, kind: str) -> Iterator[Data]:
         for one in self._read_all(kind):

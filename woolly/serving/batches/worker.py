@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 
 from woolly.errors import RequestError, WoollyError
 from woolly.serving.answers.threads import run_held, start_task
+from woolly.serving.batches.ask import Busy
 from woolly.serving.batches.files import count_rows, read_rows, write_lines
 from woolly.serving.batches.job import Job, Tally
 from woolly.serving.batches.journal import Journal, JournalTaken
+from woolly.serving.batches.room import JournalRoom
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
 from woolly.serving.watch.logs import log
 
-__all__ = ["BatchWorker"]
+__all__ = ["BatchWorker", "worker_of"]
 
 _EVERY = 1.0  # seconds between two writes of a batch's counts
 _PAUSE = 30.0  # seconds until a batch is tried again that another server runs, or that the disk has no room for
@@ -76,6 +79,21 @@ class BatchWorker:
             await run_held(self.store.add_batch, batch)
         self.wake()
 
+    async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
+        """Keeps a batch whose rows the client sent with it, and starts to run it. ApiError if the store refuses it."""
+        store = self.store
+        async with self.changing:
+            file = await run_held(store.add_file, owner, "requests.jsonl", "batch", data)
+            counts = {"total": n_rows, "completed": 0, "failed": 0}
+            batch = store.new_batch(owner, endpoint, file["id"], request_counts=counts, owns_files=True)
+            try:
+                await run_held(store.add_batch, batch)
+            except ApiError:
+                await run_held(store.delete_file, owner, file["id"])
+                raise
+        self.wake()
+        return batch
+
     async def cancel(self, owner: str, id: str) -> Data:
         """Ends a batch: rows under way finish, the answers so far become its output. ApiError 409 if it has ended."""
         async with self.changing:
@@ -123,6 +141,9 @@ class BatchWorker:
             await self._run_one(running)
         except JournalTaken:
             self._paused[id] = time.monotonic() + _PAUSE
+        except Busy as busy:
+            log.info("batch paused", extra={"batch": id, "reason": str(busy)})
+            self._paused[id] = time.monotonic() + busy.seconds
         except Exception as error:
             log.warning("batch paused", extra={"batch": id, "reason": str(error)}, exc_info=_unexpected(error))
             self._paused[id] = time.monotonic() + _PAUSE
@@ -130,10 +151,11 @@ class BatchWorker:
             self._running.pop(id, None)
 
     async def _run_one(self, running: _Running) -> None:
-        """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room."""
+        """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room; Busy as `Job`."""
         store, batch = self.store, running.batch
         try:
-            journal = await run_held(Journal, store.journal(batch["id"]))
+            room = JournalRoom(store, batch["owner"])
+            journal = await run_held(Journal, store.journal(batch["id"]), room.take)
         except JournalTaken:
             raise
         except RequestError as error:  # the file is no journal
@@ -152,7 +174,7 @@ class BatchWorker:
             try:
                 status = await self._answer(running, journal)
             except Exception as error:
-                if isinstance(error, OSError) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
+                if isinstance(error, (OSError, Busy)) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
                     raise
                 reason = {"batch": batch["id"], "reason": str(error)}
                 log.warning("batch failed", extra=reason, exc_info=_unexpected(error))
@@ -235,6 +257,12 @@ class BatchWorker:
                         job.is_cancelled = True
                     elif found["request_counts"] != batch["request_counts"]:
                         await run_held(self.store.save, batch)
+
+
+def worker_of(connection: HTTPConnection) -> BatchWorker:
+    """Returns what runs the batches of the server."""
+    worker: BatchWorker = connection.app.state.batches
+    return worker
 
 
 def _unexpected(error: Exception) -> Exception | None:

@@ -1,4 +1,4 @@
-"""ANTHROPIC: /v1/messages and the count of its tokens, in the words of Anthropic's Messages API."""
+"""ANTHROPIC: /v1/messages, the count of its tokens and batches of them, in the words of Anthropic's Messages API."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import ChatDialect, Head
-from woolly.serving.dialects.anthropic import replies, routes
+from woolly.serving.dialects.anthropic import batches, replies, routes
 from woolly.serving.errors import ApiError
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import request_id
@@ -39,7 +39,8 @@ class Anthropic(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["Anthropic"])
-        self.router.include_router(routes.router)
+        for part in (routes, batches):
+            self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns Anthropic's error object. Claude Code compacts a conversation only if it reads this sentence."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +13,6 @@ from woolly.serving.dialects.anthropic.messages import Block, Message, read_mess
 from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import refuse
-from woolly.serving.watch.logs import ignore
 
 __all__ = ["CountBody", "MessagesBody", "OutputConfig", "Thinking"]
 
@@ -22,12 +22,12 @@ _HARMLESS = "Accepted; nothing depends on it."
 
 
 class Thinking(BaseModel):
-    """Whether the model thinks. How many tokens it may take for that is the model's own choice."""
+    """Whether the model thinks, and how much."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
-    budget_tokens: int | None = Field(None, description="Taken and told; how long a model thinks is its own choice.")
+    budget_tokens: int | None = Field(None, ge=0, description="Most tokens of its thoughts.")
     display: str | None = Field(None, description="omitted leaves the text out of the reply.")
 
 
@@ -85,8 +85,7 @@ class CountBody(BaseModel):
         if self.mcp_servers:
             raise refuse("mcp_servers", "the server calls no tools itself; leave it out, or offer its tools")
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
-            # It would change the answer, but a refusal would end every turn of Claude Code, which always sends one.
-            ignore("thinking.budget_tokens (the model decides how long it thinks)")
+            params = replace(params, reasoning_budget=self.thinking.budget_tokens)
         talk, schema = read_messages(self.system, self.messages), self.schema_wanted
         choice = read_choice(self.tools or (), self.tool_choice)
         last = talk[-1]

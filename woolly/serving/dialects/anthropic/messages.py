@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
+from woolly.senses.given import GivenPicture
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
@@ -92,9 +93,9 @@ def _assistant(blocks: Sequence[Block], where: str) -> chat.Message:
 
 
 def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text."""
+    """Returns the results of calls, each a message of its own, and then the text and the pictures."""
     results: list[chat.Message] = []
-    texts: list[str] = []
+    said: list[chat.Part] = []
     for i, block in enumerate(blocks):
         place = f"{where}.{i}"
         if block.type == "tool_result":
@@ -103,9 +104,30 @@ def _user(role: str, blocks: Sequence[Block], where: str) -> list[chat.Message]:
             results.append(chat.Message("tool", _result(block, place), call_id=block.tool_use_id))
         elif _is_of_a_server_tool(block):
             ignore(f"{where}.{block.type}")
+        elif block.type == "image" and role == "user":
+            said.append(_picture(block, place))
         else:
-            texts.append(_text(block, place))
-    return [*results, chat.Message(role, "\n".join(texts))] if texts or not results else results
+            said.append(chat.TextPart(_text(block, place)))
+    return [*results, chat.Message(role, _content(said))] if said or not results else results
+
+
+def _content(parts: Sequence[chat.Part]) -> str | tuple[chat.Part, ...]:
+    """Returns parts as one text if there is nothing else."""
+    texts = [part.text for part in parts if isinstance(part, chat.TextPart)]
+    return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
+
+
+def _picture(block: Block, where: str) -> chat.ImagePart:
+    source, place = block.source, f"{where}.source"
+    kind = source.get("type") if isinstance(source, dict) else None
+    if isinstance(source, dict) and kind == "base64" and isinstance(data := source.get("data"), str):
+        media = source.get("media_type")
+        return chat.ImagePart(
+            GivenPicture(base64=data, media_type=media if isinstance(media, str) else "", where=place)
+        )
+    if isinstance(source, dict) and kind == "url" and isinstance(url := source.get("url"), str):
+        return chat.ImagePart(GivenPicture(address=url, where=place))
+    raise refuse(place, "an image needs a source of type 'base64' with data, or of type 'url'")
 
 
 def _result(block: Block, where: str) -> str:
@@ -137,8 +159,8 @@ def _text(block: Block, where: str) -> str:
     if block.type == "search_result" and isinstance(block.content, list):
         found = [_text(part, f"{where}.content.{i}") for i, part in enumerate(block.content)]
         return "\n".join(one for one in (block.title, *found) if one)
-    what = "images are" if block.type == "image" else f"a block of type {block.type[:40]!r} is"
-    raise refuse(where, f"{what} not supported here; send text")
+    what = "an image belongs into a message of the user" if block.type == "image" else ""
+    raise refuse(where, what or f"a block of type {block.type[:40]!r} is not supported here; send text")
 
 
 def _is_of_a_server_tool(block: Block) -> bool:

@@ -1,4 +1,4 @@
-"""RESPONSES: /v1/responses, in the words of OpenAI's Responses API."""
+"""RESPONSES: /v1/responses and /v1/conversations, in the words of OpenAI's Responses API."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from woolly.llm import ChatChunk
 from woolly.serving.answers.events import named_event
 from woolly.serving.dialect import ChatDialect, Head
-from woolly.serving.dialects.responses import replies, routes
+from woolly.serving.dialects.responses import conversation_routes, replies, routes
 from woolly.serving.errors import ApiError, error_body
 from woolly.serving.router import APIRouter
 
@@ -18,7 +18,7 @@ class Responses(ChatDialect):
 
     name = "responses"
     prefix = "/v1/responses"
-    aliases = ("/responses",)
+    aliases = ("/responses", "/v1/conversations", "/conversations")
     fields = {  # noqa: RUF012 - a constant of the class
         "continue_final": "input",
         "max_tokens": "max_output_tokens",
@@ -29,7 +29,8 @@ class Responses(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["OpenAI responses"])
-        self.router.include_router(routes.router)
+        for part in (routes, conversation_routes):
+            self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
         """Returns OpenAI's error object. Codex knows a server that is busy by this code."""

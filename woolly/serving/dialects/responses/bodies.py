@@ -11,11 +11,11 @@ from woolly.chat import ChatRequest, Message, ReasoningOptions
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.dialects.responses.items import read_items
-from woolly.serving.dialects.responses.tools import Toolbox, read_choice, read_tools
+from woolly.serving.dialects.responses.tools import RequestTools, read_choice, read_tools
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["ResponseBody", "ResponseReasoning", "ResponseText"]
+__all__ = ["ConversationChoice", "ResponseBody", "ResponseReasoning", "ResponseText"]
 
 _HARMLESS = "Accepted; nothing depends on it."
 _MAX_TOP = 20  # alternatives to a token, as OpenAI has it
@@ -42,6 +42,14 @@ class ResponseText(BaseModel):
 
     format: dict[str, Any] | None = Field(None, description="text, json_object, or json_schema with its schema.")
     verbosity: str | None = None
+
+
+class ConversationChoice(BaseModel):
+    """A conversation by its id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
 
 
 class ResponseBody(Sampling):
@@ -74,8 +82,8 @@ class ResponseBody(Sampling):
     prompt_cache_options: dict[str, Any] | None = Field(None, description=_HARMLESS)
     client_metadata: dict[str, Any] | None = Field(None, description=_HARMLESS)
     access_programs: dict[str, Any] | None = Field(None, description=_HARMLESS)
-    background: bool | None = None
-    conversation: Any = None
+    background: bool | None = Field(None, description="Answers while nobody waits; GET /v1/responses/{id} polls.")
+    conversation: str | ConversationChoice | None = Field(None, description="A conversation that is continued.")
     prompt: Any = None
     moderation: Any = None
     context_management: Any = None
@@ -87,6 +95,12 @@ class ResponseBody(Sampling):
         if isinstance(self.input, str):
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
         return self.input or []
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response continues."""
+        chosen = self.conversation
+        return chosen.id if isinstance(chosen, ConversationChoice) else chosen
 
     @property
     def has_summary(self) -> bool:
@@ -106,10 +120,10 @@ class ResponseBody(Sampling):
 
     def check(self) -> None:
         """Refuses what cannot be done, by its name; notes what has no effect."""
-        if self.background:
-            raise refuse("background", "answers are given at once; leave it out, and stream")
-        if self.conversation is not None:
-            raise refuse("conversation", "conversations are not stored; use previous_response_id, or send all items")
+        if self.background and self.store is False:
+            raise refuse("background", "a response that nobody waits for must be stored; leave store out")
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise refuse("conversation", "it holds what came before; leave previous_response_id out, or use it alone")
         for name in ("prompt", "moderation", "context_management", "max_tool_calls"):
             if getattr(self, name) is not None:
                 raise refuse(name, "it is not supported; leave it out")
@@ -123,11 +137,11 @@ class ResponseBody(Sampling):
         if self.text is not None and self.text.verbosity not in (None, "medium"):
             ignore("text.verbosity")
 
-    def toolbox(self) -> Toolbox:
+    def toolbox(self) -> RequestTools:
         """Returns the tools that can be called here."""
         return read_tools(self.tools or ())
 
-    def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: Toolbox) -> ChatRequest:
+    def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: RequestTools) -> ChatRequest:
         """Returns the neutral request about these items."""
         self.check()
         talk = read_items(items)

@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from woolly.chat import Message, Part, TextPart, ToolCall
+from woolly.chat import AudioPart, ImagePart, Message, Part, TextPart, ToolCall
+from woolly.senses.given import GivenPicture, GivenSound
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
@@ -97,13 +98,35 @@ def _read_message(item: Item, where: str, talk: _Talk) -> None:
     if isinstance(content, str):
         parts: list[Part] = [TextPart(content)]
     elif isinstance(content, list):
-        parts = [TextPart(_part(part, f"{where}.content.{j}")) for j, part in enumerate(content)]
+        parts = [_read_part(part, f"{where}.content.{j}") for j, part in enumerate(content)]
     else:
         raise refuse(f"{where}.content", "a text or a list of parts was expected")
+    for one, name in ((ImagePart, "an image"), (AudioPart, "a sound")):
+        if role != "user" and any(isinstance(part, one) for part in parts):
+            raise refuse(f"{where}.content", f"{name} belongs into a message of the user")
     if role == "assistant":
         talk.say("".join(part.text for part in parts if isinstance(part, TextPart)))
     else:
         talk.add(Message(role, parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else tuple(parts)))
+
+
+def _read_part(part: Any, where: str) -> Part:
+    """Returns a part: a picture, a sound, or text."""
+    if isinstance(part, Mapping) and part.get("type") == "input_audio":
+        given = part.get("input_audio")
+        data = given.get("data") if isinstance(given, Mapping) else None
+        if not isinstance(data, str):
+            raise refuse(
+                f"{where}.input_audio", "an object with data in base64, and a format such as wav, was expected"
+            )
+        return AudioPart(GivenSound(base64=data, where=f"{where}.input_audio"))
+    if not isinstance(part, Mapping) or part.get("type") != "input_image":
+        return TextPart(_part(part, where))
+    if (url := _text(part, "image_url")) is None:
+        raise refuse(f"{where}.image_url", "it is missing; data:image/png;base64,... was expected")
+    if part.get("detail") not in (None, "auto"):
+        ignore("input.content.detail (a picture is always prepared as the model's processor does)")
+    return ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
 
 
 def _part(part: Any, where: str) -> str:
@@ -116,8 +139,7 @@ def _part(part: Any, where: str) -> str:
         return _text(part, "refusal") or ""
     if kind == "input_file" and (text := _file_text(_text(part, "file_data"))) is not None:
         return "\n".join(one for one in (_text(part, "filename"), text) if one)
-    what = "images are" if kind == "input_image" else f"a part of type {str(kind)[:40]!r} is"
-    raise refuse(where, f"{what} not supported here; send text")
+    raise refuse(where, f"a part of type {str(kind)[:40]!r} is not supported here; send text")
 
 
 def _result(output: Any, where: str) -> str:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from woolly.llm import ChatChunk
@@ -15,12 +15,13 @@ from woolly.serving.dialect import Head
 from woolly.serving.dialects.answer import settle_error
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.conversations import ConversationStore
 from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.responses.store import ResponseStore
-from woolly.serving.dialects.responses.tools import Toolbox
+from woolly.serving.dialects.responses.tools import RequestTools
 from woolly.serving.errors import ApiError
 
-__all__ = ["Form", "failed_frames", "frames", "whole"]
+__all__ = ["Form", "begun", "failed_frames", "failure", "frames", "whole"]
 
 Data = dict[str, Any]
 
@@ -29,31 +30,49 @@ Data = dict[str, Any]
 class Form:
     """What a response repeats of its request, and what the body asks of it."""
 
+    id: str  # of the response
+    created_at: int
     fields: Data  # of the response, as it begins
     items: list[Data]  # of the input
-    toolbox: Toolbox
+    toolbox: RequestTools
     store: ResponseStore
+    conversations: ConversationStore
     owner: str
     has_summary: bool
     has_sealed: bool
     has_logprobs: bool
     is_kept: bool
-    previous: str | None = field(default=None)
+    is_stream: bool
+    previous: str | None = None
+    conversation: str | None = None
 
     @classmethod
-    def of(cls, body: ResponseBody, toolbox: Toolbox, items: list[Data], store: ResponseStore, owner: str) -> Form:
+    def of(
+        cls,
+        body: ResponseBody,
+        toolbox: RequestTools,
+        items: list[Data],
+        store: ResponseStore,
+        conversations: ConversationStore,
+        owner: str,
+    ) -> Form:
         """Reads the body; `items` are those of its own input."""
         return cls(
+            f"resp_{secrets.token_hex(16)}",
+            int(time.time()),
             _fields(body),
             [item if "id" in item else {**item, "id": f"item_{secrets.token_hex(12)}"} for item in items],
             toolbox,
             store,
+            conversations,
             owner,
             body.has_summary,
             body.has_sealed,
             body.has_logprobs,
             body.store is not False,
+            bool(body.stream),
             body.previous_response_id,
+            body.conversation_id,
         )
 
 
@@ -72,7 +91,7 @@ class _Numbers:
 
 async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
     """Returns the response."""
-    output, response = Output(head), _begun(head.form, head.running.model.name)
+    output, response = Output(head), begun(head.form, head.running.model.name)
     with _shown(head, response) as is_cancelled:
         try:
             async for chunk in chunks:
@@ -82,7 +101,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> Data:
                 raise
             output.close("incomplete")
             return _keep(head, {**response, "status": "cancelled", "output": output.items})
-    return _keep(head, _ended(response, head, output, is_stream=False))
+    return _keep(head, _ended(response, head, output))
 
 
 def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
@@ -90,7 +109,7 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
 
     While there are none, the response is in progress again: comments do not keep a client waiting.
     """
-    numbers, response = _Numbers(), _begun(head.form, head.running.model.name)
+    numbers, response = _Numbers(), begun(head.form, head.running.model.name)
     beat = {"type": "response.in_progress", "response": response}
     return with_heartbeats(_frames(chunks, head, numbers, response), lambda: numbers.frame(beat))
 
@@ -111,19 +130,19 @@ async def _frames(
             for data in output.close("incomplete"):
                 yield numbers.frame(data)
             end = {**response, "output": output.items}
-            end |= {"status": "cancelled"} if is_cancelled() else _failure(refusal)
+            end |= {"status": "cancelled"} if is_cancelled() else failure(refusal)
             yield numbers.frame({"type": "response.failed", "response": _keep(head, end)})
             return
-    end = _keep(head, _ended(response, head, output, is_stream=True))
+    end = _keep(head, _ended(response, head, output))
     yield numbers.frame({"type": f"response.{end['status']}", "response": end})
 
 
 async def failed_frames(form: Form, model: str, error: ApiError) -> AsyncIterator[bytes]:
     """Yields the stream of a response that fails before its first item."""
-    numbers, response = _Numbers(), _begun(form, model)
+    numbers, response = _Numbers(), begun(form, model)
     for kind in ("created", "in_progress"):
         yield numbers.frame({"type": f"response.{kind}", "response": response})
-    yield numbers.frame({"type": "response.failed", "response": {**response, **_failure(error)}})
+    yield numbers.frame({"type": "response.failed", "response": {**response, **failure(error)}})
 
 
 def _shown(head: Head, response: Data) -> AbstractContextManager[Any]:
@@ -135,6 +154,8 @@ def _keep(head: Head, response: Data) -> Data:
     form: Form = head.form
     if form.is_kept:
         form.store.keep(form.owner, response, form.items, form.previous)
+    if form.conversation is not None and response["status"] in ("completed", "incomplete"):
+        form.conversations.settle(form.owner, form.conversation, [*form.items, *response["output"]])
     return response
 
 
@@ -149,6 +170,7 @@ def _fields(body: ResponseBody) -> Data:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
+        "conversation": None if body.conversation_id is None else {"id": body.conversation_id},
         "reasoning": {
             "effort": None if reasoning is None else reasoning.effort,
             "summary": None if reasoning is None else reasoning.summary or reasoning.generate_summary,
@@ -160,16 +182,17 @@ def _fields(body: ResponseBody) -> Data:
         "tools": body.tools or [],
         "top_p": body.top_p,
         "truncation": "disabled",
-        "background": False,
+        "background": bool(body.background),
         "usage": None,
     }
 
 
-def _begun(form: Form, model: str) -> Data:
+def begun(form: Form, model: str) -> Data:
+    """Returns the response as it begins."""
     return {
-        "id": f"resp_{secrets.token_hex(16)}",
+        "id": form.id,
         "object": "response",
-        "created_at": int(time.time()),
+        "created_at": form.created_at,
         "completed_at": None,
         "status": "in_progress",
         "model": model,
@@ -178,7 +201,7 @@ def _begun(form: Form, model: str) -> Data:
     }
 
 
-def _ended(response: Data, head: Head, output: Output, *, is_stream: bool) -> Data:
+def _ended(response: Data, head: Head, output: Output) -> Data:
     assert output.end is not None
     usage = output.end.usage
     ended = {
@@ -197,10 +220,10 @@ def _ended(response: Data, head: Head, output: Output, *, is_stream: bool) -> Da
     if output.end.reason != "length":
         return ended
     limit = head.layout.params.max_tokens  # the request's, or the server's default
-    if is_stream and (limit is None or usage.n_answer < limit):
+    if head.form.is_stream and (limit is None or usage.n_answer < limit):
         # Codex sends the same request again if the response is incomplete, and compacts if it fails by this code.
         full = "the context is full; begin a new conversation, or compact this one"
-        return ended | _failure(ApiError(400, "context_length_exceeded", full))
+        return ended | failure(ApiError(400, "context_length_exceeded", full))
     return ended | {
         "status": "incomplete",
         "completed_at": None,
@@ -208,6 +231,7 @@ def _ended(response: Data, head: Head, output: Output, *, is_stream: bool) -> Da
     }
 
 
-def _failure(error: ApiError) -> Data:
+def failure(error: ApiError) -> Data:
+    """Returns the fields of a response that failed."""
     message = error.shown if error.suggestion is None else f"{error.shown}; {error.suggestion}"
     return {"status": "failed", "completed_at": None, "error": {"code": error.code, "message": message}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 from fastapi import Query, Request
@@ -13,8 +13,10 @@ from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialect import dialect_of
-from woolly.serving.dialects.answer import answer_chat, lay_out_chat, stream_reply
+from woolly.serving.dialects.answer import answer_chat, json_reply, lay_out_chat, stream_reply
+from woolly.serving.dialects.responses.background import answer_later, stream_again
 from woolly.serving.dialects.responses.bodies import ResponseBody
+from woolly.serving.dialects.responses.conversations import conversations_of, new_items
 from woolly.serving.dialects.responses.replies import Form, failed_frames
 from woolly.serving.dialects.responses.store import store_of
 from woolly.serving.errors import ApiError, of_exception
@@ -44,18 +46,36 @@ class ResponseReply(BaseModel):
 
 async def create(body: ResponseBody, request: Request) -> Response:
     """Answers a text or items; with `stream`, by server-sent events."""
-    store, owner, dialect = store_of(request), owner_of(request), dialect_of(request)
-    toolbox, own = body.toolbox(), store.resolved(owner, body.items)
-    items = [*_earlier(body, request), *own]
-    form = Form.of(body, toolbox, own, store, owner)
-    info = await request.app.state.models.answering(body.model)
-    chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), items, toolbox)
+    locked = ExitStack()  # the conversation, while it is answered
     try:
-        return await answer_chat(request, dialect, chat, model=body.model, stream=bool(body.stream), form=form)
+        return await _answer(body, request, locked)
+    except BaseException:
+        locked.close()
+        raise
+
+
+async def _answer(body: ResponseBody, request: Request, locked: ExitStack) -> Response:
+    store, owner, dialect = store_of(request), owner_of(request), dialect_of(request)
+    toolbox, own = body.toolbox(), _own(body, request)
+    body.check()
+    if (id := body.conversation_id) is not None:
+        earlier = locked.enter_context(conversations_of(request).answering(owner, id, own))
+    else:
+        earlier = _earlier(body, request)
+    form = Form.of(body, toolbox, own, store, conversations_of(request), owner)
+    info = await request.app.state.models.answering(body.model)
+    chat = body.to_chat(await request.app.state.generator.defaults_for(body.model), [*earlier, *own], toolbox)
+    if body.background:
+        return await answer_later(request, dialect, chat, info.name, form, body.model, locked)
+    try:
+        return await answer_chat(
+            request, dialect, chat, model=body.model, stream=bool(body.stream), form=form, during=locked
+        )
     except ApiError as error:
         # Codex ends its turn at any status of 400: a stream that fails makes it compact the conversation.
         if not body.stream or error.code != "context_length_exceeded":
             raise
+        locked.close()
         return stream_reply(dialect, failed_frames(form, info.name, error), AsyncExitStack())
 
 
@@ -63,7 +83,7 @@ async def count(body: ResponseBody, request: Request) -> Data:
     """Counts the tokens of the prompt that the model's template makes, tools included."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
-    items = [*_earlier(body, request), *store_of(request).resolved(owner_of(request), body.items)]
+    items = [*_earlier(body, request), *_own(body, request)]
     chat = body.to_chat(await generator.defaults_for(body.model), items, body.toolbox())
     async with models.use(body.model) as slot, generator.texts:
         generator.check_characters(slot.model, [items, body.instructions, body.tools])
@@ -74,17 +94,16 @@ async def count(body: ResponseBody, request: Request) -> Data:
         return {"object": "response.input_tokens", "input_tokens": await run_held(slot.model.count_tokens, layout)}
 
 
-async def retrieve(id: str, request: Request, stream: bool = Query(False)) -> Data:
-    """Returns a stored response, or one that is under way."""
-    if stream:
-        raise ApiError(
-            400, "invalid_request", "stream: a response is streamed once, to who asks for it", param="stream"
-        )
-    return store_of(request).get(owner_of(request), id)
+async def retrieve(
+    id: str, request: Request, stream: bool = Query(False), starting_after: int | None = Query(None, ge=0, le=2**53)
+) -> Response:
+    """Returns a stored response, or one that is under way; with `stream`, the events of one in the background."""
+    response = store_of(request).get(owner_of(request), id)
+    return await stream_again(request, id, starting_after) if stream else json_reply(response)
 
 
 async def delete(id: str, request: Request) -> Data:
-    """Forgets a stored response."""
+    """Forgets a stored response; one that is under way is a 409."""
     store_of(request).delete(owner_of(request), id)
     return {"id": id, "object": "response", "deleted": True}
 
@@ -101,8 +120,16 @@ async def list_items(id: str, request: Request) -> Data:
     return {"object": "list", "data": items, "has_more": False, **ends}
 
 
+def _own(body: ResponseBody, request: Request) -> list[Data]:
+    """Returns the items of the body's own input, as a conversation shows them if the body continues one."""
+    items = store_of(request).resolved(owner_of(request), body.items)
+    return items if body.conversation_id is None else new_items(items)
+
+
 def _earlier(body: ResponseBody, request: Request) -> list[Data]:
-    """Returns the items of the stored response that the body continues, and of all before it."""
+    """Returns the items of the conversation or the stored response that the body continues, and of all before it."""
+    if (id := body.conversation_id) is not None:
+        return list(conversations_of(request).get(owner_of(request), id).items.values())
     id = body.previous_response_id
     return store_of(request).conversation(owner_of(request), id) if id else []
 
@@ -110,7 +137,7 @@ def _earlier(body: ResponseBody, request: Request) -> list[Data]:
 for _base in ("/v1/responses", "/responses"):
     router.post(_base, responses={200: {"model": ResponseReply}}, response_model=None)(create)
     router.post(f"{_base}/input_tokens")(count)
-    router.get(f"{_base}/{{id}}")(retrieve)
+    router.get(f"{_base}/{{id}}", responses={200: {"model": ResponseReply}}, response_model=None)(retrieve)
     router.delete(f"{_base}/{{id}}")(delete)
     router.post(f"{_base}/{{id}}/cancel")(cancel)
     router.get(f"{_base}/{{id}}/input_items")(list_items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from woolly.serving.dialects.answer import json_bytes
+from woolly.serving.dialects.responses.shelf import Shelf
 from woolly.serving.errors import ApiError, refuse
 
 __all__ = ["Kept", "ResponseStore", "store_of"]
@@ -31,7 +31,6 @@ class Kept:
     response: Data
     items: list[Data]  # of the input, each with an id
     previous: str | None
-    n_bytes: int
 
 
 @dataclass
@@ -43,72 +42,73 @@ class _Live:
 
 
 class ResponseStore:
-    """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread.
-
-    When the bounds are reached, the owner who has most loses the longest unused response: no owner can push out
-    those of another who has less.
-    """
+    """Keeps responses within bounds. Each owner sees its own. Belongs to the event loop's thread."""
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: dict[str, Kept] = {}
-        self._order: dict[str, OrderedDict[str, None]] = {}  # ids of each owner, the longest unused first
-        self._sizes: Counter[str] = Counter()  # bytes of each owner
+        self._kept: Shelf[Kept] = Shelf(most, most_bytes, self._forget_items)
         self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by owner and id; by response, the latest last
         self._live: dict[str, _Live] = {}
-        self.n_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def n_bytes(self) -> int:
+        """Returns the bytes of all that is kept."""
+        return self._kept.n_bytes
+
     @contextmanager
     def running(self, owner: str, response: Data, cancel: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-        """Shows a response that is under way while the block runs; yields whether a client has cancelled it."""
-        live = self._live[response["id"]] = _Live(owner, response, cancel)
+        """Shows a response that is under way while the block runs; yields whether a client has cancelled it.
+
+        A block within another one shows the response in its place: one that waited is then in progress.
+        """
+        id = response["id"]
+        outer = self._live.get(id)
+        live = self._live[id] = _Live(owner, response, cancel)
         try:
             yield lambda: live.is_cancelled
         finally:
-            del self._live[response["id"]]
+            if outer is None:
+                del self._live[id]
+            else:
+                self._live[id] = outer
 
     def keep(self, owner: str, response: Data, items: list[Data], previous: str | None) -> None:
         """Keeps a response that has ended; one that is larger than all that may be kept is not."""
-        n_bytes = len(json_bytes([response, items]))
-        if n_bytes > self._most_bytes:
-            return
-        kept = self._kept[response["id"]] = Kept(owner, response, items, previous, n_bytes)
-        self._order.setdefault(owner, OrderedDict())[response["id"]] = None
-        self._sizes[owner] += n_bytes
-        self.n_bytes += n_bytes
+        kept = Kept(owner, response, items, previous)
         for key, item in _named(kept):
             self._items.setdefault(key, {}).setdefault(response["id"], item)
-        while len(self._kept) > self._most:
-            self._forget_one(max(self._order, key=lambda one: (len(self._order[one]), one == owner)))
-        while self.n_bytes > self._most_bytes:
-            self._forget_one(max(self._order, key=lambda one: (self._sizes[one], one == owner)))
+        if not self._kept.put(owner, response["id"], kept, len(json_bytes([response, items]))):
+            self._forget_items(response["id"], kept)
 
     def get(self, owner: str, id: str) -> Data:
         """Returns a response, which may be under way. ApiError 404 if there is none."""
-        live = self._live.get(id)
-        return live.response if live is not None and live.owner == owner else self.ended(owner, id).response
+        live = self._under_way(owner, id)
+        return self.ended(owner, id).response if live is None else live.response
+
+    def has_ended(self, id: str) -> bool:
+        """Whether a response is kept."""
+        return id in self._kept
 
     def ended(self, owner: str, id: str) -> Kept:
         """Returns a response that has ended, with its input. ApiError 404 if there is none."""
-        kept = self._kept.get(id)
-        if kept is None or kept.owner != owner:
+        kept = self._kept.get(owner, id)
+        if kept is None:
             raise ApiError(404, "not_found", f"there is no response {id[:80]!r} here; it may have been forgotten")
-        self._order[owner].move_to_end(id)
         return kept
 
     def delete(self, owner: str, id: str) -> None:
-        """Forgets a response. ApiError 404 if there is none."""
+        """Forgets a response. ApiError 404 if there is none, 409 if it is under way."""
+        if self._under_way(owner, id) is not None:
+            raise ApiError(409, "response_under_way", "the response is under way; cancel it first")
         self.ended(owner, id)
-        self._forget(id)
+        self._kept.forget(id)
 
     def cancel(self, owner: str, id: str) -> Data:
         """Ends a response that is under way. ApiError 404 if there is none, 400 if it has ended."""
-        live = self._live.get(id)
-        if live is None or live.owner != owner:
+        live = self._under_way(owner, id)
+        if live is None:
             status = self.ended(owner, id).response["status"]
             raise ApiError(400, "invalid_request", f"the response is {status}; one that is under way can be cancelled")
         live.is_cancelled = True
@@ -149,22 +149,17 @@ class ResponseStore:
             at = kept.previous
         return [item for turn in reversed(turns) for item in turn]
 
+    def _under_way(self, owner: str, id: str) -> _Live | None:
+        live = self._live.get(id)
+        return live if live is not None and live.owner == owner and id not in self._kept else None
+
     def _item(self, owner: str, id: str) -> Data:
         found = self._items.get((owner, id))
         if found is None:
             raise refuse("input", f"there is no item {id[:80]!r} here; send the item itself")
         return found[next(reversed(found))]
 
-    def _forget_one(self, owner: str) -> None:
-        self._forget(next(iter(self._order[owner])))
-
-    def _forget(self, id: str) -> None:
-        kept = self._kept.pop(id)
-        self.n_bytes -= kept.n_bytes
-        self._sizes[kept.owner] -= kept.n_bytes
-        del self._order[kept.owner][id]
-        if not self._order[kept.owner]:
-            del self._order[kept.owner], self._sizes[kept.owner]
+    def _forget_items(self, id: str, kept: Kept) -> None:
         for key, _ in _named(kept):
             if (found := self._items.get(key)) is not None:
                 found.pop(id, None)

@@ -11,13 +11,13 @@ from woolly.chat import Tool, ToolChoice
 from woolly.serving.errors import refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["Toolbox", "read_choice", "read_tools", "split_name"]
+__all__ = ["RequestTools", "read_choice", "read_tools", "split_name"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True)
-class Toolbox:
+class RequestTools:
     """The tools that the model sees, and what their names mean to the client."""
 
     tools: tuple[Tool, ...] = ()
@@ -25,7 +25,7 @@ class Toolbox:
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # the model's name -> (namespace, name)
 
 
-def split_name(toolbox: Toolbox, name: str) -> dict[str, str]:
+def split_name(toolbox: RequestTools, name: str) -> dict[str, str]:
     """Returns the fields of a call that name its tool."""
     if name in toolbox.namespaces:
         namespace, own = toolbox.namespaces[name]
@@ -33,7 +33,7 @@ def split_name(toolbox: Toolbox, name: str) -> dict[str, str]:
     return {"name": name}
 
 
-def read_tools(given: Sequence[Mapping[str, Any]]) -> Toolbox:
+def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
     """Returns the tools that can be called here. Those that OpenAI's servers run are left out, which is noted."""
     tools: list[Tool] = []
     customs: set[str] = set()
@@ -62,10 +62,10 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> Toolbox:
     names = [tool.name for tool in tools]
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
         raise refuse("tools", f"there are two tools named {twice!r}")
-    return Toolbox(tuple(tools), frozenset(customs), namespaces)
+    return RequestTools(tuple(tools), frozenset(customs), namespaces)
 
 
-def read_choice(toolbox: Toolbox, choice: str | Mapping[str, Any] | None, parallel: bool | None) -> ToolChoice:
+def read_choice(toolbox: RequestTools, choice: str | Mapping[str, Any] | None, parallel: bool | None) -> ToolChoice:
     """Returns what may be called and what must be; ApiError if the fields contradict each other."""
     tools, is_parallel = toolbox.tools, parallel is not False
     if choice is None or isinstance(choice, str):
@@ -128,7 +128,7 @@ def _listed(value: Any, where: str) -> Sequence[Mapping[str, Any]]:
     return value
 
 
-def _known(wanted: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> frozenset[str]:
+def _known(wanted: Sequence[Mapping[str, Any]], toolbox: RequestTools) -> frozenset[str]:
     known = {tool.name for tool in toolbox.tools}
     names = []
     for one in wanted:

@@ -1,0 +1,28 @@
+"""The JournalRoom: bytes on disk that a running batch may still take."""
+
+from __future__ import annotations
+
+import time
+
+from woolly.serving.batches.store import BatchStore
+
+__all__ = ["JournalRoom"]
+
+_EVERY = 1.0  # seconds between two looks at the disk: other requests of the owner take room too
+
+
+class JournalRoom:
+    """What the owner of a batch may still store. Each answer takes room twice: in the journal and in the output."""
+
+    def __init__(self, store: BatchStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._left = 0
+        self._asked: float | None = None
+
+    def take(self, n_bytes: int) -> None:
+        """Takes room for a line of the journal. ApiError 413 if there is none."""
+        wanted, now = 2 * n_bytes, time.monotonic()
+        if self._asked is None or wanted > self._left or now - self._asked > _EVERY:
+            self._left, self._asked = self._store.check_room(self._owner, wanted), now
+        self._left -= wanted

@@ -1,0 +1,136 @@
+"""/v1/conversations: items that the server keeps, and that responses continue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from woolly.serving.dialects.parameters import Items, Metadata
+from woolly.serving.dialects.responses.conversations import conversations_of, new_items
+from woolly.serving.dialects.responses.store import store_of
+from woolly.serving.gate.identity import owner_of
+from woolly.serving.router import APIRouter
+
+__all__ = [
+    "ConversationBody",
+    "ItemsBody",
+    "MetadataBody",
+    "add_items",
+    "create",
+    "delete",
+    "get",
+    "get_item",
+    "list_items",
+    "page_of",
+    "remove_item",
+    "router",
+    "update",
+]
+
+router = APIRouter()
+
+Data = dict[str, Any]
+
+
+class ConversationBody(BaseModel):
+    """What a conversation begins with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: Items[dict[str, Any]] | None = None
+    metadata: Metadata | None = None
+
+
+class MetadataBody(BaseModel):
+    """What can be changed of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    metadata: Metadata | None
+
+
+class ItemsBody(BaseModel):
+    """Items that are added to a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: Items[dict[str, Any]] = Field(min_length=1)
+
+
+async def create(request: Request, body: ConversationBody | None = None) -> Data:
+    """Begins a conversation, with items or without."""
+    body = body or ConversationBody()
+    items = _new(request, body.items or [])
+    return conversations_of(request).create(owner_of(request), items, body.metadata or {}).shown
+
+
+async def get(id: str, request: Request) -> Data:
+    """Returns a conversation without its items."""
+    return conversations_of(request).get(owner_of(request), id).shown
+
+
+async def update(id: str, body: MetadataBody, request: Request) -> Data:
+    """Replaces the metadata of a conversation."""
+    return conversations_of(request).update(owner_of(request), id, body.metadata or {}).shown
+
+
+async def delete(id: str, request: Request) -> Data:
+    """Forgets a conversation and its items."""
+    conversations_of(request).delete(owner_of(request), id)
+    return {"id": id, "object": "conversation.deleted", "deleted": True}
+
+
+async def list_items(
+    id: str,
+    request: Request,
+    order: Literal["asc", "desc"] = "desc",
+    limit: int = Query(20, ge=1, le=100),
+    after: str | None = Query(None, max_length=200),
+) -> Data:
+    """Returns the items of a conversation, the newest first unless `order` is asc."""
+    items = list(conversations_of(request).get(owner_of(request), id).items.values())
+    return page_of(items if order == "asc" else items[::-1], limit, after)
+
+
+async def add_items(id: str, body: ItemsBody, request: Request) -> Data:
+    """Adds items to the end of a conversation, and returns them."""
+    items = _new(request, body.items)
+    conversations_of(request).add(owner_of(request), id, items)
+    return page_of(items, len(items), None)
+
+
+async def get_item(id: str, item_id: str, request: Request) -> Data:
+    """Returns an item of a conversation."""
+    return conversations_of(request).item(owner_of(request), id, item_id)
+
+
+async def remove_item(id: str, item_id: str, request: Request) -> Data:
+    """Removes an item, and returns the conversation."""
+    return conversations_of(request).remove(owner_of(request), id, item_id).shown
+
+
+def page_of(items: Sequence[Data], limit: int, after: str | None) -> Data:
+    """Returns a page of a list as OpenAI has it: the items behind `after`; all if there is no such item."""
+    ids = [item["id"] for item in items]
+    first = ids.index(after) + 1 if after in ids else 0
+    page = list(items[first : first + limit])
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
+    return {"object": "list", "data": page, "has_more": first + len(page) < len(items), **ends}
+
+
+def _new(request: Request, items: Sequence[Data]) -> list[Data]:
+    return new_items(store_of(request).resolved(owner_of(request), items))
+
+
+for _base in ("/v1/conversations", "/conversations"):
+    router.post(_base)(create)
+    router.get(f"{_base}/{{id}}")(get)
+    router.post(f"{_base}/{{id}}")(update)
+    router.delete(f"{_base}/{{id}}")(delete)
+    router.get(f"{_base}/{{id}}/items")(list_items)
+    router.post(f"{_base}/{{id}}/items")(add_items)
+    router.get(f"{_base}/{{id}}/items/{{item_id}}")(get_item)
+    router.delete(f"{_base}/{{id}}/items/{{item_id}}")(remove_item)

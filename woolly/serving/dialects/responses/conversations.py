@@ -1,0 +1,201 @@
+"""The ConversationStore: items of conversations that the server keeps for its clients, in memory and within bounds."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from woolly.serving.dialects.answer import json_bytes
+from woolly.serving.dialects.responses.items import read_items
+from woolly.serving.dialects.responses.shelf import Shelf
+from woolly.serving.errors import ApiError, refuse
+
+__all__ = ["ConversationStore", "KeptConversation", "conversations_of", "new_items"]
+
+Data = dict[str, Any]
+
+_MOST = 1000  # conversations
+_MOST_BYTES = 64 << 20
+_MOST_OF_ONE = 16 << 20  # bytes of one conversation before an answer
+_MOST_ITEMS = 10_000  # of one conversation
+_ITEM = 64  # bytes that an item takes beside its JSON, about
+
+
+@dataclass
+class KeptConversation:
+    """A conversation: its items in order, by id."""
+
+    owner: str
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    items: dict[str, Data] = field(default_factory=dict)
+    n_bytes: int = 0
+    is_answering: bool = False
+
+    @property
+    def shown(self) -> Data:
+        """Returns the conversation as a client sees it."""
+        fields = {"id": self.id, "object": "conversation", "created_at": self.created_at}
+        return {**fields, "metadata": self.metadata}
+
+
+class ConversationStore:
+    """Keeps conversations within bounds. Each owner sees its own. Belongs to the event loop's thread."""
+
+    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES, most_of_one: int = _MOST_OF_ONE) -> None:
+        self._kept: Shelf[KeptConversation] = Shelf(most, most_bytes)
+        self._most_of_one = most_of_one
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def n_bytes(self) -> int:
+        """Returns the bytes of all that is kept."""
+        return self._kept.n_bytes
+
+    def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
+        """Begins a conversation. ApiError 400 if its items cannot be read or are too large."""
+        id = f"conv_{secrets.token_hex(24)}"
+        conversation = KeptConversation(owner, id, int(time.time()), dict(metadata))
+        self._check(conversation, items)
+        conversation.n_bytes = len(json_bytes(conversation.shown))
+        self._add(conversation, items)
+        return conversation
+
+    def get(self, owner: str, id: str) -> KeptConversation:
+        """Returns a conversation. ApiError 404 if there is none of this owner."""
+        found = self._kept.get(owner, id)
+        if found is None:
+            message = f"there is no conversation {id[:80]!r} here; it may have been forgotten"
+            raise ApiError(404, "not_found", message)
+        return found
+
+    def update(self, owner: str, id: str, metadata: Mapping[str, str]) -> KeptConversation:
+        """Replaces the metadata of a conversation."""
+        conversation = self.get(owner, id)
+        before = len(json_bytes(conversation.metadata))
+        conversation.metadata = dict(metadata)
+        conversation.n_bytes += len(json_bytes(conversation.metadata)) - before
+        self._put(conversation)
+        return conversation
+
+    def delete(self, owner: str, id: str) -> None:
+        """Forgets a conversation. An answer to it that is under way goes on, and is not added to anything."""
+        self.get(owner, id)
+        self._kept.forget(id)
+
+    def item(self, owner: str, id: str, item_id: str) -> Data:
+        """Returns an item. ApiError 404 if there is none."""
+        found = self.get(owner, id).items.get(item_id)
+        if found is None:
+            raise ApiError(404, "not_found", f"there is no item {item_id[:80]!r} in this conversation")
+        return found
+
+    def add(self, owner: str, id: str, items: Sequence[Data]) -> None:
+        """Adds items to the end of a conversation. ApiError 400 if they cannot be read or are too large."""
+        conversation = self.get(owner, id)
+        self._check(conversation, items)
+        self._add(conversation, items)
+
+    def remove(self, owner: str, id: str, item_id: str) -> KeptConversation:
+        """Removes an item."""
+        item = self.item(owner, id, item_id)
+        conversation = self.get(owner, id)
+        del conversation.items[item_id]
+        conversation.n_bytes -= _size(item)
+        self._put(conversation)
+        return conversation
+
+    @contextmanager
+    def answering(self, owner: str, id: str, items: Sequence[Data]) -> Iterator[list[Data]]:
+        """Yields the items so far while a response to them and to its own `items` is under way.
+
+        ApiError 409 if another one is: the two would not know of each other.
+        """
+        conversation = self.get(owner, id)
+        self._check(conversation, items)
+        if conversation.is_answering:
+            message = "another response of this conversation is under way; wait for it, or cancel it"
+            raise ApiError(409, "conversation_locked", message, param="conversation", retry_after=1.0)
+        conversation.is_answering = True
+        try:
+            yield list(conversation.items.values())
+        finally:
+            conversation.is_answering = False
+
+    def settle(self, owner: str, id: str, items: Sequence[Data]) -> None:
+        """Adds the input and the output of a response that has ended, unless the conversation is gone.
+
+        An item whose id another one got meanwhile gets an id of its own.
+        """
+        conversation = self._kept.get(owner, id)
+        if conversation is not None:
+            known = conversation.items
+            self._add(conversation, [{**item, "id": _new_id(item)} if item["id"] in known else item for item in items])
+
+    def _check(self, conversation: KeptConversation, items: Sequence[Data]) -> None:
+        read_items(items)
+        seen = set(conversation.items)
+        for i, item in enumerate(items):
+            if item["id"] in seen:
+                raise refuse(f"items.{i}.id", "an item of this conversation has this id; leave it out for another")
+            seen.add(item["id"])
+        if len(seen) > _MOST_ITEMS:
+            raise refuse("items", f"the conversation would have {len(seen)} items; at most {_MOST_ITEMS} are kept")
+        n_bytes = conversation.n_bytes + sum(map(_size, items))
+        if n_bytes > self._most_of_one:
+            message = f"the conversation would take {n_bytes} bytes; at most {self._most_of_one} are kept"
+            raise ApiError(413, "conversation_too_large", message, param="items")
+
+    def _add(self, conversation: KeptConversation, items: Sequence[Data]) -> None:
+        conversation.items.update((item["id"], item) for item in items)
+        conversation.n_bytes += sum(map(_size, items))
+        self._put(conversation)
+
+    def _put(self, conversation: KeptConversation) -> None:
+        self._kept.put(conversation.owner, conversation.id, conversation, conversation.n_bytes)
+
+
+def new_items(items: Sequence[Mapping[str, Any]]) -> list[Data]:
+    """Returns items as a conversation shows them: each has an id, a message a type, a status and parts."""
+    return [_shown(item) for item in items]
+
+
+def conversations_of(connection: HTTPConnection) -> ConversationStore:
+    """Returns the store of an app."""
+    state = connection.app.state
+    store: ConversationStore | None = getattr(state, "conversations", None)
+    if store is None:
+        store = state.conversations = ConversationStore()
+    return store
+
+
+def _shown(item: Mapping[str, Any]) -> Data:
+    shown = dict(item)
+    if "type" not in shown and "role" in shown:
+        shown["type"] = "message"
+    if not isinstance(shown.get("id"), str) or not shown["id"]:
+        shown["id"] = _new_id(shown)
+    if shown.get("type") == "message":
+        if isinstance(content := shown.get("content"), str):
+            kind = "output_text" if shown.get("role") == "assistant" else "input_text"
+            part: Data = {"type": kind, "text": content}
+            shown["content"] = [part | {"annotations": []} if kind == "output_text" else part]
+        shown["status"] = "completed"
+    return shown
+
+
+def _new_id(item: Mapping[str, Any]) -> str:
+    return f"{'msg' if item.get('type') == 'message' else 'item'}_{secrets.token_hex(24)}"
+
+
+def _size(item: Data) -> int:
+    return len(json_bytes(item)) + _ITEM
