@@ -1,0 +1,113 @@
+"""/v1/audio/transcriptions and /v1/audio/translations: chat models that hear, asked what is said."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from woolly.chat import AudioPart, ChatRequest, Message, ReasoningOptions, TextPart
+from woolly.errors import RequestError
+from woolly.senses.given import GivenSound
+from woolly.serving.answers.generation import Generator
+from woolly.serving.answers.threads import run_held
+from woolly.serving.dialect import dialect_of
+from woolly.serving.dialects.answer import open_chat, stream_reply
+from woolly.serving.dialects.openai.form import read_form
+from woolly.serving.dialects.openai.transcript_form import TranscriptForm, read_transcript_form
+from woolly.serving.dialects.openai.transcripts import TranscriptReply, frames, whole
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.loading.sight import input_kinds
+from woolly.serving.router import APIRouter
+
+__all__ = ["router", "transcribe", "translate"]
+
+router = APIRouter()
+
+_TEXT = {"type": "string"}
+_FORM = {
+    "type": "object",
+    "required": ["file"],
+    "properties": {
+        "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, MP3 or OGG."},
+        "model": _TEXT,
+        "prompt": {**_TEXT, "description": "Text that comes before the sound, for spelling and style."},
+        "language": {**_TEXT, "description": "That is spoken: a code such as de, or a name."},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
+        "response_format": {"type": "string", "enum": ["json", "text", "verbose_json"], "default": "json"},
+        "stream": {"type": "boolean", "default": False},
+    },
+}
+_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
+_REPLIES: dict[int | str, dict[str, Any]] = {200: {"model": TranscriptReply, "content": {"text/plain": {}}}}
+
+
+@router.post("/v1/audio/transcriptions", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
+async def transcribe(request: Request) -> Response:
+    """Writes what is said in a sound, in its language; with `stream`, by server-sent events."""
+    return await _answer(request, is_translation=False)
+
+
+@router.post("/v1/audio/translations", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
+async def translate(request: Request) -> Response:
+    """Writes what is said in a sound, in English; with `stream`, by server-sent events."""
+    return await _answer(request, is_translation=True)
+
+
+async def _answer(request: Request, *, is_translation: bool) -> Response:
+    state = request.scope["state"]
+    fields = await run_held(read_form, state.get("form_type", ""), await request.body(), "file and model")
+    form = read_transcript_form(fields, is_translation=is_translation)
+    state["json"] = form.shown
+    await _check_hears(request, form.model)
+    dialect = dialect_of(request)
+    generator: Generator = request.app.state.generator
+    chat = await _chat(generator, form)
+    async with AsyncExitStack() as held:
+        place = held.enter_context(generator.place())
+        try:
+            head, chunks = await open_chat(held, request, dialect, chat, place, model=form.model, form=form)
+        except ApiError as error:
+            if error.param == "file":
+                await _check_hears(request, form.model)  # opened, it may lack the projector that its folder has
+            elif error.param in ("messages", "prompt"):  # the sound is nearly all of the prompt
+                error.param = "file"
+            raise
+        if form.is_stream:
+            return stream_reply(dialect, frames(chunks, head), held.pop_all())
+        return await whole(chunks, head)
+
+
+async def _chat(generator: Generator, form: TranscriptForm) -> ChatRequest:
+    """Returns the conversation: the sound, then the instruction. Thoughts are no part of a transcript."""
+    defaults = await generator.defaults_for(form.model)
+    parts = (AudioPart(GivenSound(form.file, where="file")), TextPart(form.instruction))
+    try:
+        params = replace(defaults, temperature=form.temperature, n=1)
+        return ChatRequest((Message("user", parts),), params, reasoning=ReasoningOptions(is_split=True))
+    except RequestError as error:
+        raise of_exception(error) from error
+
+
+async def _check_hears(request: Request, name: str | None) -> None:
+    """ApiError 400 if the model that answers to a name hears no sounds, with the names of models here that do."""
+    settings = request.app.state.settings
+    models: ModelManager = request.app.state.models
+    info = await models.answering(name)
+    if "audio" in await input_kinds(info, settings, models.ready(info.name)):
+        return
+    able = [
+        one.name for one in await models.list() if "audio" in await input_kinds(one, settings, models.ready(one.name))
+    ]
+    remedy = "its projector (mmproj file) must be for sounds, and be beside it or named by --mmproj"
+    raise ApiError(
+        400,
+        "wrong_model",
+        f"{info.name} hears no sounds",
+        param="model",
+        suggestion=f"ask for {', '.join(able[:4])}" if able else remedy,
+    )

@@ -1,0 +1,151 @@
+"""The TranscriptForm: what a client sends to have a sound transcribed or translated."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from woolly.serving.errors import refuse
+from woolly.serving.watch.logs import ignore
+
+__all__ = ["TranscriptForm", "read_transcript_form"]
+
+# What a model is asked after the sound. One wording for all families: they are chat models, which follow it.
+_TRANSCRIBE = (
+    "Transcribe this recording word for word, in the language that is spoken. Answer with the transcript alone."
+)
+_TRANSLATE = "Translate what is said in this recording into English. Answer with the translation alone."
+
+_FIELDS = ("file", "model", "prompt", "language", "temperature", "response_format", "stream")
+
+_FORMATS = ("json", "text", "verbose_json")
+_WITHOUT = {
+    "srt": "subtitles need timestamps, which models here do not give",
+    "vtt": "subtitles need timestamps, which models here do not give",
+    "diarized_json": "models here do not tell speakers apart",
+}
+
+_SPEAKERS = "models here do not tell speakers apart; leave it out"
+_REFUSED = {
+    "timestamp_granularities": "models here give no timestamps; leave it out",
+    "include": "log-probabilities are not part of a transcript; leave it out, or use POST /v1/chat/completions",
+    "known_speaker_names": _SPEAKERS,
+    "known_speaker_references": _SPEAKERS,
+    "keywords": "put the words into prompt",
+    "languages": "send one language, as language",
+}
+
+_LANGUAGE = re.compile(r"[^\W\d_]{2,40}([ -]\w{1,20}){0,4}")
+_CODE = re.compile(r"[A-Za-z]{2,3}(-\w+)*")
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False, "": False}
+
+
+@dataclass(frozen=True)
+class TranscriptForm:
+    """A sound, the model that hears it, and how the text comes back."""
+
+    file: bytes = field(repr=False)
+    name: str | None  # of the file
+    is_translation: bool
+    model: str | None = None  # None: the loaded one
+    prompt: str = ""  # text that comes before the sound
+    language: str | None = None  # that is spoken
+    temperature: float = 0.0  # as OpenAI has it; a chat's default would be the model's
+    format: str = "json"
+    is_stream: bool = False
+
+    @property
+    def instruction(self) -> str:
+        """The text after the sound."""
+        parts = [_TRANSLATE if self.is_translation else _TRANSCRIBE]
+        if self.language is not None:
+            is_code = _CODE.fullmatch(self.language) is not None
+            code = f"has the ISO 639 code {self.language}" if is_code else f"is {self.language}"
+            parts.append(f"The language that is spoken {code}.")
+        if self.prompt:
+            parts.append(f"Keep to the spelling and the style of this text, which comes before it:\n\n{self.prompt}")
+        return " ".join(parts)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The form as an administrator may see it (--keep-requests), without the sound."""
+        return {
+            "model": self.model,
+            "prompt": self.prompt,
+            "language": self.language,
+            "temperature": self.temperature,
+            "response_format": self.format,
+            "stream": self.is_stream,
+            "file": {"filename": self.name, "bytes": len(self.file)},
+        }
+
+
+def read_transcript_form(
+    fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False
+) -> TranscriptForm:
+    """Returns the form. ApiError 400 names a field that is wrong, or that asks for what models here do not give.
+
+    The header x-woolly-ignored names fields that nobody knows.
+    """
+    texts: dict[str, str] = {}
+    for given, (_, content) in fields.items():
+        name = given.removesuffix("[]")  # how OpenAI's clients send lists
+        if name in _FIELDS:
+            texts[name] = "" if name == "file" else content.decode("utf-8", "replace")
+        elif name in _REFUSED and content:
+            raise refuse(name, _REFUSED[name])
+        elif content:
+            near = difflib.get_close_matches(name[:64], _FIELDS, 1, 0.75)
+            ignore(f"{name} (did you mean {near[0]}?)" if near else name)
+    if "file" not in fields:
+        raise refuse("file", "a file was expected in the form, of a sound")
+    name_of_file, file = fields["file"]
+    if not file:
+        raise refuse("file", "it is empty; a sound was expected")
+    form = texts.get("response_format") or "json"
+    is_stream = _switch("stream", texts.get("stream", ""))
+    if form not in _FORMATS:
+        why = _WITHOUT.get(form, f"it is {form[:40]!r}")
+        raise refuse("response_format", f"{why}; one of {', '.join(_FORMATS)} was expected")
+    if is_stream and form == "verbose_json":
+        raise refuse("response_format", "a stream has no verbose_json; send json, or leave stream out")
+    return TranscriptForm(
+        file,
+        name_of_file,
+        is_translation,
+        texts.get("model") or None,
+        texts.get("prompt", "").strip(),
+        _language(texts.get("language", "").strip()),
+        _temperature(texts.get("temperature", "")),
+        form,
+        is_stream,
+    )
+
+
+def _language(text: str) -> str | None:
+    if not text:
+        return None
+    if not _LANGUAGE.fullmatch(text):
+        raise refuse("language", f"it is {text[:40]!r}; a code such as 'de' was expected, or the name of a language")
+    return text
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text or "0")
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise refuse("temperature", f"it is {text[:40]!r}; a number from 0 to 1 was expected")
+    return value
+
+
+def _switch(name: str, text: str) -> bool:
+    value = _SWITCHES.get(text.strip().lower())
+    if value is None:
+        raise refuse(name, f"it is {text[:40]!r}; true or false was expected")
+    return value
