@@ -19,6 +19,9 @@ from woolly.serving.watch.logs import ignore
 
 __all__ = ["fields_of", "settle_foreign"]
 
+# Tokens that a model may think: llama-server's and vLLM's names.
+_BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
+
 # Names of vLLM, llama-server, Ollama, Hugging Face and Ole, and ours.
 _RENAMED = {
     "repetition_penalty": "repeat_penalty",
@@ -32,6 +35,7 @@ _RENAMED = {
     "stop_sequences": "stop",
     "typical": "typical_p",
     "max_tokens": "max_output_tokens",
+    **dict.fromkeys(_BUDGETS, "reasoning_budget"),
 }
 
 _STRUCTURES = ("structured_outputs", "guided_json")
@@ -39,9 +43,6 @@ _STRUCTURES = ("structured_outputs", "guided_json")
 _CHATS = "it belongs to conversations: POST /v1/chat/completions"
 _BEAMS = "beams are not searched here; leave it out"
 
-# Tokens that a model may think: llama-server's and vLLM's names. A negative number is no limit, as without the field.
-_BUDGETS = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
-_BUDGET = "the tokens of a thought cannot be limited; use reasoning_effort, of which none turns thinking off"
 
 _REFUSED = {
     "structured_outputs": "{'json' | 'regex' | 'choice' | 'grammar': ...} was expected, with one of them",
@@ -75,7 +76,8 @@ _REFUSED = {
     "response_format": "use json_schema, or POST /v1/chat/completions",
     "reasoning_effort": _CHATS,
     "chat_template_kwargs": _CHATS,
-    **dict.fromkeys(_BUDGETS, _BUDGET),
+    "reasoning_budget": _CHATS,
+    "reasoning_budget_message": _CHATS,
 }
 
 
@@ -118,8 +120,6 @@ def _settle_one(body: dict[str, Any], name: str, known: Collection[str]) -> None
         name, value = _structure(name, value, known)
     near = difflib.get_close_matches(name[:64], known, 1, 0.75)
     ours = _RENAMED.get(name, "")
-    if name in _BUDGETS and isinstance(value, int) and value < 0:
-        return
     if _asks_nothing(value) and (not near or ours or name in _REFUSED):
         return
     if ours in known:

@@ -29,16 +29,16 @@ def untouched(*_):
     raise AssertionError("a request without a place came this far")
 
 
-def fill(client):
+def fill(client, monkeypatch, n_free=0):
     admission = client.app.state.generator.admission
-    admission.n_open = admission.n_most
+    monkeypatch.setattr(admission, "n_open", admission.n_most - n_free)
     return admission
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_full_queue_answers_before_the_model_is_touched(client, monkeypatch, path):
     monkeypatch.setattr(client.app.state.models, "use", untouched)
-    admission = fill(client)
+    admission = fill(client, monkeypatch)
     reply = client.post(path, json=ROUTES[path])
     assert reply.status_code == 429 and reply.json()["error"]["code"] == "queue_full"
     assert int(reply.headers["retry-after"]) >= 1
@@ -49,7 +49,7 @@ def test_a_full_queue_is_told_over_a_socket_and_a_session_stays_unread(client, m
     session = client.post("/api/v1/sessions").json()["session_id"]
     monkeypatch.setattr(client.app.state.models, "use", untouched)
     monkeypatch.setattr(client.app.state.sessions, "messages", untouched)
-    fill(client)
+    fill(client, monkeypatch)
     with client.websocket_connect("/api/v1/ws") as socket:
         socket.send_json({"type": "chat", "messages": HI, "session_id": session})
         told = socket.receive_json()
@@ -99,9 +99,8 @@ def test_what_can_never_fit_is_a_400_with_the_numbers(client, path, body, says):
         assert words in reply.json()["error"]["message"]
 
 
-def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client):
-    admission = client.app.state.generator.admission
-    admission.n_open = admission.n_most - 2
+def test_a_batch_that_fits_is_taken_whole_or_not_at_all(client, monkeypatch):
+    admission = fill(client, monkeypatch, 2)
     assert client.post("/v1/completions", json={"prompt": ["a"] * 3, "max_tokens": 1}).status_code == 429
     assert client.post("/v1/completions", json={"prompt": ["a"] * 2, "max_tokens": 1}).status_code == 200
     assert admission.n_open == admission.n_most - 2

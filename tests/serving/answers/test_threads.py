@@ -1,13 +1,16 @@
 """What a request holds, it holds for as long as work is done for it, and no longer than it needs to."""
 
 import asyncio
+import os
 import threading
 import time
 
 import httpx
 import pytest
 
+from woolly.chat.sight import has_pictures
 from woolly.serving import Settings, create_app
+from woolly.serving.answers import generation
 from woolly.serving.answers.threads import Shared, run_held
 from woolly.serving.dialects.llama import tokens as tokens_module
 from woolly.serving.gate import json_guard
@@ -236,3 +239,32 @@ def test_many_who_look_take_no_thread_from_those_who_ask(tiny_model, tmp_path, m
         assert {reply.status_code for reply in await asyncio.gather(*looking)} == {200}
 
     with_app(tiny_model, tmp_path, story)
+
+
+def test_conversations_with_pictures_hold_up_no_others(tiny_model, tmp_path, monkeypatch):
+    gate, plain = threading.Event(), generation.lay_out
+
+    def lay_out(chat, *given):
+        if has_pictures(chat.messages):
+            assert gate.wait(60)
+        return plain(chat, *given)
+
+    monkeypatch.setattr(generation, "lay_out", lay_out)
+    shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+
+    async def story(state, client):
+        n_threads = min(32, (os.cpu_count() or 1) + 4)  # of asyncio's pool
+        asked = [
+            asyncio.ensure_future(client.post("/v1/chat/completions", json={"messages": shown, "max_tokens": 1}))
+            for _ in range(n_threads)
+        ]
+        try:
+            body = {"messages": HI, "max_tokens": 1}
+            reply = await asyncio.wait_for(client.post("/v1/chat/completions", json=body), 60)
+            assert reply.status_code == 200
+        finally:
+            gate.set()
+        # The model sees none, which is said when a conversation is laid out.
+        assert {reply.status_code for reply in await asyncio.gather(*asked)} == {400}
+
+    with_app(tiny_model, tmp_path, story, parallel=64)

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from woolly.serving.errors import ApiError, server_stopping
 
-__all__ = ["Admission", "Place"]
+__all__ = ["Admission", "Admitted"]
 
 
-@dataclass(frozen=True)
-class Place:
+@dataclass
+class Admitted:
     """Room for the answers of one request, held while the block that took it runs."""
 
     n: int
     arrived: float  # by time.monotonic(): the client waits from here on
+    is_counted: bool = False  # in the ledger, which counts a request with many prompts once
 
 
 class Admission:
@@ -35,7 +36,7 @@ class Admission:
         return max(0, self.n_open - self._n_running)
 
     @contextmanager
-    def place(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Place]:
+    def place(self, n: int, seconds_each: float, *, n_prompts: int = 1) -> Iterator[Admitted]:
         """Holds room for n answers to each prompt; an answer takes about `seconds_each`, for Retry-After.
 
         ApiError 503 while the server stops, 429 if the queue is full, 400 if it could never hold as many.
@@ -60,6 +61,6 @@ class Admission:
             )
         self.n_open += wanted
         try:
-            yield Place(wanted, time.monotonic())
+            yield Admitted(wanted, time.monotonic())
         finally:
             self.n_open -= wanted

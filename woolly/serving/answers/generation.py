@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from woolly.chat import ChatRequest, Layout, ReasoningOptions, lay_out
+from woolly.chat import ChatRequest, Layout, ReasoningOptions, Vision, lay_out
+from woolly.chat.sight import has_pictures
 from woolly.engine import Request
 from woolly.engine.threads.mailbox import LoopBell
 from woolly.errors import RequestError, StoreError
@@ -19,7 +21,9 @@ from woolly.llm import LLM
 from woolly.llm.presets import defaults_of, with_system
 from woolly.llm.text_ids import CHARACTERS_PER_TOKEN
 from woolly.sampling import SamplingParams
-from woolly.serving.answers.admission import Admission, Place
+from woolly.serving.accounts.account import asking
+from woolly.serving.accounts.meter import Meter
+from woolly.serving.answers.admission import Admission, Admitted
 from woolly.serving.answers.running import Running
 from woolly.serving.answers.slots import SlotTable
 from woolly.serving.answers.threads import run_held, start_task
@@ -27,7 +31,9 @@ from woolly.serving.answers.wants import NOTHING, Wants
 from woolly.serving.errors import ApiError, answer_cancelled
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.loading.manager import ModelManager
+from woolly.serving.loading.names import reasoning_of
 from woolly.serving.settings.table import Settings
+from woolly.serving.watch.kept_requests import answers, note_answer
 from woolly.serving.watch.logs import log
 from woolly.serving.watch.metrics import Stats
 from woolly.store import find_preset
@@ -39,6 +45,11 @@ urgency: ContextVar[int] = ContextVar("woolly_urgency", default=0)
 
 # Group of the requests of the current task (`Request.group`); None: each request has a turn of its own.
 turn: ContextVar[int | None] = ContextVar("woolly_turn", default=None)
+
+# Fields that hold pictures and sounds in the bodies of dialects: their characters are no tokens.
+_PICTURES = frozenset({"image_url", "source", "images", "inlineData", "inline_data", "input_audio", "audio_url"})
+
+_DECODING = 4  # requests whose pictures are decoded at once
 
 _TEXTS = 2  # requests that only tokenize or render, at once; they take no place among the answers
 
@@ -68,7 +79,8 @@ class Generator:
     end, so that a request with a slot per prompt would wait for itself (deadlock).
     """
 
-    def __init__(self, settings: Settings, models: ModelManager, stats: Stats) -> None:
+    def __init__(self, settings: Settings, models: ModelManager, stats: Stats, meter: Meter | None = None) -> None:
+        self.meter = Meter() if meter is None else meter
         self._settings = settings
         self._models = models
         self._stats = stats
@@ -78,6 +90,9 @@ class Generator:
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # of requests that name none
         self.slots = SlotTable(settings.parallel)
         self.admission = Admission(settings.parallel, settings.max_queue)
+        # Pictures are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
+        # with pictures would hold up the ones with text alone.
+        self.pictures = ThreadPoolExecutor(_DECODING, "woolly-pictures")
         self.texts = asyncio.Semaphore(_TEXTS)  # held by requests that only tokenize or render
 
     @property
@@ -90,16 +105,20 @@ class Generator:
         for running in self.running:
             running.cancel()
 
-    def place(self, n: int = 1, *, n_prompts: int = 1) -> AbstractContextManager[Place]:
+    @contextmanager
+    def place(self, n: int = 1, *, n_prompts: int = 1) -> Iterator[Admitted]:
         """Holds room for n answers to each prompt; taken before any work is done for them.
 
-        ApiError 429 or 503 at once if there is none, 400 if the server could never hold as many.
+        ApiError 429 or 503 at once if there is none, or the account has reached a limit; 400 if the server could never
+        hold as many.
         """
-        return self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts)
+        with self.admission.place(n, self._stats.seconds_per_answer, n_prompts=n_prompts) as admitted:
+            self.meter.admit(asking.get())
+            yield admitted
 
     @asynccontextmanager
     async def open(
-        self, generation: Generation, place: Place | None = None, slot: Loaded | None = None
+        self, generation: Generation, place: Admitted | None = None, slot: Loaded | None = None
     ) -> AsyncIterator[Running]:
         """Runs a request while the block runs; cancels what has not finished at its end.
 
@@ -114,14 +133,21 @@ class Generator:
                 slot = await held.enter_async_context(self._models.use(generation.model))
             yield await held.enter_async_context(self._run(generation, place, slot))
 
-    async def as_named(self, chat: ChatRequest, model: str | None) -> ChatRequest:
-        """Returns the conversation with the system prompt of a made name, unless it has one of its own."""
-        return with_system(await self._models.made(model), chat)
+    async def as_named(self, chat: ChatRequest, model: str | None, slot: Loaded) -> ChatRequest:
+        """Returns the conversation with what a made name says, unless the request does: system prompt, reasoning."""
+        made = await self._models.made(model)
+        return with_system(made, self._as_thinking(chat, slot, reasoning_of(made)))
 
     async def lay_out(self, chat: ChatRequest, slot: Loaded) -> Layout:
         """Returns the conversation as the model's template lays it out, off the event loop."""
-        llm = slot.model
-        return await run_held(lay_out, self.as_set(chat, slot), llm.template, llm.tokenizer)
+        llm, asked = slot.model, self.as_set(chat, slot)
+        pool = self.pictures if has_pictures(asked.messages) else None
+        return await run_held(lay_out, asked, llm.template, llm.tokenizer, self.sight_of(llm), pool=pool)
+
+    def sight_of(self, llm: LLM) -> Vision | None:
+        """Returns by what a model sees, with the server's rule of addresses; None if it sees nothing."""
+        sight = llm.sight
+        return None if sight is None else replace(sight, allows_remote=self._settings.allow_remote_images)
 
     def as_set(self, chat: ChatRequest, slot: Loaded) -> ChatRequest:
         """Returns the conversation with what the server's settings and the model's preset say if the request does not.
@@ -130,12 +156,8 @@ class Generator:
         """
         settings, llm, wanted = self._settings, slot.model, chat.reasoning
         template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
-        effort, is_split, variables = wanted.effort, wanted.is_split, dict(chat.variables)
-        if effort is None and "enable_thinking" not in variables:
-            if settings.reasoning == "off" or settings.reasoning_budget == 0:
-                effort = "none"
-            elif settings.reasoning == "on" and template.reads("enable_thinking"):
-                variables["enable_thinking"] = True
+        chat = self._as_thinking(chat, slot, settings.reasoning)
+        effort, is_split, variables = chat.reasoning.effort, wanted.is_split, dict(chat.variables)
         if is_split is None:
             is_split = settings.reasoning_format != "none"
         for name, value in settings.template_variables.items():
@@ -143,6 +165,17 @@ class Generator:
                 variables.setdefault(name, value)
         asked = replace(chat, reasoning=ReasoningOptions(effort, is_split), variables=variables)
         return with_system(llm.preset, asked)
+
+    def _as_thinking(self, chat: ChatRequest, slot: Loaded, reasoning: str) -> ChatRequest:
+        """Returns the conversation with reasoning on or off, unless it says so itself or the word is auto."""
+        if reasoning == "auto" or chat.reasoning.effort is not None or "enable_thinking" in chat.variables:
+            return chat
+        if reasoning == "off":
+            return replace(chat, reasoning=replace(chat.reasoning, effort="none"))
+        template = slot.model.template.for_tools if chat.tools.mode != "none" else slot.model.template
+        if not template.reads("enable_thinking"):
+            return chat
+        return replace(chat, variables={**chat.variables, "enable_thinking": True})
 
     async def defaults_for(self, model: str | None) -> SamplingParams:
         """Returns the parameters of a request that sets none: the preset's of the model, else the server's."""
@@ -156,10 +189,10 @@ class Generator:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 
     @asynccontextmanager
-    async def _run(self, generation: Generation, place: Place, slot: Loaded) -> AsyncIterator[Running]:
-        llm = slot.model
+    async def _run(self, generation: Generation, place: Admitted, slot: Loaded) -> AsyncIterator[Running]:
+        llm, account, noted = slot.model, asking.get(), answers.get()
         with _cancelled_if_closed(llm):
-            requests = await run_held(self._prepare, llm, generation)
+            requests = await run_held(self._prepare, llm, self._scaled(generation, slot))
         requests[0].reports_progress = generation.reports_progress
         if self._bell is None:
             self._bell = LoopBell()
@@ -179,6 +212,10 @@ class Generator:
             self._running.discard(running)
             running.cancel()
             self._settle(generation, running)
+            usage = running.usage()
+            self.meter.charge(account, running.model.name, usage, n_requests=0 if place.is_counted else 1)
+            place.is_counted = True
+            note_answer(noted, model=running.model.name, reasons=running.reasons(), **usage, **running.timings())
             if running.lost_its_file:
                 self._models.discard(slot)
 
@@ -198,7 +235,9 @@ class Generator:
         usage, timings = running.usage(), running.timings()
         first = running.requests[0]
         kept = first.context[: max(len(first.prompt), len(first.context) - 1)]  # the last token was never computed
-        self.slots.keep(running.id_slot, running.model.name, generation.owner, kept, first.salt)
+        # Every page in the cache has its digest here already.
+        digests = None if first.view is None else first.digests
+        self.slots.keep(running.id_slot, running.model.name, generation.owner, kept, first.salt, digests)
         self._stats.answered(running.model.name, running.reasons(), usage, timings)
         drafted = [(request.n_drafted, request.n_accepted) for request in running.requests]
         self._stats.worked(*running.engine_steps, usage, timings, drafted)
@@ -228,11 +267,15 @@ class Generator:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
-    def _scaled(self, llm: LLM, params: SamplingParams) -> SamplingParams:
-        """Returns parameters with the server's scales of the adapters, if the request says nothing about them."""
-        if params.adapters is not None or not llm.adapters:
-            return params
-        return replace(params, adapters=dict(enumerate(self.adapter_scales)))
+    def _scaled(self, generation: Generation, slot: Loaded) -> Generation:
+        """Returns a request with the server's scales of the adapters, if it says nothing about them."""
+        layout = generation.prompt if isinstance(generation.prompt, Layout) else None
+        params = generation.params if layout is None else layout.params
+        if params.adapters is not None or not slot.has_scales:
+            return generation
+        params = replace(params, adapters=dict(enumerate(self.adapter_scales)))
+        prompt = generation.prompt if layout is None else replace(layout, params=params)
+        return replace(generation, params=params, prompt=prompt)
 
     def _prepare(self, llm: LLM, generation: Generation) -> list[Request]:
         """Tokenizes and checks; on a thread of the pool, because a long prompt takes a while."""
@@ -247,7 +290,7 @@ class Generator:
             text = prompt if isinstance(prompt, str) else prompt.text
             _check_length(f"has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN, most)
         if isinstance(prompt, Layout):
-            layout = replace(prompt, params=wants.bind(self._scaled(llm, prompt.params), llm.tokenizer))
+            layout = replace(prompt, params=wants.bind(prompt.params, llm.tokenizer))
             _check_length(f"has {len(generation.before)} tokens", len(generation.before), most)
             requests = llm.prepare_layout(layout, generation.before, partial(wants.cut, most=most), **options)
         else:
@@ -255,7 +298,7 @@ class Generator:
                 prompt = tuple(llm.tokenize(prompt))
             prompt = tuple(wants.cut(prompt, most))
             _check_length(f"has {len(prompt)} tokens", len(prompt), most)
-            params = wants.bind(self._scaled(llm, generation.params), llm.tokenizer)
+            params = wants.bind(generation.params, llm.tokenizer)
             (requests,) = llm.prepare(prompt, params, **options)
         _check_length(f"has {len(requests[0].prompt)} tokens", len(requests[0].prompt), most)
         return requests
@@ -283,7 +326,7 @@ def _n_characters(values: Iterable[Any]) -> int:
         if isinstance(value, str):
             n += len(value)
         elif isinstance(value, Mapping):
-            stack += value.values()
+            stack += (one for key, one in value.items() if key not in _PICTURES)
         elif isinstance(value, (list, tuple)):
             stack += value
     return n

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -16,7 +17,7 @@ from contextlib import AsyncExitStack, suppress
 from woolly.serving.answers.threads import start_task
 from woolly.serving.errors import ApiError, refuse
 
-__all__ = ["KeptStream", "KeptStreams"]
+__all__ = ["Begin", "KeptStream", "KeptStreams"]
 
 # Opens an answer: enters what it needs in the stack, such as its model, and returns its frames.
 Begin = Callable[[AsyncExitStack], Awaitable[AsyncIterator[bytes]]]
@@ -42,12 +43,17 @@ class KeptStream:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
         self._data = bytearray()
+        self._ends = array("Q")  # of the frames, in bytes from the first on
         self._grown = asyncio.Event()
 
     @property
     def n_bytes(self) -> int:
         """Returns how many bytes there were so far."""
         return self.n_lost + len(self._data)
+
+    def end_of(self, frame: int) -> int:
+        """Returns the byte behind a frame, counted from 0; that behind the last one if there are not as many yet."""
+        return self._ends[frame] if frame < len(self._ends) else self.n_bytes
 
     async def opened(self) -> None:
         """Waits until the answer begins. Raises why it does not; goes on if the caller is cancelled."""
@@ -62,6 +68,7 @@ class KeptStream:
                 self._opened.set_result(None)
                 async for frame in frames:
                     self._data += frame
+                    self._ends.append(self.n_bytes)
                     if (n_more := len(self._data) - _MOST_BYTES) > 0:
                         del self._data[:n_more]
                         self.n_lost += n_more
@@ -113,6 +120,12 @@ class KeptStreams:
         It goes on if the caller is cancelled, also while it waits for its model. Raises why the answer does not begin;
         ApiError 503 if too many run.
         """
+        kept = self.start(name, owner, begin)
+        await kept.opened()
+        return kept
+
+    def start(self, name: str, owner: str, begin: Begin) -> KeptStream:
+        """Returns a stream that is kept, whose answer has still to begin. ApiError 503 if too many run."""
         self.drop(name, owner)
         self._forget_old()
         self._make_room(owner)
@@ -121,16 +134,19 @@ class KeptStreams:
         kept = self._streams[owner, name] = KeptStream(name, owner)
         kept.task = start_task(kept.fill(begin))
         kept.task.add_done_callback(lambda _: self._forget_unopened(kept))
-        await kept.opened()
         return kept
+
+    def get(self, name: str, owner: str) -> KeptStream | None:
+        """Returns the stream of a conversation, also one that waits for its model; None if it is not kept."""
+        self._forget_old()
+        return self._streams.get((owner, name))
 
     def find(self, name: str, owner: str) -> KeptStream:
         """Returns the stream of a conversation. ApiError 404 if it is not kept, or is another client's.
 
         ApiError 503 while it waits for its model.
         """
-        self._forget_old()
-        kept = self._streams.get((owner, name))
+        kept = self.get(name, owner)
         if kept is None:
             raise ApiError(404, "not_found", "no stream of this conversation is kept", param="conv_id")
         if not kept.is_open:

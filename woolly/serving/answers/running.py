@@ -36,6 +36,7 @@ class Running(AsyncIterator[Chunk]):
     ) -> None:
         self.owner = owner  # whose request it is
         self.id_slot = 0  # the slot that remembers its tokens
+        self.reply_id = ""  # by which its client knows it
         self._has_advanced = False
         self.model = model
         self.tokenizer = tokenizer
@@ -83,6 +84,11 @@ class Running(AsyncIterator[Chunk]):
         """Cancels answers that have not finished; the engine frees their pages after the current step."""
         if any(request.finish_reason is None for request in self._requests):
             self._driver.cancel(self._requests)
+
+    async def end_thoughts(self) -> bool:
+        """Ends the thoughts that the answers are in; whether any is in one."""
+        going = [request for request in self._requests if request.finish_reason is None]
+        return await asyncio.to_thread(self._driver.end_thoughts, going)
 
     async def watch(self, seconds: float) -> None:
         """Cancels the answers if no token of a prompt or an answer is computed for that long; waiting counts.

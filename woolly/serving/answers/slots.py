@@ -22,6 +22,7 @@ class HeldSlot:
     owner: str = ""
     tokens: tuple[int, ...] = ()
     salt: bytes = b""  # of its request: the cache finds the tokens under it alone
+    digests: tuple[bytes, ...] | None = None  # of its pages if it had pictures, whose tokens are fillers
 
 
 class SlotTable:
@@ -40,9 +41,17 @@ class SlotTable:
         self._order.append(slot)
         return slot
 
-    def keep(self, slot: int, model: str, owner: str, tokens: Sequence[int], salt: bytes = b"") -> None:
-        """Remembers what a slot holds."""
-        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt)
+    def keep(
+        self,
+        slot: int,
+        model: str,
+        owner: str,
+        tokens: Sequence[int],
+        salt: bytes = b"",
+        digests: Sequence[bytes] | None = None,
+    ) -> None:
+        """Remembers what a slot holds; `digests` of its pages are given if it had pictures."""
+        self._held[slot] = HeldSlot(model, owner, tuple(tokens), salt, None if digests is None else tuple(digests))
 
     def held(self, slot: int, owner: str) -> HeldSlot:
         """Returns what a slot holds; nothing if it is another client's. ApiError 400 for a slot that is not there."""

@@ -17,6 +17,7 @@ from woolly.engine.reading.waiting import wait_for_reading
 from woolly.errors import ModelError, RequestError
 from woolly.llm import LLM
 from woolly.llm.texts import given_up
+from woolly.serving.accounts.account import asking
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held, start_task
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed, of_exception
@@ -70,10 +71,12 @@ async def read_texts(
     state = connection.app.state
     generator: Generator = state.generator
     models: ModelManager = state.models
+    if "embedding" in can and state.settings.pooling is not None:
+        can = (*can, "completion")  # with a pooling, a model that writes makes vectors, too
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place())
         info = await _find(models, model, can)
-        slot = await held.enter_async_context(models.use(info.name))
+        slot = await held.enter_async_context(models.use(info))
         loaded = time.monotonic()
         llm = slot.model
         try:
@@ -92,7 +95,8 @@ async def read_texts(
             models.discard(slot)
             raise model_changed() from error
         seconds = time.monotonic() - place.arrived
-        state.stats.read(len(reading.texts), reading.n_tokens)
+        generator.meter.charge(asking.get(), info.name, {"prompt_tokens": reading.n_tokens})
+        state.stats.read(len(reading.texts), reading.n_tokens, reading.n_batches, seconds)
         log.info(
             "read",
             extra={

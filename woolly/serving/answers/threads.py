@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Shared", "run_held", "start_task"]
@@ -11,13 +14,17 @@ __all__ = ["Shared", "run_held", "start_task"]
 T = TypeVar("T")
 
 
-async def run_held(function: Callable[..., T], *args: Any, give_up: Callable[[], None] | None = None) -> T:
-    """Returns what a function returns, run on a thread of the pool.
+async def run_held(
+    function: Callable[..., T], *args: Any, give_up: Callable[[], None] | None = None, pool: Executor | None = None
+) -> T:
+    """Returns what a function returns, run on a thread of the pool; by default that of all requests.
 
     A thread cannot be cancelled. If the caller is, it still waits for the thread, so that its place, its bytes and its
     model stay taken as long as the thread uses them. `give_up` is called then: the function may look whether it was.
     """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    # With the context of the task, as asyncio.to_thread runs it, which knows no other pool.
+    run = partial(contextvars.copy_context().run, function, *args)
+    work: asyncio.Future[T] = asyncio.get_running_loop().run_in_executor(pool, run)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from woolly.chat import ChatRequest, Layout
 from woolly.errors import RequestError
 from woolly.llm import ChatChunk, ChatReader
-from woolly.serving.answers.admission import Place
+from woolly.serving.answers.admission import Admitted
 from woolly.serving.answers.events import EventStream
 from woolly.serving.answers.generation import Generation, Generator
 from woolly.serving.answers.kept_streams import KeptStreams
@@ -26,7 +26,16 @@ from woolly.serving.gate.identity import client_of, owner_of
 from woolly.serving.loading.loaded import Loaded
 from woolly.serving.watch.logs import ignore, log
 
-__all__ = ["answer_chat", "json_bytes", "json_reply", "lay_out_chat", "open_chat", "settle_error", "stream_reply"]
+__all__ = [
+    "answer_chat",
+    "chat_frames",
+    "json_bytes",
+    "json_reply",
+    "lay_out_chat",
+    "open_chat",
+    "settle_error",
+    "stream_reply",
+]
 
 
 async def answer_chat(
@@ -39,14 +48,18 @@ async def answer_chat(
     form: Any = None,
     id_slot: int | None = None,
     score_only: bool = False,
+    during: ExitStack | None = None,
 ) -> Response:
     """Returns the reply to a conversation, whole or as a stream. `form` is what the dialect finds in `Head.form`.
 
-    `score_only` computes the prompt, which the cache then has, and no answer.
+    `score_only` computes the prompt, which the cache then has, and no answer. What `during`
+    holds is left when the answer has ended; if the answer does not begin, it stays with the caller.
     """
     generator: Generator = connection.app.state.generator
 
     async def begin(held: AsyncExitStack) -> tuple[Head, AsyncIterator[ChatChunk]]:
+        if during is not None:
+            held.enter_context(during.pop_all())
         place = held.enter_context(generator.place(chat.params.n))
         return await open_chat(
             held, connection, dialect, chat, place, model=model, form=form, id_slot=id_slot, score_only=score_only
@@ -54,7 +67,7 @@ async def answer_chat(
 
     async def begin_frames(held: AsyncExitStack) -> AsyncIterator[bytes]:
         head, chunks = await begin(held)
-        return _guarded(dialect, dialect.frames(chunks, head))
+        return chat_frames(dialect, chunks, head)
 
     if stream and (conversation := connection.headers.get("x-conversation-id")):
         streams: KeptStreams = connection.app.state.streams
@@ -72,7 +85,7 @@ async def open_chat(
     connection: HTTPConnection,
     dialect: ChatDialect,
     chat: ChatRequest,
-    place: Place,
+    place: Admitted,
     *,
     model: str | None,
     form: Any,
@@ -116,7 +129,7 @@ async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded, mo
 
     Not if the effort is "none" and thoughts cannot be kept out. `model` is the name that the client asked for.
     """
-    chat = await generator.as_named(chat, model)
+    chat = await generator.as_named(chat, model, slot)
     try:
         return await generator.lay_out(chat, slot)
     except RequestError as error:
@@ -125,6 +138,11 @@ async def lay_out_chat(generator: Generator, chat: ChatRequest, slot: Loaded, mo
         ignore("reasoning_effort (the model has no such switch)")
         plain = replace(chat, reasoning=replace(chat.reasoning, effort=None))
         return await generator.lay_out(plain, slot)
+
+
+def chat_frames(dialect: ChatDialect, chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]:
+    """Yields the frames of an answer; the last one is the error, if one comes."""
+    return _guarded(dialect, dialect.frames(chunks, head))
 
 
 def stream_reply(dialect: Dialect, frames: AsyncIterator[bytes], held: AsyncExitStack) -> EventStream:

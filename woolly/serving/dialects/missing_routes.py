@@ -6,8 +6,6 @@ import re
 
 __all__ = ["why_absent"]
 
-_MEDIA = "there are no images and no audio here"
-
 _SENTENCES = {
     "/v1/moderations": "there is no moderation here",
 }
@@ -17,8 +15,9 @@ _BASE = re.compile(r"(/v1/v1|/api)/(chat/completions|completions|models|response
 
 def why_absent(path: str) -> str | None:
     """Returns why a route of another server is missing and what to use instead; None for an unknown path."""
-    if path.startswith(("/v1/audio/", "/v1/images/")):
-        return _MEDIA
+    for kind in ("audio", "images"):
+        if path.startswith(f"/v1/{kind}/"):
+            return f"the models here write text, and no {kind}"
     if found := _BASE.fullmatch(path):
         return f"the route is /v1/{found[2]}: let the client's base address end with /v1, once"
     return _SENTENCES.get(path.rstrip("/"))

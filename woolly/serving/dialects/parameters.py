@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly.sampling import SamplingParams, options_of
-from woolly.serving.errors import ApiError
+from woolly.serving.errors import ApiError, refuse
 from woolly.serving.watch.logs import ignore
 
-__all__ = ["Items", "Sampling", "body_of"]
+__all__ = ["Items", "Metadata", "Sampling", "body_of"]
 
 Item = TypeVar("Item")
 
 # A list whose first wrong item is the error: one error for each of many would take longer than the answer.
 Items = Annotated[list[Item], Field(fail_fast=True)]
+
+# What a client may attach to an object that the server keeps, within OpenAI's bounds.
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16, description="16 pairs at most, of 64 and 512 characters."),
+]
 
 _ROWS = options_of(SamplingParams)
 
@@ -25,7 +31,7 @@ _ROWS = options_of(SamplingParams)
 _BY_DIALECT = frozenset({"json_object", "logprobs", "max_tokens", "n", "prompt_logprobs", "stop"})
 
 # The server's defaults that apply to every way of choosing tokens.
-_ALWAYS = ("max_tokens", "seed", "temperature")
+_ALWAYS = ("max_tokens", "reasoning_budget", "reasoning_budget_message", "seed", "temperature")
 
 # Every token of an answer is looked through for each of them.
 _MOST_STOPS = 256
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
         temperature: float | None
         top_p: float | None
         context_shift: bool | None
+        reasoning_budget: int | None
         grammar: str | None
 else:
     _Options = body_of(SamplingParams)
@@ -71,6 +78,11 @@ class Sampling(_Options):
     stop: str | Items[str] | None = Field(None, description=_ROWS["stop"].help)
     json_schema: dict[str, Any] | bool | None = Field(None, description=_ROWS["json_schema"].help)
     cache_prompt: bool | None = Field(None, description="Prefixes are always reused, which changes no answer.")
+
+    def check_text(self) -> None:
+        """Refuses what conversations alone have, in a body that is none."""
+        if self.reasoning_budget is not None and self.reasoning_budget >= 0:
+            raise refuse("reasoning_budget", "it belongs to conversations: POST /v1/chat/completions")
 
     def params(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
         """What the engine takes. `Generator.defaults_for` gives `defaults`; `overrides` are fields of SamplingParams.

@@ -59,3 +59,13 @@ def test_a_scale_is_a_number_behind_the_file(given):
     with pytest.raises(RequestError, match="a file and its scale were expected") as caught:
         Settings(lora_scaled=(given,))
     assert caught.value.field == "lora_scaled"
+
+
+def test_the_scales_of_the_server_are_not_those_of_adapters_of_a_name(app_with, tiny_folder, files, tmp_path):
+    names = tmp_path / "woolly.toml"
+    names.write_text(f'[models.own]\nfrom = "tiny"\nlora = "{files[1]}"\n[models.none]\nfrom = "tiny"\nlora = []\n')
+    given = {"model": str(tiny_folder / "tiny.gguf"), "lora_scaled": (f"{files[0]}:0",), "names_file": names}
+    with app_with(**given, models_max=3) as client:
+        plain = ids(client, model="none")
+        assert ids(client, model="tiny") == plain  # nothing of its adapter, as the server says
+        assert ids(client, model="own") == ids(client, model="own", lora=scales(1)) != plain

@@ -11,7 +11,7 @@ import pytest
 from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
-from woolly.engine.reading.reader import Reader
+from woolly.engine.reading.reader import ReadingRunner
 from woolly.store import models_for
 
 TEXTS = ["sheep", "a goat on the hill"]
@@ -37,7 +37,7 @@ def test_gemini_makes_one_vector_or_several(client, wanted):
 
 def test_openai_takes_texts_and_ids_and_replies_in_two_encodings(client, wanted):
     vectors, _, ids = wanted
-    for given in (TEXTS, ids):
+    for given in (TEXTS, ids, [TEXTS[0], ids[1]]):
         reply = client.post("/v1/embeddings", json={"model": "embedder", "input": given}).json()
         assert [one["index"] for one in reply["data"]] == [0, 1] and reply["object"] == "list"
         np.testing.assert_array_equal(np.array([one["embedding"] for one in reply["data"]], np.float32), vectors)
@@ -198,7 +198,7 @@ def test_silence_ends_the_reading(app_with, readers):
 
 
 def test_a_reading_that_goes_on_may_take_longer_than_the_limit(app_with, readers, monkeypatch):
-    plain, clock, passed = Reader._run, time.monotonic, []
+    plain, clock, passed = ReadingRunner._run, time.monotonic, []
 
     def run(*given):
         passed.append(given)
@@ -208,7 +208,7 @@ def test_a_reading_that_goes_on_may_take_longer_than_the_limit(app_with, readers
 
     with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=60) as client:
         monkeypatch.setattr("time.monotonic", lambda: clock() + 20 * len(passed))  # as if each batch took that long
-        monkeypatch.setattr(Reader, "_run", run)
+        monkeypatch.setattr(ReadingRunner, "_run", run)
         reply = client.post("/v1/embeddings", json={"input": ["b" * 400] * 16})
         assert reply.status_code == 200 and len(reply.json()["data"]) == 16
         assert len(passed) > 3
@@ -243,3 +243,17 @@ def test_an_unknown_embedder_is_refused_with_those_that_are_here(client, readers
     assert reply.status_code == 404
     assert "those that can make vectors of texts: embedder" in reply.json()["error"]["message"]
     assert "tiny" not in reply.json()["error"]["message"]
+
+
+def test_texts_count_as_prompts_without_an_answer_in_the_metrics_of_llama(client):
+    def figures():
+        lines = (line.split() for line in client.get("/metrics").text.splitlines() if line.startswith("llamacpp:"))
+        return {name.removeprefix("llamacpp:"): float(value) for name, value in lines}
+
+    before = figures()
+    n_tokens = client.post("/v1/embeddings", json={"model": "embedder", "input": TEXTS}).json()["usage"]["total_tokens"]
+    after = figures()
+    assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == n_tokens
+    assert after["n_decode_total"] > before["n_decode_total"]
+    assert after["prompt_seconds_total"] > before["prompt_seconds_total"]
+    assert after["tokens_predicted_total"] == before["tokens_predicted_total"]

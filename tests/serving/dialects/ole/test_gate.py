@@ -2,6 +2,7 @@
 
 import pytest
 
+from woolly.serving.dialects.ole import catalogue
 from woolly.serving.life import app as app_module
 
 invalid = app_module._invalid
@@ -37,16 +38,17 @@ def test_a_path_that_is_too_long_leads_to_no_model(client):
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_server_that_stops_tells_its_health_and_figures_and_begins_nothing(client):
-    client.app.state.health.set("draining", "the server is about to stop")
-    token = {"user_id": "ole", "api_key": ""}
-    assert client.get("/api/v1/health").json()["status"] == "draining"
-    assert client.get("/metrics").status_code == 200
-    assert client.post("/api/v1/auth/token", json=token).status_code == 200
-    for path in ("/api/v1/sessions", "/api/v1/models/tiny/load", "/tokenize"):
-        reply = client.post(path, json={})
-        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_stopping")
-        assert reply.headers["retry-after"]
+def test_a_server_that_stops_tells_its_health_and_figures_and_begins_nothing(app_with):
+    with app_with() as client:
+        client.app.state.health.set("draining", "the server is about to stop")
+        token = {"user_id": "ole", "api_key": ""}
+        assert client.get("/api/v1/health").json()["status"] == "draining"
+        assert client.get("/metrics").status_code == 200
+        assert client.post("/api/v1/auth/token", json=token).status_code == 200
+        for path in ("/api/v1/sessions", "/api/v1/models/tiny/load", "/tokenize"):
+            reply = client.post(path, json={})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "server_stopping")
+            assert reply.headers["retry-after"]
 
 
 def test_users_of_one_key_share_its_rate(app_with):
@@ -71,3 +73,10 @@ def test_of_a_list_only_the_first_wrong_item_is_looked_at(client, monkeypatch, p
     reply = client.post(path, json=fields if path == "/completion" else {field: fields[field]})
     assert reply.status_code == 400
     assert sum(field in one["loc"] for one in told[0]) in range(1, 20)
+
+
+def test_the_catalogue_offers_what_the_key_may_fetch(app_with, tiny_folder, monkeypatch):
+    monkeypatch.setattr(catalogue, "models_folder", lambda: tiny_folder)
+    with app_with(api_key=("one",), admin_key=("two",), allow_pull=True) as client:
+        replies = (client.get("/api/v1/catalogue", headers={"x-api-key": key}).json() for key in ("one", "two"))
+        assert [reply["allowed"] for reply in replies] == [False, True]

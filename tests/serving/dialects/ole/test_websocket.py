@@ -231,3 +231,21 @@ def test_a_socket_that_takes_nothing_is_cut_and_its_chat_ends(tiny_model, tmp_pa
             with server.client() as api:
                 assert wait_for(lambda: " socket client" in server.log.read_text())
                 assert api.get("/health").status_code == 200
+
+
+def test_a_key_that_is_gone_ends_its_open_sockets_at_the_next_chat(app_with):
+    with app_with(api_key=("first", "second")) as client:
+        authority = client.app.state.authority
+        token, _ = authority.issue("ole", "first")
+        for credential in ("first", token):
+            authority.set_keys(("first", "second"), (), ())
+            with client.websocket_connect("/api/v1/ws", headers={"x-api-key": credential}) as socket:
+                socket.send_json({"type": "chat", "messages": HI, "stream": False})
+                assert "stream is false" in json.dumps(socket.receive_json())  # the key is taken, the chat is not
+                authority.set_keys(("second",), (), ())
+                socket.send_json({"type": "ping"})
+                assert socket.receive_json() == {"type": "pong"}
+                socket.send_json({"type": "chat", "messages": HI, "stream": False})
+                with pytest.raises(WebSocketDisconnect) as closed:
+                    socket.receive_json()
+                assert closed.value.code == 1008 and "is no longer valid; connect again" in closed.value.reason

@@ -122,3 +122,16 @@ def test_the_operator_s_leave_and_a_key_that_may_load_models_are_needed(app_with
             assert reply.status_code == 403 and "--allow-changes" in reply.json()["error"]
     with app_with(allow_changes=True, api_key=("user",), admin_key=("boss",)) as client:
         assert client.post("/api/create", json=body, headers={"x-api-key": "user"}).status_code == 403
+
+
+def test_a_name_made_from_one_with_loading_settings_loads_as_that(maker):
+    (maker.folder / PRESETS_FILE).write_text('[long]\nfrom = "tiny"\nctx = 96\n')
+    assert create(maker, **{"from": "long"}, system="Say arr.").status_code == 200
+    assert '[pirate]\nfrom = "tiny"\nsystem = "Say arr."\nctx = 96\n' in (maker.folder / PRESETS_FILE).read_text()
+    assert prompt_of(maker, "pirate") == "system:Say arr.;user:hi;"
+    assert {one["name"] for one in maker.get("/api/tags").json()["models"]} == {
+        "tiny:latest", "long:latest", "pirate:latest",
+    }  # fmt: skip
+    assert [(one["name"], one["context_length"]) for one in maker.get("/api/ps").json()["models"]] == [
+        ("long:latest", 96)
+    ]

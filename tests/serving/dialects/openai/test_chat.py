@@ -304,7 +304,12 @@ def test_what_cannot_be_done_is_refused_by_its_name(field, server):
 
 
 MESSAGES = {
-    "messages.0.content.0": {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+    "messages.0.content.0": {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "x"}}]},
+    "messages.0.content.0.input_audio": {
+        "role": "user",
+        "content": [{"type": "input_audio", "input_audio": {"data": "x"}}],
+    },
+    "messages.0.content.0.image_url": {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
     "messages.0.content.0.text": {"role": "user", "content": [{"type": "text"}]},
     "messages.0.content": {"role": "user"},
     "messages.0.tool_call_id": {"role": "tool", "content": "x"},

@@ -48,7 +48,7 @@ def test_json_is_known_by_its_type_or_by_none(client, kind):
 
 
 def test_a_path_without_a_route_says_so_whatever_its_body_is(client):
-    reply = client.post("/v1/audio/transcriptions", files={"file": b"RIFF"})
+    reply = client.post("/v1/audio/speech", files={"file": b"RIFF"})
     assert reply.status_code == 404 and "audio" in reply.json()["error"]["message"]
 
 

@@ -166,15 +166,16 @@ def test_probes_of_vllm_are_answered(client):
     assert client.get("/load").json() == {"server_load": 0}
 
 
-def test_the_tokens_with_a_meaning_are_told_before_and_after_a_load(client):
-    info, props = client.get("/tokenizer_info").json(), client.get("/props").json()
-    assert not props["default_generation_settings"]["is_processing"] and props["is_sleeping"]
-    assert info["eos_token"] and props["eos_token"] == info["eos_token"]
-    caps = props["chat_template_caps"]
-    assert caps["supports_string_content"] and caps["supports_system_role"] and not caps["supports_tool_calls"]
-    ask(client, "/v1/completions", TEXT)
-    assert client.get("/tokenizer_info").json() == info
-    assert client.get("/props").json()["chat_template_caps"] == caps
+def test_the_tokens_with_a_meaning_are_told_before_and_after_a_load(app_with):
+    with app_with() as client:
+        info, props = client.get("/tokenizer_info").json(), client.get("/props").json()
+        assert not props["default_generation_settings"]["is_processing"] and props["is_sleeping"]
+        assert info["eos_token"] and props["eos_token"] == info["eos_token"]
+        caps = props["chat_template_caps"]
+        assert caps["supports_string_content"] and caps["supports_system_role"] and not caps["supports_tool_calls"]
+        ask(client, "/v1/completions", TEXT)
+        assert client.get("/tokenizer_info").json() == info
+        assert client.get("/props").json()["chat_template_caps"] == caps
 
 
 def test_what_a_template_can_show_is_found_by_rendering_it(app_with):

@@ -91,7 +91,7 @@ class ReasoningSpec(BaseModel):
     effort: str | None = None
     enabled: bool | None = None
     summary: str | None = None
-    max_tokens: int | None = Field(None, description="Taken and told; how long a model thinks is its own choice.")
+    max_tokens: int | None = Field(None, description="As reasoning_budget.")
     exclude: bool | None = Field(None, description="Accepted; reasoning is a field of its own.")
 
 
@@ -101,7 +101,7 @@ class ThinkingSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = Field(None, description="Taken and told; how long a model thinks is its own choice.")
+    budget_tokens: int | None = Field(None, description="As reasoning_budget.")
 
 
 class OpenAIBody(Sampling):
@@ -258,7 +258,13 @@ class ChatBody(OpenAIBody):
         choice = self._choice()
         return ChatRequest(
             talk,
-            self.make(defaults, max_tokens=self.max_completion_tokens, logprobs=logprobs, **overrides),
+            self.make(
+                defaults,
+                max_tokens=self.max_completion_tokens,
+                logprobs=logprobs,
+                reasoning_budget=self._budget(),
+                **overrides,
+            ),
             choice,
             schema,
             ReasoningOptions(
@@ -291,16 +297,19 @@ class ChatBody(OpenAIBody):
 
     def _effort(self) -> str | None:
         """Returns how much the model thinks, under whichever name the client asks for it."""
-        # Budgets would change the answer, but agents send one with every request, and a refusal would end their turns.
-        if self.reasoning is not None and self.reasoning.max_tokens is not None:
-            ignore("reasoning.max_tokens (the model decides how long it thinks)")
-        if isinstance(self.thinking, ThinkingSpec) and self.thinking.budget_tokens is not None:
-            ignore("thinking.budget_tokens (the model decides how long it thinks)")
         if self.reasoning_effort is not None:
             return self.reasoning_effort
         if self.reasoning is not None and self.reasoning.enabled is not False:
             return self.reasoning.effort
         return "none" if self.reasoning is not None or self._thinks is False else None
+
+    def _budget(self) -> int | None:
+        """Returns the most tokens of a thought, under whichever name the client gives them."""
+        if self.reasoning_budget is not None:
+            return self.reasoning_budget
+        if self.reasoning is not None and self.reasoning.max_tokens is not None:
+            return self.reasoning.max_tokens
+        return self.thinking.budget_tokens if isinstance(self.thinking, ThinkingSpec) else None
 
     @property
     def _thinks(self) -> bool | None:
@@ -332,6 +341,11 @@ class CompletionBody(OpenAIBody):
     logprobs: int | None = Field(None, description="How many alternatives beside each token.")
     best_of: int | None = None
     suffix: str | None = Field(None, description="Text that follows the answer, for models with tokens for it.")
+
+    def make(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
+        """Returns the engine's parameters."""
+        self.check_text()
+        return super().make(defaults, **overrides)
 
     @property
     def prompts(self) -> list[str | tuple[int, ...]]:

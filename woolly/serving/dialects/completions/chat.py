@@ -151,7 +151,7 @@ async def whole(chunks: AsyncIterator[ChatChunk], head: Head) -> dict[str, Any]:
         }
         for index, choice in enumerate(choices)
     ]
-    envelope = Envelope("chatcmpl", "chat.completion", head.running.model.name)
+    envelope = Envelope("chatcmpl", "chat.completion", head.running)
     return envelope.around(listed, **head.form.more, **_of_prompt(head), **_figures(head, choices), **_verbose(head))
 
 
@@ -186,7 +186,7 @@ def frames(chunks: AsyncIterator[ChatChunk], head: Head) -> AsyncIterator[bytes]
 
     Not comments, which break some clients and do not count as data for others.
     """
-    envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running.model.name)
+    envelope = Envelope("chatcmpl", "chat.completion.chunk", head.running)
     empty = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
     beat = event(envelope.around([empty], **head.form.more))
     return with_heartbeats(_frames(chunks, head, envelope), lambda: beat)

@@ -18,13 +18,14 @@ BUILD = f"b{__version__}-woolly"  # clients of llama-server read a build number 
 class Envelope:
     """The id, kind, time and model of one reply."""
 
-    def __init__(self, prefix: str, kind: str, model: str) -> None:
-        """`prefix` is of the id, `kind` the `object`."""
+    def __init__(self, prefix: str, kind: str, running: Running) -> None:
+        """`prefix` is of the id, `kind` the `object`. The request is known by the id as long as it runs."""
+        running.reply_id = f"{prefix}-{secrets.token_urlsafe(22)}"
         self._fields: dict[str, Any] = {
-            "id": f"{prefix}-{secrets.token_urlsafe(22)}",
+            "id": running.reply_id,
             "object": kind,
             "created": int(time.time()),
-            "model": model,
+            "model": running.model.name,
             "system_fingerprint": BUILD,
         }
 

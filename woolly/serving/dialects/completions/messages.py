@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
+from woolly.senses.given import GivenPicture, GivenSound
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.unseen import UNSEEN_IMAGE
 from woolly.serving.errors import refuse
@@ -18,7 +19,7 @@ __all__ = ["FunctionCall", "Message", "MessageCall", "Part", "read_messages"]
 
 
 class Part(BaseModel):
-    """A part of a message; others than text are refused by their type."""
+    """A part of a message: text or image_url; others are refused by their type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -127,17 +128,46 @@ def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
 
 
 def _part(part: Part, where: str, *, is_result: bool) -> chat.Part:
-    """Returns a part as text. An image in the result of a call becomes a note, so that an agent's turn can go on."""
+    """Returns a part. An image in the result of a call becomes a note, so that an agent's turn can go on."""
     if is_result and part.type in ("image_url", "image"):
         ignore("messages.content.image_url (the model reads a note)")
         return chat.TextPart(UNSEEN_IMAGE)
     if part.type == "refusal" and isinstance(text := (part.model_extra or {}).get("refusal"), str):
         return chat.TextPart(text)
+    if part.type == "image_url":
+        return _picture(part, where)
+    if part.type in ("input_audio", "audio_url"):
+        return _sound(part, where)
     if part.type != "text":
-        raise refuse(where, f"a part of type {part.type[:40]!r} is not supported; only text parts are")
+        raise refuse(where, f"a part of type {part.type[:40]!r} is not supported; text, image_url and input_audio are")
     if part.text is None:
         raise refuse(f"{where}.text", "a text part needs a text")
     return chat.TextPart(part.text)
+
+
+def _picture(part: Part, where: str) -> chat.ImagePart:
+    given = (part.model_extra or {}).get("image_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise refuse(f"{where}.image_url", "an object with a url was expected, such as data:image/png;base64,...")
+    if isinstance(given, dict) and given.get("detail") not in (None, "auto"):
+        ignore("messages.content.image_url.detail (a picture is always prepared as the model's processor does)")
+    return chat.ImagePart(GivenPicture(address=url, where=f"{where}.image_url"))
+
+
+def _sound(part: Part, where: str) -> chat.AudioPart:
+    """Returns a sound: base64 in OpenAI's words, or a data: URL in vLLM's."""
+    given = (part.model_extra or {}).get(part.type)
+    place = f"{where}.{part.type}"
+    if part.type == "audio_url":
+        url = given.get("url") if isinstance(given, dict) else given
+        if not isinstance(url, str):
+            raise refuse(place, "an object with a url was expected, such as data:audio/wav;base64,...")
+        return chat.AudioPart(GivenSound(address=url, where=place))
+    data = given.get("data") if isinstance(given, dict) else None
+    if not isinstance(data, str):
+        raise refuse(place, "an object with data in base64, and a format such as wav, was expected")
+    return chat.AudioPart(GivenSound(base64=data, where=place))
 
 
 def _call(call: MessageCall, where: str) -> chat.ToolCall:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,6 +47,7 @@ class ReplyModel(Reply):
     max_tokens: int
     owned_by: str
     aliases: list[str]
+    architecture: dict[str, list[str]]
     meta: dict[str, int | str | bool | None]
 
 
@@ -55,6 +56,7 @@ class ReplyModels(Reply):
 
     object: Literal["list"]
     data: list[ReplyModel]
+    models: list[dict[str, Any]]  # llama-server's: name, model, capabilities
     has_more: bool
     first_id: str | None
     last_id: str | None

@@ -47,7 +47,7 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
         runnings = [await held.enter_async_context(generator.open(one, place, slot)) for one in generations]
         if body.stream:
             dialect = request.app.state.dialects.of(request.url.path)
-            envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+            envelope = Envelope("cmpl", "text_completion", runnings[0])
             beat = event(envelope.around([_choice(0, "", None, None)]))
             return stream_reply(
                 dialect, with_heartbeats(_frames(body, runnings, envelope), lambda: beat), held.pop_all()
@@ -166,7 +166,7 @@ async def _reply(body: CompletionBody, runnings: Sequence[Running]) -> dict[str,
         more = {**text.ids_of(chunk, is_first=True), **text.of_prompt()}
         shown, logprobs = text.next(chunk)
         choices.append({**_choice(index, shown, logprobs, one.finish_reason), **more})
-    envelope = Envelope("cmpl", "text_completion", runnings[0].model.name)
+    envelope = Envelope("cmpl", "text_completion", runnings[0])
     return envelope.around(choices, usage=usage_of(runnings), timings=timings_of(runnings))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -28,7 +29,7 @@ class ThinkingConfig(Camel):
     """Whether the model thinks, how much, and whether the reply shows it."""
 
     include_thoughts: bool | None = None
-    thinking_budget: int | None = Field(None, description="0: no thoughts; how long they are is the model's choice.")
+    thinking_budget: int | None = Field(None, description="Most tokens of thoughts; 0: none, -1: no limit.")
     thinking_level: str | None = None
 
 
@@ -165,9 +166,12 @@ class CountBody(Camel):
         is_bound = schema is not None or choice.is_enforced or config.choices is not None
         thinking = config.thinking
         is_off = thinking.thinking_budget == 0
+        params = config.params(defaults)
+        if not is_off and thinking.thinking_budget is not None:
+            params = replace(params, reasoning_budget=thinking.thinking_budget)
         return ChatRequest(
             talk,
-            config.params(defaults),
+            params,
             choice,
             schema,
             ReasoningOptions(None if is_off else self._effort(thinking)),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from woolly import chat
+from woolly.senses.given import GivenPicture, GivenSound
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.dialects.sealed import unseal
 from woolly.serving.errors import refuse
@@ -112,13 +113,13 @@ def _answer(content: Content, where: str) -> chat.Message:
 
 
 def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list[chat.Message]:
-    """Returns the results of calls, each a message of its own, and then the text."""
+    """Returns the results of calls, each a message of its own, and then the text, the pictures and the sounds."""
     results: list[chat.Message] = []
-    texts: list[str] = []
+    said: list[chat.Part] = []
     for i, part in enumerate(content.parts or ()):
         given = part.function_response
         if given is None:
-            texts.append(_text(part, f"{where}.parts.{i}"))
+            said.append(_said(part, f"{where}.parts.{i}"))
             continue
         if given.parts:
             raise refuse(f"{where}.parts.{i}.functionResponse.parts", "files are not supported here; send text")
@@ -127,7 +128,9 @@ def _turn(content: Content, where: str, open_calls: list[chat.ToolCall]) -> list
             open_calls.remove(call)
         id = given.id or (call.id if call is not None else f"call_{where.rpartition('.')[2]}_{i}")
         results.append(chat.Message("tool", _result(given.response), given.name, call_id=id))
-    return [*results, chat.Message("user", "\n".join(texts))] if texts or not results else results
+    texts = [part.text for part in said if isinstance(part, chat.TextPart)]
+    content_said = "\n".join(texts) if len(texts) == len(said) else tuple(said)
+    return [*results, chat.Message("user", content_said)] if said or not results else results
 
 
 def _result(response: dict[str, Any] | None) -> str:
@@ -138,10 +141,30 @@ def _result(response: dict[str, Any] | None) -> str:
     return json.dumps(given, ensure_ascii=False)
 
 
+def _said(part: Part, where: str) -> chat.Part:
+    """Returns a part of the user: a picture, a sound, or text."""
+    given = part.inline_data
+    if given is None:
+        return chat.TextPart(_text(part, where))
+    place = f"{where}.inlineData"
+    data = given.get("data") if isinstance(given, dict) else None
+    media = (given.get("mimeType") or given.get("mime_type")) if isinstance(given, dict) else None
+    if not isinstance(data, str) or not isinstance(media, str):
+        raise refuse(
+            place, "an object with a mimeType, such as image/png or audio/wav, and data in base64 was expected"
+        )
+    # Base64 for URLs is taken as well, as Google does.
+    plain = data.replace("-", "+").replace("_", "/")
+    if media.lower().startswith("audio/"):
+        return chat.AudioPart(GivenSound(base64=plain, media_type=media, where=place))
+    return chat.ImagePart(GivenPicture(base64=plain, media_type=media, where=place))
+
+
 def _text(part: Part, where: str) -> str:
-    if part.inline_data is not None or part.file_data is not None:
-        name = "inlineData" if part.inline_data is not None else "fileData"
-        raise refuse(f"{where}.{name}", "images, audio and files are not supported here; send text")
+    if part.file_data is not None:
+        raise refuse(f"{where}.fileData", "files are not kept here; send a picture as inlineData, or text")
+    if part.inline_data is not None:
+        raise refuse(f"{where}.inlineData", "a picture belongs into a message of the user; send text")
     if part.text is None:
         raise refuse(where, "a part of this kind is not supported here; send text")
     return part.text

@@ -1,10 +1,11 @@
-"""POST /chat/completions, without /v1: OpenAI's chat as llama-server has it, and its count of tokens."""
+"""POST /chat/completions, without /v1: OpenAI's chat as llama-server has it, its count of tokens, its control."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import RequestError
 from woolly.serving.answers.generation import Generator
@@ -13,14 +14,39 @@ from woolly.serving.dialects.answer import lay_out_chat
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.chat import FIELDS, chat_completions
 from woolly.serving.dialects.completions.replies import ChatReply
-from woolly.serving.errors import of_exception
+from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.gate.identity import owner_of
 from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 
-__all__ = ["count_input", "router"]
+__all__ = ["Control", "control", "count_input", "router"]
 
 router = APIRouter()
 router.post("/chat/completions", responses={200: {"model": ChatReply}}, response_model=None)(chat_completions)
+
+
+class Control(BaseModel):
+    """What is to become of an answer under way."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str = Field(description="Of the reply, as each chunk of its stream has it.")
+    action: Literal["reasoning_end"] = Field("reasoning_end", description="End the thought that it is in.")
+
+
+@router.post("/chat/completions/control")
+@router.post("/v1/chat/completions/control")
+async def control(body: Control, request: Request) -> dict[str, Any]:
+    """Ends the thought of an answer that is streamed; `success` says whether it was in one."""
+    generator: Generator = request.app.state.generator
+    owner = owner_of(request)
+    for running in generator.running:
+        if running.reply_id == body.id and running.owner == owner:
+            try:
+                return {"id": body.id, "success": await running.end_thoughts()}
+            except RequestError as error:
+                raise of_exception(error, {}) from error
+    raise ApiError(404, "not_found", f"no answer under way has the id {body.id[:80]!r}", param="id")
 
 
 @router.post("/chat/completions/input_tokens")

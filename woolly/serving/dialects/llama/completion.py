@@ -13,13 +13,15 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from woolly.chat import Layout
 from woolly.engine import Chunk, Completion
 from woolly.sampling import SamplingParams, TokenLogprob
-from woolly.serving.answers.admission import Place
+from woolly.serving.answers.admission import Admitted
 from woolly.serving.answers.events import event
 from woolly.serving.answers.generation import Generation, Generator, Running
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.answer import stream_reply
+from woolly.serving.dialects.llama.marked import MarkedPrompt, marked_layout
 from woolly.serving.dialects.llama.parameters import CompletionBody, generation_settings, prompts_of
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.identity import client_of, owner_of
@@ -67,20 +69,24 @@ async def answer(
 
 
 async def _generation(
-    prompt: str | Sequence[int | str] | Callable[[Tokenizer], Sequence[int]],
+    prompt: str | Sequence[int | str] | MarkedPrompt | Callable[[Tokenizer], Sequence[int]],
     body: CompletionBody,
     params: SamplingParams,
     request: Request,
     slot: Loaded,
 ) -> Generation:
     """Returns the request for one prompt. Texts of a mixed prompt become ids; only the first part may get BOS."""
-    whole: str | tuple[int, ...]
+    whole: str | tuple[int, ...] | Layout
     if isinstance(prompt, str):
         whole = prompt
+    elif isinstance(prompt, MarkedPrompt):
+        generator: Generator = request.app.state.generator
+        sight = generator.sight_of(slot.model)
+        whole = await run_held(marked_layout, prompt, params, sight, pool=generator.pictures)
     elif not callable(prompt) and all(isinstance(part, int) for part in prompt):
         whole = tuple(part for part in prompt if isinstance(part, int))
     else:
-        generator: Generator = request.app.state.generator
+        generator = request.app.state.generator
         make = prompt if callable(prompt) else partial(_ids, prompt)
         llm = slot.model
         generator.check_characters(llm, body.model_dump(include=_TEXTS).values() if callable(prompt) else prompt)
@@ -107,7 +113,7 @@ def _ids(parts: Sequence[int | str], tokenizer: Tokenizer) -> tuple[int, ...]:
 async def _gather(
     request: Request,
     generations: Sequence[Generation],
-    held: tuple[Place, Loaded],
+    held: tuple[Admitted, Loaded],
     body: CompletionBody,
     params: SamplingParams,
 ) -> list[dict[str, Any]]:

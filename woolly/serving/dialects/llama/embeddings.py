@@ -68,16 +68,17 @@ async def embedding(body: EmbeddingBody, request: Request) -> Response:
     field = "content" if body.content is not None else "input"
     kind = 2 if body.embd_normalize is None else body.embd_normalize
     texts = as_texts(given)
+    pooling = request.app.state.settings.pooling
 
     def prepare(llm: LLM) -> Reading:
-        if llm.plan.pooling != "none":
-            return llm.prepare_embedding(texts, dimensions=body.dimensions, truncate=body.cuts)
+        if pooling is not None or llm.plan.pooling != "none":
+            return llm.prepare_embedding(texts, dimensions=body.dimensions, pooling=pooling, truncate=body.cuts)
         if body.dimensions is not None:
             raise refuse("dimensions", "the vectors of tokens are given whole; leave it out")
         return llm.prepare_token_embedding(texts, truncate=body.cuts)
 
     def finish(llm: LLM, reading: Reading) -> list[Any]:
-        if llm.plan.pooling == "none":
+        if pooling is None and llm.plan.pooling == "none":
             return [rows.tolist() for rows in reading.all_rows()]  # as they are: llama-server does not normalize them
         rows = llm.vectors(reading, normalize=False, dimensions=body.dimensions)
         return [[row] for row in _rows(rows, kind=kind)]
@@ -94,7 +95,8 @@ async def embeddings_by_shape(body: EmbeddingBody, request: Request) -> Response
     if body.content is not None or body.input is None:
         return await embedding(body, request)
     models: ModelManager = request.app.state.models
-    if "token_embedding" in (await models.answering(body.model, "embedding")).capabilities:
+    by_file = request.app.state.settings.pooling is None
+    if by_file and "token_embedding" in (await models.answering(body.model, "embedding")).capabilities:
         return await embedding(body, request)
     fields = body.model_dump(exclude={"content", "embd_normalize"}, exclude_none=True)
     if body.encoding_format not in (None, "float", "base64"):

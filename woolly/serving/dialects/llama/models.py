@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.sight import claims
 from woolly.serving.router import APIRouter
 
 __all__ = ["ModelBody", "list_models", "load_model", "router", "unload_model"]
@@ -32,7 +33,9 @@ class ModelBody(BaseModel):
 async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> dict[str, Any]:
     """Every model that can be asked for, with its state. The folder is read each time, so `reload` has no effect."""
     models: ModelManager = request.app.state.models
-    return {"object": "list", "data": [_model(info) for info in await models.list()]}
+    infos = await models.list()
+    claimed = [await claims(info, request.app.state.settings, models.ready(info.name)) for info in infos]
+    return {"object": "list", "data": [_model(info) for info in infos], "models": claimed}
 
 
 @router.post("/models/load")

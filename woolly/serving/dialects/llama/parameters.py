@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from woolly.sampling import SamplingParams, options_of
+from woolly.serving.dialects.llama.marked import MarkedPrompt, read_marked
 from woolly.serving.dialects.parameters import Items, Sampling
 from woolly.serving.errors import ApiError
 
@@ -58,6 +59,7 @@ class CompletionBody(Sampling):
 
     def to_params(self, defaults: SamplingParams) -> SamplingParams:
         """What the engine takes. A limit of 0 is left to the caller: the engine's own begins at 1."""
+        self.check_text()
         for name in ("t_max_predict_ms", "n_indent", "n_discard", "n_cache_reuse"):
             self._only(name, 0)
         if self.adaptive_target is not None and self.adaptive_target >= 0:
@@ -114,7 +116,7 @@ class CompletionBody(Sampling):
             )
 
 
-def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str]], bool]:
+def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
     """The prompts, and whether they came as a list, so that the reply is one too."""
     prompt = body.prompt
     if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
@@ -132,7 +134,7 @@ def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str]], bool]
     return [_one(part) for part in prompt], True
 
 
-def _one(prompt: Any) -> str | list[int | str]:
+def _one(prompt: Any) -> str | list[int | str] | MarkedPrompt:
     if isinstance(prompt, dict):
         text = prompt.get("prompt_string")
         unknown = sorted(set(prompt) - {"prompt_string", "multimodal_data"})
@@ -140,14 +142,11 @@ def _one(prompt: Any) -> str | list[int | str]:
             raise ApiError(
                 400,
                 "invalid_request",
-                "a prompt that is an object has a text prompt_string and nothing else",
+                "a prompt that is an object has a text prompt_string, multimodal_data, and nothing else",
                 param="prompt",
             )
-        if prompt.get("multimodal_data"):
-            raise ApiError(
-                400, "unsupported_parameter", "multimodal_data is not supported; only text is", param="prompt"
-            )
-        return text
+        data = prompt.get("multimodal_data")
+        return text if data is None or data == [] else read_marked(text, data)
     if isinstance(prompt, bool) or not isinstance(prompt, (str, list)):
         raise ApiError(400, "invalid_request", "a prompt is a text or a list of token ids and texts", param="prompt")
     if not prompt:

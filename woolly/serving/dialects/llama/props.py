@@ -9,11 +9,13 @@ from fastapi import Request
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving.answers.generation import Generator
 from woolly.serving.dialects.completions.envelope import BUILD
+from woolly.serving.dialects.llama.marked import MARK
 from woolly.serving.dialects.llama.parameters import generation_settings
 from woolly.serving.dialects.llama.vocabulary import read_vocabulary
 from woolly.serving.errors import ApiError, switched_off
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelManager
+from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore
@@ -39,6 +41,7 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
     defaults = await generator.defaults_for(info.name)
     slot = models.ready(info.name)
     vocabulary = await read_vocabulary(info, models, settings)
+    kinds = await input_kinds(info, settings, slot)
     return {
         "default_generation_settings": {
             "id": 0,
@@ -61,7 +64,8 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
         "chat_template_caps": vocabulary.caps,
         "bos_token": vocabulary.bos or "",
         "eos_token": vocabulary.eos or "",
-        "modalities": {"vision": False, "audio": False},
+        "media_marker": MARK,
+        "modalities": {"vision": "image" in kinds, "audio": "audio" in kinds},
         "build_info": BUILD,
         "role": "model",
         "is_sleeping": not info.loaded,

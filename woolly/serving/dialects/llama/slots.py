@@ -89,6 +89,8 @@ async def _save(id_slot: int, request: Request, body: SlotFile, path: Path) -> d
     started = time.monotonic()
     owner = owner_of(request)
     held = generator.slots.held(id_slot, owner)
+    if held.digests is not None:
+        raise refuse("id_slot", f"the last request of slot {id_slot} had a picture, which a file of tokens cannot hold")
     info = await models.get(held.model or body.model)
     n_bytes = await asyncio.to_thread(write_slot, path, info, owner, held.tokens)
     return {
@@ -144,7 +146,7 @@ async def _erase(id_slot: int, request: Request, body: SlotFile) -> dict[str, An
 
 def _forget(held: HeldSlot, engine: Engine) -> int:
     """Returns the number of tokens that left the cache; those after the last full page leave with all pages."""
-    n_pages = engine.forget(held.tokens, held.salt)
+    n_pages = engine.forget(held.tokens, held.salt, held.digests)
     return len(held.tokens) if n_pages == len(held.tokens) // PAGE_SIZE else n_pages * PAGE_SIZE
 
 

@@ -9,13 +9,15 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly.chat import ChatRequest, render_prompt
+from woolly.chat import ChatRequest, Vision, render_prompt
+from woolly.chat.sight import has_pictures
 from woolly.llm import LLM
 from woolly.serving.answers.generation import Generator
 from woolly.serving.answers.threads import run_held
 from woolly.serving.dialects.completions.bodies import ChatBody
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ToolSpec, read_choice
+from woolly.serving.dialects.llama.marked import seen_prompt
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
 from woolly.serving.loading.manager import ModelManager
@@ -94,7 +96,8 @@ async def tokenize(body: Tokenize, request: Request) -> dict[str, Any]:
                 continue_final=body.continue_final_message,
             )
             chat = generator.as_set(asked, slot)
-        return await run_held(_counted, slot.model, body, chat)
+        pool = generator.pictures if chat is not None and has_pictures(chat.messages) else None
+        return await run_held(_counted, slot.model, body, chat, generator.sight_of(slot.model), pool=pool)
 
 
 @router.post("/detokenize")
@@ -121,9 +124,12 @@ async def apply_template(body: Template, request: Request) -> dict[str, str]:
     async with models.use(body.model) as slot, generator.texts:
         given = body.model_dump(include={"messages", "tools", "documents", "chat_template_kwargs"})
         generator.check_characters(slot.model, given.values())
+        llm = slot.model
         render = partial(render_prompt, begins_answer=not is_open_end)
         return {
-            "prompt": await run_held(render, generator.as_set(chat, slot), slot.model.template, slot.model.tokenizer)
+            "prompt": await run_held(
+                render, generator.as_set(chat, slot), llm.template, llm.tokenizer, generator.sight_of(llm)
+            )
         }
 
 
@@ -132,14 +138,13 @@ def _tokens(llm: LLM, body: Tokenize) -> dict[str, Any]:
     return {"tokens": [{"id": id, "piece": _piece(llm, id)} for id in ids] if body.with_pieces else ids}
 
 
-def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None) -> dict[str, Any]:
-    """Returns vLLM's reply."""
+def _counted(llm: LLM, body: Tokenize, chat: ChatRequest | None, sight: Vision | None) -> dict[str, Any]:
+    """Returns vLLM's reply. Pictures count with their rows, as in a prompt."""
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     else:
-        ids = llm.tokenize_chat(
-            render_prompt(chat, llm.template, llm.tokenizer, begins_answer=body.add_generation_prompt)
-        )
+        text = render_prompt(chat, llm.template, llm.tokenizer, sight, begins_answer=body.add_generation_prompt)
+        ids = llm.tokenize_layout(seen_prompt(text, chat.messages, chat.params, sight))
     strings = [llm.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
     return {
         "count": len(ids),

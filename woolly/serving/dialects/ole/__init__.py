@@ -10,7 +10,17 @@ from fastapi import FastAPI
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, Head
 from woolly.serving.dialects.completions import chat
-from woolly.serving.dialects.ole import auth, inference, models, performance, sessions, websocket
+from woolly.serving.dialects.ole import (
+    auth,
+    catalogue,
+    inference,
+    models,
+    performance,
+    requests,
+    sessions,
+    usage,
+    websocket,
+)
 from woolly.serving.dialects.ole.figures import Bandwidth
 from woolly.serving.dialects.ole.store import SessionStore
 from woolly.serving.errors import ApiError
@@ -54,7 +64,7 @@ class Ole(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(prefix=self.prefix, tags=["ole"], lifespan=_lifespan)
-        for part in (auth, models, inference, performance, sessions, websocket):
+        for part in (auth, catalogue, models, inference, performance, sessions, usage, requests, websocket):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

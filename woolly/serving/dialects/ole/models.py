@@ -15,9 +15,10 @@ from woolly.runtime import choose
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.identity import check_admin
 from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
 
-__all__ = ["LoadBody", "get_model", "list_models", "load_model", "router", "unload_model"]
+__all__ = ["LoadBody", "get_model", "list_models", "load_model", "room_of", "router", "unload_model"]
 
 router = APIRouter(prefix="/models")
 
@@ -35,15 +36,15 @@ class LoadBody(BaseModel):
 async def list_models(request: Request) -> Any:
     """Read from the files' headers; nothing is loaded. Ole gets `{"success": true, "data": [...]}`."""
     models: ModelManager = request.app.state.models
-    room = await asyncio.to_thread(_room, models)
-    return wrapped(request, [_shape(info, room) for info in await models.list()])
+    room = await asyncio.to_thread(room_of, models)
+    return wrapped(request, [await _shape(info, request, room) for info in await models.list()])
 
 
 @router.get("/{name:path}", summary="Tell of one model")
 async def get_model(name: str, request: Request) -> dict[str, Any]:
     """`loaded` and `current` mean the one that is loaded."""
     models: ModelManager = request.app.state.models
-    return _shape(await models.get(name))
+    return await _shape(await models.get(name), request)
 
 
 @router.post("/{name:path}/load", summary="Load a model")
@@ -53,7 +54,7 @@ async def load_model(name: str, request: Request, body: LoadBody | None = None) 
     models: ModelManager = request.app.state.models
     body = body or LoadBody()
     info = await models.load(name, path=body.path, config=body.config)
-    return {"success": True, "message": f"{info.name} is loaded", "model_info": _shape(info)}
+    return {"success": True, "message": f"{info.name} is loaded", "model_info": await _shape(info, request)}
 
 
 @router.post("/{name:path}/unload", summary="Unload a model")
@@ -62,7 +63,7 @@ async def unload_model(name: str, request: Request) -> dict[str, Any]:
     check_admin(request)
     models: ModelManager = request.app.state.models
     info = await models.unload(name)
-    return {"success": True, "message": f"{info.name} is unloaded", "model_info": _shape(info)}
+    return {"success": True, "message": f"{info.name} is unloaded", "model_info": await _shape(info, request)}
 
 
 @cache
@@ -70,7 +71,7 @@ def _has_gpu() -> bool:
     return choose("auto").name not in ("cpu", "reference")
 
 
-def _room(models: ModelManager) -> Room | None:
+def room_of(models: ModelManager) -> Room | None:
     """Returns the memory for a model, with what loaded ones hold; None if a GPU may take a part of it."""
     if _has_gpu():
         return None
@@ -78,7 +79,9 @@ def _room(models: ModelManager) -> Room | None:
     return Room(available_memory() + held, total_memory(), 0)
 
 
-def _shape(info: ModelInfo, room: Room | None = None) -> dict[str, Any]:
+async def _shape(info: ModelInfo, request: Request, room: Room | None = None) -> dict[str, Any]:
+    state = request.app.state
+    kinds = await input_kinds(info, state.settings, state.models.ready(info.name))
     return {
         "name": info.name,
         "aliases": list(info.aliases),
@@ -95,6 +98,6 @@ def _shape(info: ModelInfo, room: Room | None = None) -> dict[str, Any]:
         "fits": None if room is None else room.fit(info.size_bytes, is_here=True),
         "architecture": info.architecture,
         "context_length": info.context_length,
-        "capabilities": list(info.capabilities),
+        "capabilities": [*info.capabilities, *(["vision"] if "image" in kinds else [])],
         "metadata": dict(info.metadata),
     }

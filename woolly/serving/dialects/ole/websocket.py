@@ -10,7 +10,8 @@
 
 A chat takes the fields of POST /inference/chat. The id is the client's own; without one, the server gives it one. The
 request_id stands in the log. The start has `ignored` if fields of the chat have no effect. A socket without a chat and
-without a message for --socket-idle seconds is closed.
+without a message for --socket-idle seconds is closed, and so is one whose key or token is no longer valid, at its next
+chat.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from woolly.serving.dialects.completions.chat import delta, figures, message_of
 from woolly.serving.dialects.ole.bodies import InferenceBody, validated
 from woolly.serving.dialects.ole.inference import open_reply
 from woolly.serving.errors import ApiError, of_exception
+from woolly.serving.gate.access import identify_again
 from woolly.serving.gate.json_guard import parse_json
 from woolly.serving.router import APIRouter
 from woolly.serving.watch.logs import ignored, log, request_id
@@ -42,6 +44,8 @@ __all__ = ["router", "talk"]
 router = APIRouter()
 
 _MOST_CHATS = 16  # of one connection, at once
+_POLICY = 1008  # RFC 6455: a message that the server's rules refuse
+_NO_KEY = "the key or token of this connection is no longer valid; connect again with a valid one"
 
 
 @router.websocket("/ws")
@@ -63,6 +67,8 @@ async def talk(socket: WebSocket) -> None:
                 if message["type"] == "websocket.disconnect":
                     return
                 await connection.take(message.get("text") or "")  # of bytes, nothing that could be read
+                if connection.is_ended:
+                    return
                 receiving = asyncio.ensure_future(socket.receive())
     finally:
         receiving.cancel()
@@ -78,17 +84,19 @@ class _Connection:
         self._ids = itertools.count(1)
         self._sending = asyncio.Lock()
         self._last_active = time.monotonic()
+        self.is_ended = False  # from this side
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since the last message arrived or the last chat ended; 0 while a chat runs."""
         return 0.0 if self._chats else time.monotonic() - self._last_active
 
-    async def end(self, reason: str) -> None:
+    async def end(self, reason: str, code: int = 1001) -> None:
         """Closes the socket from this side."""
+        self.is_ended = True
         with suppress(WebSocketDisconnect, RuntimeError):
             async with self._sending:
-                await self._socket.close(1001, reason)
+                await self._socket.close(code, reason)
 
     async def take(self, text: str) -> None:
         """Handles one message; an error is sent to the client, and the connection stays open."""
@@ -101,6 +109,11 @@ class _Connection:
                 id = None
                 raise ApiError(400, "invalid_request", "id is not a text of at most 128 characters", param="id")
             if kind == "chat":
+                # A key may be removed, and a token may expire, while a connection is open.
+                if not identify_again(self._socket.app.state.authority, self._socket.scope["state"]):
+                    log.info("socket without a valid key", extra={"client": self._socket.state.client})
+                    await self.end(_NO_KEY, _POLICY)
+                    return
                 id = self._start(message, id, len(text.encode("utf-8", "surrogatepass")))
             elif kind == "cancel":
                 self._cancel(id)

@@ -77,7 +77,7 @@ async def _continue(
     async with AsyncExitStack() as held:
         place = held.enter_context(generator.place())
         started = time.monotonic()
-        slot = await held.enter_async_context(models.use(info.name))
+        slot = await held.enter_async_context(models.use(info))
         load_seconds = time.monotonic() - started
         layout = Layout(body.prompt, params, ToolChoice(), None, None, frozenset())
         before: tuple[int, ...] = ()
@@ -114,7 +114,7 @@ async def _prepare(request: Request, body: AnswerBody, info: ModelInfo, form: Fo
         return json_reply(at_once(form, "unload", 0.0))
     _keep(request, body, info)
     started = time.monotonic()
-    async with models.use(info.name):
+    async with models.use(info):
         return json_reply(at_once(form, "load", time.monotonic() - started))
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from woolly import chat
 from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
+from woolly.senses.given import GivenPicture
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.parameters import Items
 from woolly.serving.errors import refuse
@@ -155,8 +156,9 @@ class GenerateBody(AnswerBody):
     def check(self) -> None:
         """Refuses what cannot be done, by its name."""
         super().check()
-        if self.images:
-            raise refuse("images", "images are not supported here; send text")
+        for name in ("raw", "suffix", "context"):
+            if self.images and getattr(self, name):
+                raise refuse("images", f"it is given together with {name}; leave one out")
         if self.template:
             raise refuse("template", "the model's own template is used; leave it out, or set raw")
         for name in ("system", "context"):
@@ -166,23 +168,36 @@ class GenerateBody(AnswerBody):
     def to_chat(self, params: SamplingParams) -> ChatRequest:
         """Returns the prompt as a conversation."""
         system = [chat.Message("system", self.system)] if self.system else []
-        return self.asked([*system, chat.Message("user", self.prompt)], params)
+        return self.asked([*system, chat.Message("user", _content(self.prompt, self.images, "images"))], params)
 
 
 def _message(message: Message, i: int) -> chat.Message:
     where, role = f"messages.{i}", message.role.lower()
     if role not in ("system", "user", "assistant", "tool"):
         raise refuse(f"{where}.role", f"it is {message.role[:40]!r}; system, user, assistant or tool was expected")
-    if message.images:
-        raise refuse(f"{where}.images", "images are not supported here; send text")
+    if message.images and role != "user":
+        raise refuse(f"{where}.images", "images belong into messages of the user")
     return chat.Message(
         role,
-        message.content or "",
+        _content(message.content or "", message.images, f"{where}.images"),
         message.tool_name if role == "tool" else None,
         tuple(_call(call, f"call_{i}_{j}") for j, call in enumerate(message.tool_calls or ())),
         message.tool_call_id if role == "tool" else None,
         message.thinking if role == "assistant" else None,
     )
+
+
+def _content(text: str, images: list[Any] | None, where: str) -> str | tuple[chat.Part, ...]:
+    """Returns the text, after its pictures if there are any."""
+    if not images:
+        return text
+    parts: list[chat.Part] = []
+    for i, image in enumerate(images):
+        if not isinstance(image, str):
+            raise refuse(f"{where}.{i}", "the bytes of a picture in base64 were expected")
+        plain = image.partition(",")[2] if image.startswith("data:") else image
+        parts.append(chat.ImagePart(GivenPicture(base64=plain, where=f"{where}.{i}")))
+    return (*parts, chat.TextPart(text)) if text else tuple(parts)
 
 
 def _call(call: MessageCall, id: str) -> chat.ToolCall:

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.errors import StoreError
+from woolly.llm.presets import load_of
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.answer import json_reply, stream_reply
 from woolly.serving.dialects.ollama.names import find_model
@@ -24,7 +25,7 @@ from woolly.serving.loading.manager import ModelManager
 from woolly.serving.router import APIRouter
 from woolly.serving.settings.table import Settings
 from woolly.serving.watch.logs import ignore, log
-from woolly.store import remove_made, write_made
+from woolly.store import Preset, remove_made, write_made
 
 __all__ = ["CopyBody", "CreateBody", "DeleteBody", "copy", "create", "delete", "router"]
 
@@ -131,15 +132,23 @@ async def _make(request: Request, given: str | None, base: str, system: str | No
         raise refuse("model", f"it is {name[:80]!r}; letters, digits, . _ - / and a tag after a colon were expected")
     info = await find_model(request, base)
     inherited = await models.made(base)
-    sampling = {} if inherited is None else dict(inherited.sampling)
+    sampling = {} if inherited is None else _settings_of(inherited)
     defaults = await request.app.state.generator.defaults_for(base)
     sampling |= read_made_options(options, defaults, info.context_length)
     if any(one.has_name(name) for one in await models.list() if one.base is None):
         raise refuse("model", f"{name!r} is the name of a file; take another one")
     if system is None and inherited is not None:
         system = inherited.system
-    await _stored(write_made, request.app.state.settings.folder, name, info.name, system, sampling)
-    log.info("model name made", extra={"model": name, "base": info.name})
+    model = info.base or info.name  # not a name with loading settings, which may be changed or removed later
+    await _stored(write_made, request.app.state.settings.folder, name, model, system, sampling)
+    log.info("model name made", extra={"model": name, "base": model})
+
+
+def _settings_of(made: Preset) -> dict[str, Any]:
+    """Returns what a table has that loads and samples as a name does; files of adapters with their whole paths."""
+    load = load_of(made)
+    ctx = {} if made.ctx is None else {"ctx": made.ctx}
+    return {**made.sampling, **ctx, **({"lora": list(load["adapters"])} if "adapters" in load else {})}
 
 
 def _check_allowed(request: Request) -> None:

@@ -19,7 +19,9 @@ from woolly.gguf import open_gguf
 from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.ollama.names import find_model, tagged
 from woolly.serving.dialects.ollama.replies import moment
+from woolly.serving.loading.finding import is_allowed
 from woolly.serving.loading.manager import ModelInfo, ModelManager
+from woolly.serving.loading.sight import input_kinds
 from woolly.serving.router import APIRouter
 from woolly.store import Preset, quant_of
 
@@ -59,11 +61,11 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/api/ps", summary="List the loaded models")
 async def list_loaded(request: Request) -> dict[str, Any]:
-    """Every model in memory."""
+    """Every model in memory that the key may use."""
     models: ModelManager = request.app.state.models
     found = []
     for slot in models.all_loaded:
-        if slot.llm is not None:
+        if slot.llm is not None and is_allowed(slot.info):
             keep = models.kept(slot.info.name)
             end = min(_NEVER, time.time() + keep - (time.monotonic() - slot.last_used))
             size = slot.n_bytes or slot.info.size_bytes
@@ -94,6 +96,8 @@ async def show(body: ShowBody, request: Request) -> Response:
         capabilities.append("insert")
     if writes and _thinks(template):
         capabilities.append("thinking")
+    kinds = await input_kinds(info, request.app.state.settings, request.app.state.models.ready(info.name))
+    capabilities += [word for kind, word in (("image", "vision"), ("audio", "audio")) if kind in kinds]
     made = await request.app.state.models.made(name)
     parameters = [f"num_ctx {info.context_length}", *_parameters(made)]
     system = {} if made is None or made.system is None else {"system": made.system}

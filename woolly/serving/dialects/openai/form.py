@@ -16,13 +16,14 @@ _MOST_HEAD = 8192  # bytes of the headers of a part
 _PLAIN = ("", "7bit", "8bit", "binary")  # encodings of a content that leave it as it is
 
 
-def read_form(kind: str, body: bytes) -> dict[str, tuple[str | None, bytes]]:
+def read_form(kind: str, body: bytes, wanted: str = "purpose and file") -> dict[str, tuple[str | None, bytes]]:
     """Returns the file name and the content of each field. ApiError 400 if the body is no form.
 
-    `kind` is the Content-Type. Boundaries are found in one pass, whatever lines the contents have.
+    `kind` is the Content-Type, `wanted` names the fields that the route needs. Boundaries are found in one pass,
+    whatever lines the contents have.
     """
     if not kind.lower().startswith("multipart/form-data"):
-        raise _wrong("a form (multipart/form-data) with purpose and file was expected")
+        raise _wrong(f"a form (multipart/form-data) with {wanted} was expected")
     boundary = _headers(f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace")).get_boundary()
     if not boundary:
         raise _wrong("the Content-Type of the form has no boundary")

@@ -11,6 +11,7 @@ from woolly.serving.dialects.answer import json_reply
 from woolly.serving.dialects.completions.replies import ReplyModel, ReplyModels
 from woolly.serving.dialects.google_models import google_model, is_google
 from woolly.serving.loading.manager import ModelInfo
+from woolly.serving.loading.sight import claims, input_kinds
 from woolly.serving.router import APIRouter
 
 __all__ = ["list_models", "one_model", "router"]
@@ -23,9 +24,12 @@ async def list_models(request: Request) -> dict[str, Any] | Response:
     """Every model that can be asked for."""
     if is_google(request):
         return json_reply({"models": [google_model(info) for info in await request.app.state.models.list()]})
-    models = [_model(info) for info in await request.app.state.models.list()]
+    infos = await request.app.state.models.list()
+    models = [await _model(info, request) for info in infos]
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": models, "has_more": False, **ends}
+    state = request.app.state
+    claimed = [await claims(info, state.settings, state.models.ready(info.name)) for info in infos]
+    return {"object": "list", "data": models, "models": claimed, "has_more": False, **ends}
 
 
 @router.get("/v1/models/{id:path}", response_model=ReplyModel)
@@ -33,10 +37,11 @@ async def one_model(id: str, request: Request) -> dict[str, Any] | Response:
     """One model by its name."""
     if is_google(request):
         return json_reply(google_model(await request.app.state.models.get(id)))
-    return _model(await request.app.state.models.get(id))
+    return await _model(await request.app.state.models.get(id), request)
 
 
-def _model(info: ModelInfo) -> dict[str, Any]:
+async def _model(info: ModelInfo, request: Request) -> dict[str, Any]:
+    kinds = await input_kinds(info, request.app.state.settings, request.app.state.models.ready(info.name))
     return {
         "id": info.name,
         "object": "model",
@@ -48,6 +53,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "max_tokens": info.context_length,
         "owned_by": "woolly",
         "aliases": list(info.aliases),
+        "architecture": {"input_modalities": kinds, "output_modalities": ["text"]},
         "meta": {
             "architecture": info.architecture,
             "n_params": info.parameters,

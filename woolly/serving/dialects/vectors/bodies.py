@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
-Input = str | Items[str] | Ids | Annotated[list[Ids], Field(fail_fast=True)]
+Input = str | Items[str] | Ids | Annotated[list[str | Ids], Field(fail_fast=True)]
 
 _TRUNCATE = "Cut texts that are too long; by default they are refused. The reply names those that were cut."
 
@@ -78,7 +78,10 @@ class RerankBody(TextBody):
         """Returns the documents as texts; ApiError if there is no such field, or both."""
         if (self.documents is None) == (self.texts is None):
             raise refuse("documents", "one of documents and texts was expected")
-        return [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
+        listed = [one if isinstance(one, str) else one.text for one in self.documents or self.texts or ()]
+        if not listed:
+            raise refuse("texts" if self.documents is None else "documents", "it is empty; a document was expected")
+        return listed
 
     def best(self, n: int) -> int:
         """Returns how many results are wanted."""

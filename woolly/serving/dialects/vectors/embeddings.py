@@ -37,7 +37,8 @@ async def embed_texts(
     """Returns what `write` makes of the vectors, on a thread: numbers as text take longer than most requests."""
 
     def prepare(llm: LLM) -> Reading:
-        return llm.prepare_embedding(texts, dimensions=dimensions, truncate=truncate)
+        pooling = request.app.state.settings.pooling
+        return llm.prepare_embedding(texts, dimensions=dimensions, pooling=pooling, truncate=truncate)
 
     def finish(llm: LLM, reading: Reading) -> Any:
         return write(llm.vectors(reading, normalize=normalize, dimensions=dimensions))

@@ -66,7 +66,8 @@ async def score(body: ScoreBody, request: Request) -> Response:
     def prepare(llm: LLM) -> Reading:
         if llm.plan.result == "scores":
             return llm.prepare_pairs(pairs, truncate=body.cuts)
-        return llm.prepare_embedding([text for pair in pairs for text in pair], truncate=body.cuts)
+        texts, pooling = [text for pair in pairs for text in pair], request.app.state.settings.pooling
+        return llm.prepare_embedding(texts, pooling=pooling, truncate=body.cuts)
 
     def finish(llm: LLM, reading: Reading) -> list[float]:
         if llm.plan.result == "scores":

@@ -1,0 +1,76 @@
+"""Marked prompts: texts with a mark for each picture and sound, as llama-server takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from woolly.chat import Layout, Message, ToolChoice, Vision
+from woolly.chat.message import AudioPart, ImagePart
+from woolly.chat.sight import SeenPicture, find_places, read_pictures
+from woolly.errors import RequestError
+from woolly.sampling import SamplingParams
+from woolly.senses.address import read_base64
+from woolly.senses.given import GivenPicture, GivenSound
+from woolly.senses.sounds.format import sniff
+from woolly.serving.errors import refuse
+
+__all__ = ["MARK", "MarkedPrompt", "marked_layout", "read_marked", "seen_prompt"]
+
+MARK = "<__media__>"  # of llama-server, which tells it at /props
+_FIRST = 16  # characters of base64, whose 12 bytes tell the format of a sound
+
+
+@dataclass(frozen=True)
+class MarkedPrompt:
+    """A text with a mark for each of its pictures and sounds."""
+
+    text: str
+    parts: tuple[ImagePart | AudioPart, ...]
+
+
+def read_marked(text: str, data: Any) -> MarkedPrompt:
+    """Returns a prompt with its pictures and sounds, none of them read. ApiError 400 unless each has a mark."""
+    where = "prompt.multimodal_data"
+    if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
+        raise refuse(where, "a list of pictures and sounds in base64 was expected")
+    if (n_marks := text.count(MARK)) != len(data):
+        raise refuse(
+            where,
+            f"it has {len(data)} pictures and sounds, but the text has {n_marks} marks ({MARK}), one for each",
+        )
+    return MarkedPrompt(text, tuple(_part(one, f"{where}.{i}") for i, one in enumerate(data)))
+
+
+def _part(data: str, where: str) -> ImagePart | AudioPart:
+    """Returns a picture, or a sound if the type of its data: URL or its first bytes are those of one."""
+    if data.startswith("data:"):
+        if data.startswith(("data:audio/", "data:application/")):  # application/ogg is a name of OGG files
+            return AudioPart(GivenSound(address=data, where=where))
+        return ImagePart(GivenPicture(address=data, where=where))
+    with suppress(RequestError):
+        sniff(read_base64(data[:_FIRST]), "the sound")
+        return AudioPart(GivenSound(base64=data, where=where))
+    return ImagePart(GivenPicture(base64=data, where=where))
+
+
+def marked_layout(prompt: MarkedPrompt, params: SamplingParams, sight: Vision | None) -> Layout:
+    """Returns the prompt with its pictures and sounds, which are decoded; RequestError if one cannot be."""
+    pictures = read_pictures([Message("user", prompt.parts)], sight)
+    places = (found.span() for found in re.finditer(re.escape(MARK), prompt.text))
+    seen = tuple(SeenPicture(one, *place) for one, place in zip(pictures, places, strict=True))
+    return _layout(prompt.text, params, seen)
+
+
+def seen_prompt(text: str, messages: Sequence[Message], params: SamplingParams, sight: Vision | None) -> Layout:
+    """Returns a conversation that a template has rendered, with its pictures, which are decoded."""
+    pictures = read_pictures(messages, sight)
+    return _layout(text, params, find_places(text, pictures, sight) if pictures and sight is not None else ())
+
+
+def _layout(text: str, params: SamplingParams, pictures: Sequence[SeenPicture]) -> Layout:
+    """Returns a prompt whose answer is read as text."""
+    return Layout(text, params, ToolChoice(), None, None, frozenset(), pictures=tuple(pictures))

@@ -1,0 +1,75 @@
+"""GET /catalogue: the models that can be fetched by name, and whether this machine runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+
+from woolly.machine.fit import Room
+from woolly.models import architectures
+from woolly.serving.dialects.ole.models import room_of
+from woolly.serving.loading.manager import ModelManager
+from woolly.serving.router import APIRouter
+from woolly.serving.settings.table import Settings
+from woolly.store import models_folder, read_catalogue
+
+__all__ = ["list_catalogue", "router"]
+
+router = APIRouter()
+
+
+@router.get("/catalogue", summary="List the models that can be fetched")
+async def list_catalogue(request: Request) -> dict[str, Any]:
+    """Names for /api/pull with their sizes. `allowed` says whether this key may fetch them."""
+    models: ModelManager = request.app.state.models
+    settings: Settings = request.app.state.settings
+    here = {name for info in await models.list() for name in (info.name, *info.aliases)}
+    room = await asyncio.to_thread(room_of, models)
+    if room is not None:
+        room = replace(room, disk=await asyncio.to_thread(_free_disk, settings.folder))
+    return {
+        "allowed": settings.allow_pull and settings.folder == models_folder() and request.state.is_admin,
+        "updated": read_catalogue().updated,
+        "models": await asyncio.to_thread(_rows, here, room),
+    }
+
+
+def _rows(here: set[str], room: Room | None) -> list[dict[str, Any]]:
+    """Returns a row for each size of each family; `fits` is null if a GPU may take a part of a model."""
+    can_run = set(architectures())
+    rows = []
+    for name, family in read_catalogue().families.items():
+        for i, (tag, entry) in enumerate(family.tags.items()):
+            full = f"{name}:{tag}"
+            is_here = full in here or (i == 0 and name in here)
+            fits = None if room is None else room.fit(entry.n_bytes, is_here=is_here)
+            rows.append(
+                {
+                    "name": full,
+                    "kind": family.purpose,
+                    "size_bytes": entry.n_bytes,
+                    "estimated": entry.is_estimated,
+                    "parameters": entry.n_parameters,
+                    "active": entry.n_active,
+                    "quantization": entry.quant,
+                    "architecture": entry.architecture,
+                    "licence": entry.licence,
+                    "fits": fits if entry.architecture in can_run else "not yet",
+                    "here": is_here,
+                }
+            )
+    return rows
+
+
+def _free_disk(folder: Path) -> int:
+    """Returns the free bytes of the disk that models are kept on; the folder itself need not exist."""
+    try:
+        existing = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
+        return shutil.disk_usage(existing).free
+    except OSError:
+        return 0

@@ -1,0 +1,40 @@
+"""GET /requests: the last requests, for an administrator, with --keep-requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from woolly.serving.errors import ApiError, switched_off
+from woolly.serving.router import APIRouter
+from woolly.serving.watch.kept_requests import KeptRequests
+
+__all__ = ["list_requests", "router", "show_request"]
+
+router = APIRouter(prefix="/requests")
+
+
+@router.get("", summary="The last requests, with --keep-requests")
+async def list_requests(request: Request) -> dict[str, Any]:
+    """The newest first, without their bodies; for administrators."""
+    return {"requests": _kept(request).all()}
+
+
+@router.get("/{id}", summary="One of the last requests, with --keep-requests")
+async def show_request(id: str, request: Request) -> dict[str, Any]:
+    """A request by its x-request-id, with its body; texts are lengths unless --keep-texts is set."""
+    found = _kept(request).get(id)
+    if found is None:
+        raise ApiError(404, "not_found", f"no request {id[:64]!r} is kept; the header x-request-id of a reply names it")
+    return found
+
+
+def _kept(request: Request) -> KeptRequests:
+    if not request.state.is_admin:
+        message = "requests of all clients are shown to administrators alone"
+        raise ApiError(403, "access_denied", message, suggestion="use an administrator's key")
+    kept: KeptRequests = request.app.state.kept
+    if not kept.is_on:
+        raise switched_off(f"GET {request.url.path[:60]}", "--keep-requests N")
+    return kept

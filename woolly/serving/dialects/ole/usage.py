@@ -1,0 +1,35 @@
+"""GET /usage: what keys have used; an administrator sees all of them, another key sees itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+
+from woolly.errors import RequestError
+from woolly.serving.accounts.account import Account
+from woolly.serving.accounts.ledger import Ledger
+from woolly.serving.errors import of_exception, switched_off
+from woolly.serving.router import APIRouter
+
+__all__ = ["router", "show_usage"]
+
+router = APIRouter()
+
+
+@router.get("/usage", summary="What keys have used")
+async def show_usage(
+    request: Request, by: str = "key,model", since: str | None = None, until: str | None = None, key: str | None = None
+) -> dict[str, Any]:
+    """Sums by some of key, model and day (UTC); `since` and `until` are days that count."""
+    ledger: Ledger | None = request.app.state.meter.ledger
+    if ledger is None:
+        raise switched_off("GET /api/v1/usage", "--keys-file or --usage-file")
+    account: Account | None = request.state.account
+    if account is not None and not account.is_admin:
+        key = account.name
+    groups = tuple(one.strip() for one in by.split(",") if one.strip())
+    try:
+        return {"by": groups, "usage": await ledger.read(groups, key=key, since=since, until=until)}
+    except RequestError as error:
+        raise of_exception(error) from error
