@@ -5,6 +5,11 @@ import random
 import pytest
 
 CASES = {
+    "footnotes": (
+        "a[^1] b\n\n[^1]: the *note*",
+        '<p>a<sup class="reference">1</sup> b</p><p class="footnote"><sup class="reference">1</sup>'
+        "<span>the <em>note</em></span></p>",
+    ),
     "plain": ("Hello\nworld", "<p>Hello<br>world</p>"),
     "emphasis": (
         "*a* **b** ***c*** _d_ __e__ ~~f~~ snake_case_name 2 * 3 * 4",
@@ -151,3 +156,30 @@ def test_texts_made_to_be_slow_are_shown_all_the_same(render):
         "https://a" + ")" * 1900 + "b",
     ):  # fmt: skip
         assert len(render(text)["html"]) > 0
+
+
+DRAW = """async ([source]) => {
+  const stamp = document.querySelector("script[type=module]").src.replace("js/app/main.js", "");
+  const { renderMarkdown } = await import(`${stamp}js/markdown/view.js`);
+  const host = document.body.appendChild(document.createElement("div"));
+  renderMarkdown(host, source);
+  [...host.querySelectorAll("button")].find((one) => one.textContent === "Show drawing").click();
+  const image = host.querySelector("img");
+  await image.decode();
+  host.remove();
+  return [image.naturalWidth, window.ran ?? false];
+}"""
+
+
+def test_a_drawing_is_shown_as_a_picture_whose_script_does_not_run(browser, server):
+    page = browser.new_page()
+    page.goto(server.url)
+    drawing = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="50" height="20"><script>top.ran = true</script>'
+        '<image href="https://evil.example/x.png"/></svg>'
+    )
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    assert page.evaluate(DRAW, [f"```svg\n{drawing}\n```"]) == [50, False]
+    assert not any("evil" in url for url in asked if url.startswith("http"))
+    page.close()

@@ -94,3 +94,21 @@ def test_a_run_of_stars_is_text_and_nests_nothing(evaluate):
     assert shown["text"] == f"{stars}a{stars}"
     assert "<strong>" not in shown["html"]
     assert "<em><strong>a</strong></em>" in evaluate(RENDER, [["***a***"]])["html"]
+
+
+GROWN = """async () => {
+  const stamp = document.querySelector("script[type=module]").src.replace("js/app/main.js", "");
+  const { renderMarkdown } = await import(`${stamp}js/markdown/view.js`);
+  const host = document.body.appendChild(document.createElement("div"));
+  host.className = "markdown";
+  renderMarkdown(host, String.raw`$$\\begin{bmatrix}1\\\\2\\\\3\\\\4\\end{bmatrix}$$`);
+  await document.fonts.load('16px "Woolly Math"', "[");
+  const heights = ["mo", "mtable"].map((name) => host.querySelector(name).getBoundingClientRect().height);
+  host.remove();
+  return [document.fonts.check('16px "Woolly Math"', "["), ...heights];
+}"""
+
+
+def test_brackets_grow_by_the_font_that_the_page_brings(evaluate):
+    is_there, bracket, rows = evaluate(GROWN)
+    assert is_there and bracket > 0.8 * rows

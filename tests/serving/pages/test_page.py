@@ -1,5 +1,6 @@
 """The page as a client without a browser sees it: who gets it, under which headers, and that it is complete."""
 
+import json
 import re
 import subprocess
 from html.parser import HTMLParser
@@ -149,11 +150,22 @@ def test_every_file_that_the_page_names_is_served(web):
     assert found.files.count("docs") == 2 and web.get("/docs").status_code == 200
     found.files = [file for file in found.files if file != "docs"]
     # Each is named, because what a module imports is otherwise found only when that module has come.
-    assert {file.split("/", 2)[2] for file in found.files} == set(Assets().files) - {"index.html"}
+    named = {file.split("/", 2)[2] for file in found.files} | set(_named_by_files())
+    assert named | {"fonts/OFL.txt"} == set(Assets().files) - {"index.html"}  # a licence is there to be read
     for file in found.files:
         assert web.get(f"/{file}").status_code == 200, file
     assert not found.inline  # the policy would refuse it
     assert len(found.ids) == len(set(found.ids))
+
+
+def _named_by_files():
+    """Yields the files that style sheets and the manifest name."""
+    for sheet in STATIC.rglob("*.css"):
+        for name in re.findall(r'url\("(.+?)"\)', sheet.read_text()):
+            yield (sheet.parent / name).resolve().relative_to(STATIC).as_posix()
+    manifest = json.loads((STATIC / "manifest.webmanifest").read_text())
+    yield from (icon["src"] for icon in manifest["icons"])
+    assert manifest["start_url"] == manifest["scope"] == "../../"  # the page, from /web/STAMP/
 
 
 def scripts():
@@ -180,7 +192,8 @@ def test_every_element_that_a_script_looks_for_is_in_the_page():
 
 
 def test_no_script_makes_markup_of_text_and_no_file_names_another_host():
-    for path in (p for p in STATIC.rglob("*") if p.is_file()):
+    binary = (".png", ".woff2", ".txt")  # and the licence of a font
+    for path in (p for p in STATIC.rglob("*") if p.is_file() and p.suffix not in binary):
         text = path.read_text()
         assert not re.search(r"(inner|outer|Adjacent)HTML|document\.write|\beval\(|new Function", text), path
         hosts = set(re.findall(r"(?:https?:)?//([a-z0-9-]+\.[a-z0-9.-]+)", text))
@@ -210,6 +223,6 @@ def test_every_sampler_that_the_api_takes_has_its_place_on_the_page():
     # Structures have one box for all; prefixes are always reused; ids of tokens, and which probabilities are reported,
     # are for programs.
     elsewhere = {"grammar", "json_schema", "regex", "choice", "lark", "cache_prompt", "stop_token_ids"}
-    elsewhere |= {"post_sampling_probs"}
+    elsewhere |= {"post_sampling_probs", "reasoning_budget_message"}
     assert shown == (set(Sampling.model_fields) - elsewhere) | {"max_tokens"}
     assert {*shown, "response_format", "reasoning_effort", "grammar", "regex"} <= set(ChatBody.model_fields)

@@ -46,13 +46,18 @@ def test_the_page_follows_the_model_and_the_prompt(open_page, slow):
     page.keyboard.press("Enter")
     until(page, lambda: re.fullmatch(r"loading… opening", state.inner_text()))
     until(page, lambda: re.fullmatch(r"Loading \S+ … opening", note.inner_text()))
+    bar = page.locator("#progress")
+    bar.wait_for()
+    assert bar.get_attribute("aria-valuenow") is None  # opening has no share
     gate.set()
     until(page, lambda: re.fullmatch(r"Reading the prompt: \d+ / \d+ tokens", note.inner_text()))
+    until(page, lambda: bar.is_visible() and (bar.get_attribute("aria-valuenow") or "").isdigit())
     page.locator("#model[data-state=ready]").wait_for()
     assert page.locator(".message.running").count() == 1
     brake.set()
     settled(page)
     assert page.locator("#model").get_attribute("data-state") == "ready"
+    until(page, bar.is_hidden)
 
 
 def test_a_share_of_the_weights_is_shown_until_all_are_there(open_page, slow):

@@ -1,10 +1,18 @@
-"""The API reference: /openapi.json for programs, /docs for people. No script, no other host, no key."""
+"""The API reference: /openapi.json for programs, /docs for people, with a form that tries each route.
+
+The page is the same for every copy of this program, and needs no key: its forms send the one that a person types. Its
+one script is part of it, and runs by its digest alone.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,10 +22,43 @@ __all__ = ["add_reference", "is_reference", "render"]
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
-    "h2{font:600 1rem ui-monospace,monospace;margin:2rem 0 .2rem}p{margin:.2rem 0}"
+    "details{border-top:1px solid color-mix(in srgb,currentcolor 20%,transparent);padding:.35rem 0}"
+    "summary{cursor:pointer;overflow-wrap:anywhere}summary code{font-weight:600}summary b{display:inline-block;"
+    "min-width:4.2rem;font:600 .8rem ui-monospace,monospace;opacity:.75}p{margin:.3rem 0}"
     "table{border-collapse:collapse;margin:.5rem 0;font-size:.9rem}td{padding:.1rem 1rem .1rem 0;vertical-align:top}"
+    "nav{position:sticky;top:0;display:flex;flex-wrap:wrap;gap:.5rem;padding:.6rem 0;background:canvas}"
+    "input,textarea,button{font:inherit;padding:.35rem .6rem;border:1px solid color-mix(in srgb,currentcolor 40%,"
+    "transparent);border-radius:8px}nav input{flex:1;min-width:12rem}form input{margin:0 .5rem .4rem 0}"
+    "textarea,form pre{display:block;width:100%;box-sizing:border-box;font:.85rem/1.5 ui-monospace,monospace}"
+    "form{margin:.6rem 0}form pre{max-height:26rem;overflow:auto;padding:.7rem;border-radius:8px;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;background:color-mix(in srgb,currentcolor 7%,transparent)}button{cursor:pointer}"
 )
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_SCRIPT = Path(__file__).with_name("reference.js").read_text(encoding="utf-8")
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        f"script-src 'sha256-{b64encode(sha256(_SCRIPT.encode()).digest()).decode()}'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+# What a body is tried with, by the names of its fields; others get the empty value of their kind.
+_SAMPLES: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
+    "prompt": "Once upon a time",
+    "input": "Hi",
+    "content": "Hi",
+    "query": "Which animal is woolly?",
+    "documents": ["A mammoth.", "A fish."],
+    "texts": ["Hi"],
+}
+_BRIEF = {"max_tokens": 32, "n_predict": 32, "max_output_tokens": 32}  # else an answer may fill the context
+_EMPTY: dict[str, Any] = {"string": "", "integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}
 
 
 def is_reference(method: str, path: str) -> bool:
@@ -52,21 +93,48 @@ def render(schema: dict[str, Any]) -> str:
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
-        "<p>Every route; <a href=openapi.json>openapi.json</a> has the same for programs. If the server has keys,"
-        " requests send one as <code>Authorization: Bearer KEY</code> or <code>X-API-Key: KEY</code>.</p>"
+        "<p>Every route, and a form that tries it; <a href=openapi.json>openapi.json</a> has the same for programs. If"
+        " the server has keys, requests send one as <code>Authorization: Bearer KEY</code> or"
+        " <code>X-API-Key: KEY</code>.</p>"
+        "<nav><input id=find type=search placeholder='Find a route' aria-label='Find a route'>"
+        "<input id=key type=password placeholder='Key, if the server has keys' aria-label=Key autocomplete=off></nav>"
     ]
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            parts.append(f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation.get('summary', ''))}</p>")
-            if text := operation.get("description"):
-                parts.append(f"<p>{escape(text)}</p>")
-            rows = [_row(p["name"], p.get("schema", {})) for p in operation.get("parameters", [])]
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            body = _resolve(schema, content.get("schema", {}))
-            rows += [_row(name, field) for name, field in body.get("properties", {}).items()]
-            if rows:
-                parts.append(f"<table>{''.join(rows)}</table>")
-    return "".join(parts)
+            parts.append(_route(schema, path, method, operation))
+    return "".join((*parts, f"<script type=module>{_SCRIPT}</script>"))
+
+
+def _route(schema: dict[str, Any], path: str, method: str, operation: dict[str, Any]) -> str:
+    parameters = operation.get("parameters", [])
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    body = _resolve(schema, content.get("schema", {}))
+    rows = [_row(p["name"], p.get("schema", {})) for p in parameters]
+    rows += [_row(name, field) for name, field in body.get("properties", {}).items()]
+    named = [p["name"] for p in parameters if p["in"] in ("path", "query")]
+    given = [name for name in re.findall(r"\{(\w+)", path) if name not in named]  # of routes that read it by themselves
+    example = f" data-example={_quoted(json.dumps(_example(body), indent=2))}" if "requestBody" in operation else ""
+    table = f"<table>{''.join(rows)}</table>" if rows else ""
+    return (
+        f"<details data-method={method.upper()} data-path={_quoted(path)}"
+        f" data-params={_quoted(json.dumps([*given, *named]))}{example}>"
+        f"<summary><b>{method.upper()}</b> <code>{escape(path)}</code> {escape(operation.get('summary', ''))}</summary>"
+        f"<p>{escape(operation.get('description', ''))}</p>{table}</details>"
+    )
+
+
+def _quoted(text: str) -> str:
+    return f"'{escape(text)}'"
+
+
+def _example(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a body to begin with: fields that must be there, and those that keep an answer short."""
+    fields = body.get("properties", {})
+    wanted = [name for name in fields if name in body.get("required", []) or (name in _SAMPLES and name != "content")]
+    if "messages" in wanted and "prompt" in wanted:
+        wanted.remove("prompt")
+    made = {name: _SAMPLES.get(name, _EMPTY.get(_kind(fields[name]).split(" ")[0])) for name in wanted}
+    return made | {name: value for name, value in _BRIEF.items() if name in fields}
 
 
 def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:

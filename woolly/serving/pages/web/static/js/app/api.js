@@ -75,7 +75,8 @@ function unreachable() {
 async function refusal(response) {
   let told = {};
   try {
-    told = (await response.json()).error ?? {};
+    const { error } = await response.json();
+    told = typeof error === "string" ? { message: error } : (error ?? {}); // Ollama's errors are texts
   } catch {
     // A proxy's page: the status is all there is.
   }
@@ -119,6 +120,7 @@ function sentence(text) {
 const named = (name) => `api/v1/models/${encodeURIComponent(name)}`;
 
 export const models = () => json("api/v1/models");
+export const catalogue = () => json("api/v1/catalogue");
 export const loadModel = (name) => json(`${named(name)}/load`, { method: "POST", body: {} });
 export const unloadModel = (name) => json(`${named(name)}/unload`, { method: "POST", body: {} });
 export const stats = (model) => json(`api/v1/performance/stats${model ? `?model=${encodeURIComponent(model)}` : ""}`);
@@ -128,8 +130,36 @@ export const tools = () => json("mcp/tools");
 export const startServer = (name) => json("mcp/start", { method: "POST", body: { server: name } });
 export const callTool = (name, text, signal) => json("mcp/call", { method: "POST", body: { name, arguments: text }, signal });
 
+export const endThought = (id) => json("v1/chat/completions/control", { method: "POST", body: { id, action: "reasoning_end" } });
+
 /** ok, loading, draining or failed; needs no key. */
 export const health = async () => (await json("api/v1/health")).status;
+
+/** Fetches a model; yields {completed, total} in bytes. ApiError if the server refuses, or cannot. */
+export async function* pull(name) {
+  const response = await ask("api/pull", { method: "POST", body: { model: name } });
+  for await (const line of linesOf(response.body)) {
+    const step = JSON.parse(line);
+    if (step.error) throw toError({ message: step.error }, 0, null);
+    if (step.total) yield step;
+  }
+}
+
+async function* linesOf(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (let read = await reader.read(); !read.done; read = await reader.read()) {
+      const lines = (rest + read.value).split("\n");
+      rest = lines.pop();
+      yield* lines.filter((line) => line.trim());
+    }
+    if (rest.trim()) yield rest;
+  } catch (error) {
+    if (error instanceof SyntaxError || error instanceof ApiError) throw error;
+    throw new ApiError("cut_off", "The connection broke off; the server goes on with what it fetches.");
+  }
+}
 
 /** Yields the chunks of an answer as the server sends them. ApiError if it refuses, or sends an error in the stream. */
 export async function* chat(body, signal) {

@@ -71,6 +71,9 @@ const ICONS = {
   attach: "M14.5 9l-5 5a3 3 0 0 1-4.2-4.2l6-6a2 2 0 0 1 2.9 2.900l-6 6a1 1 0 0 1-1.4-1.4l5-5",
   fork: "M6 3.500v13M6 11c6 0 8-2 8-6M14 3.500v2",
   tools: "M12.500 3.500a4 4 0 0 0-3.800 5.300L3 14.500 5.500 17l5.700-5.700a4 4 0 0 0 5.100-5.100l-2.300 2.300-2.200-.5-.5-2.200z",
+  pin: "M8 3h4M8.500 3v5L6 11.500h8L11.500 8V3M10 11.500V17",
+  folder: "M3 5.500h5l1.500 2H17v8H3z",
+  columns: "M3 4h6v12H3zM11 4h6v12h-6z",
   key: "M7 13a3.5 3.5 0 1 1 2.9-1.5L17 4.5M14 7.5l2 2",
 };
 
@@ -131,6 +134,16 @@ export async function copyText(text) {
     focused?.focus();
     return done;
   }
+}
+
+/** Saves a text as a file of this name, as a download of the browser. */
+export function saveText(text, name, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const link = el("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 /** A button that copies what `read` gives, and shows that it did. */

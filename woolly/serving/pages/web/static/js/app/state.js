@@ -9,6 +9,7 @@ export const state = {
   problems: new Map(), // {error, parent} of answers that did not come, by the conversation's id
   models: [], // as the server lists them
   model: small.get("model"), // the name that was chosen; null: whichever the server has loaded
+  pulls: new Map(), // models that are being fetched: name -> {completed, total}
   busy: new Map(), // models on their way: name -> {verb, since}
   isLocked: false, // the server asks for a key, and this tab has none that it takes
   health: "", // ok, loading, draining, failed, unreachable; empty until it is known
@@ -45,6 +46,9 @@ export function modelState(model) {
   if (!model.loaded && isAsked && model === chosenModel()) return "loading";
   return model.state ?? (model.loaded ? "ready" : "unloaded");
 }
+
+/** Whether a model takes pictures. */
+export const sees = (model) => model.capabilities?.includes("vision") ?? false;
 
 const STAGES = { waiting: "waiting for another model", reading: "reading its file", freeing: "making room", opening: "opening" };
 

@@ -2,18 +2,20 @@
 
 import * as api from "../app/api.js";
 import { toast } from "../app/dom.js";
-import { chosenModel, emit, state } from "../app/state.js";
+import { chosenModel, emit, sees, state } from "../app/state.js";
 import { markOpening } from "../app/guard.js";
 import * as store from "../app/store.js";
 import { takeCall } from "./calls.js";
+import { besideOf, seedOf } from "./compare.js";
 import { takeTokens } from "./probabilities.js";
 import { requestOf } from "./request.js";
 import { whenSettled } from "./tools.js";
 import { addMessage, copyPath, createConversation, removeMessage, shownPath } from "./tree.js";
-import { canDrop, contextFill, dropTurns, isFull } from "./window.js";
+import { canDrop, contextFill, dropTurns, isFull, sentPath } from "./window.js";
 
 const SAVE_EVERY = 1000; // milliseconds, while an answer is being written
 export const FULL = "context_length_exceeded";
+export const BLIND = "blind"; // the conversation has pictures, and the model sees none
 // A structure would begin anew in the middle of an answer; it is left out.
 const CONTINUED = { continue_final_message: true, response_format: undefined, grammar: undefined, regex: undefined };
 
@@ -22,6 +24,7 @@ class Run {
   constructor(conversation, node, leaf) {
     this.conversation = conversation;
     this.node = node;
+    this.model = null; // the one that was asked for, if it is not the chosen one
     this.leaf = leaf; // shown before, and again if no answer comes; null if a text is continued
     this.controller = new AbortController();
     this.started = performance.now();
@@ -41,6 +44,7 @@ class Run {
 
   take(chunk) {
     this.node.model ??= chunk.model;
+    this.id = chunk.id; // by which the server knows the answer
     this.reading = chunk.prompt_progress ?? this.reading;
     const choice = chunk.choices[0];
     for (const [from, to] of [["reasoning_content", "reasoning"], ["content", "content"]]) {
@@ -112,6 +116,13 @@ export function retry() {
 export function dropAndRetry() {
   state.current.settings.overflow = "drop";
   state.problems.get(state.current.id).drop();
+  emit("settings");
+  return retry();
+}
+
+/** Sends no more of this conversation's pictures, and asks again. */
+export function leaveOutPictures() {
+  state.current.settings.pictures = "off";
   emit("settings");
   return retry();
 }
@@ -201,15 +212,33 @@ export async function keep(conversation) {
   }
 }
 
-function answer(conversation, parent) {
-  if (state.runs.has(conversation.id)) return undefined;
+async function answer(conversation, parent) {
+  if (state.runs.has(conversation.id)) return;
   const { leaf } = conversation;
   const asked = pathTo(conversation, parent);
-  const node = addMessage(conversation, parent, { role: "assistant", content: "" });
-  if (conversation.settings.form) node.form = conversation.settings.form;
+  const second = besideOf(conversation);
   // After a message was deleted, an answer may follow an answer; it is one of its own.
   const more = asked.at(-1)?.role === "assistant" ? { continue_final_message: false } : {};
-  return perform(new Run(conversation, node, leaf), asked, more, () => answer(conversation, parent));
+  if (second) more.seed = seedOf(conversation.settings);
+  const begin = (extra) => {
+    const node = addMessage(conversation, parent, { role: "assistant", content: "", ...extra });
+    if (conversation.settings.form) node.form = conversation.settings.form;
+    return new Run(conversation, node, leaf);
+  };
+  const again = () => answer(conversation, parent);
+  if (!second) {
+    await perform(begin({}), asked, more, again);
+    return;
+  }
+  // One after the other: a server that holds one model swaps them, and neither slows the other down.
+  const pair = crypto.getRandomValues(new Uint32Array(2)).join("-");
+  const first = begin({ pair, seed: more.seed, model: chosenModel().name });
+  await perform(first, asked, more, again);
+  if (!conversation.messages.includes(first.node) || ["stopped", "broken"].includes(first.node.ending)) return;
+  const other = begin({ pair, seed: more.seed, model: second.name });
+  other.model = second;
+  other.leaf = conversation.leaf = first.node.id;
+  await perform(other, asked, { ...more, model: second.name }, again);
 }
 
 /** Runs until the answer is complete, or fails; `again` tries the same once more. */
@@ -224,12 +253,20 @@ async function perform(run, path, more, again) {
   try {
     await keep(conversation);
     await whenSettled(run);
+    checkSight(run, path);
     await receive(run, path, more);
   } catch (caught) {
     error = caught;
   }
   const drop = error?.code === FULL && canDrop(conversation, path) ? () => dropTurns(conversation, path, error.size) : null;
   finish(run, error, { again, drop });
+}
+
+/** ApiError if the model does not see the pictures that it would get; the server's own sentence is for programmers. */
+function checkSight({ conversation, model: asked }, path) {
+  const model = asked ?? chosenModel();
+  const hasPictures = conversation.settings.pictures !== "off" && sentPath(conversation, path).some((node) => node.files?.some((file) => file.image));
+  if (hasPictures && model && !sees(model)) throw new api.ApiError(BLIND, `${model.name} sees no pictures: choose a model that does, or go on without them.`);
 }
 
 /** Asks with fewer turns as long as the context is full, if the conversation is set so. */

@@ -6,7 +6,7 @@ import { number, percent } from "../app/format.js";
 import { CONTROL } from "../panels/panels.js";
 import { chosenModel, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
-import { hasFiles, setUpFiles, takeFiles } from "./files.js";
+import { hasFiles, isUnseen, setUpFiles, takeFiles } from "./files.js";
 import { editLast } from "./thread.js";
 import { isHeld, skipServers, startingServers } from "./tools.js";
 import { contextFill } from "./window.js";
@@ -16,6 +16,7 @@ const button = byId("send");
 const note = byId("composer-note");
 const meter = byId("context");
 const skip = byId("skip-tools");
+const bar = byId("progress");
 const NEARLY = 0.85; // of the context, from which on the meter warns
 
 const draftName = () => `draft.${state.current.messages.length ? state.current.id : "new"}`;
@@ -45,7 +46,7 @@ export function setUpComposer() {
 
 function submit() {
   const text = box.value;
-  if ((!text.trim() && !hasFiles()) || state.runs.has(state.current.id)) return;
+  if ((!text.trim() && !hasFiles()) || isUnseen() || state.runs.has(state.current.id)) return;
   small.set(held, null);
   box.value = "";
   fit();
@@ -85,7 +86,7 @@ function showButton() {
     button.title = isRunning ? "Stop (Esc)" : "Send (Enter)";
     button.classList.toggle("stop", isRunning);
   }
-  button.disabled = !isRunning && box.value.trim() === "" && !hasFiles();
+  button.disabled = !isRunning && ((box.value.trim() === "" && !hasFiles()) || isUnseen());
   showRate();
 }
 
@@ -96,9 +97,9 @@ function showContext() {
   if (!fill) return;
   const share = fill.used / fill.size;
   const sentence = `${number(fill.used)} of ${number(fill.size)} tokens of the context are used (${percent(share)})`;
-  const bar = el("span", { class: "fill" });
-  bar.style.width = `${Math.min(100, Math.round(100 * share))}%`;
-  meter.replaceChildren(el("span", { class: "track" }, bar), el("span", {}, `${number(fill.used)} / ${number(fill.size)}`));
+  const filled = el("span", { class: "fill" });
+  filled.style.width = `${Math.min(100, Math.round(100 * share))}%`;
+  meter.replaceChildren(el("span", { class: "track" }, filled), el("span", {}, `${number(fill.used)} / ${number(fill.size)}`));
   meter.classList.toggle("nearly", share >= NEARLY);
   meter.title = sentence;
   for (const [name, value] of [["aria-valuenow", Math.min(fill.used, fill.size)], ["aria-valuemax", fill.size], ["aria-valuetext", sentence]]) meter.setAttribute(name, String(value));
@@ -115,10 +116,26 @@ const starting = () => (startingServers().length ? `Starting tools (${startingSe
 /** What happens before the first token. */
 function waiting(run) {
   if (isHeld(run)) return `${starting()} Your message waits for them.`;
-  const model = chosenModel();
+  const model = run.model ?? chosenModel();
   if (run.reading) return `Reading the prompt: ${number(run.reading.processed)} / ${number(run.reading.total)} tokens`;
   if (model && modelState(model) === "loading") return `Loading ${model.name} … ${loadWords(model)}`.trim();
   return run.isAsking ? "Waiting for the server …" : "Reading the prompt …"; // the first chunk comes before it is read
+}
+
+/** How far what happens before the first token is, from 0 to 1; null if nothing says so, undefined if nothing happens. */
+function shareOf(run) {
+  if (!run || run.n || isHeld(run)) return undefined;
+  if (run.reading?.total) return run.reading.processed / run.reading.total;
+  const model = run.model ?? chosenModel();
+  return model && modelState(model) === "loading" ? (model.progress ?? null) : undefined;
+}
+
+function showBar(share) {
+  bar.hidden = share === undefined;
+  bar.classList.toggle("unknown", share === null);
+  bar.firstElementChild.style.width = share ? `${Math.round(100 * share)}%` : "";
+  if (typeof share === "number") bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
+  else bar.removeAttribute("aria-valuenow");
 }
 
 function showRate() {
@@ -126,4 +143,5 @@ function showRate() {
   skip.hidden = !isHeld(run);
   const text = !run ? starting() || idle() : run.n ? `${number(run.n)} tokens · ${number(run.rate)} tokens/s` : waiting(run);
   if (note.textContent !== text) note.textContent = text;
+  showBar(shareOf(run));
 }

@@ -1,27 +1,34 @@
-// Files: texts that go with the next message. They are read in the browser, and sent as fenced text with their names.
+// Files: texts and pictures that go with the next message. They are read in the browser; texts are sent fenced, with
+// their names, pictures as data: URLs.
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
+import { chosenModel, on, sees } from "../app/state.js";
 
 const MOST_EACH = 256 * 1024; // bytes
 const MOST_ALL = 1024 * 1024;
+const MOST_PICTURE = 6 * 1024 * 1024; // of a file
+const MOST_PICTURES = 11 * 1024 * 1024; // of all; as base64 they fit the server's usual limit of 16 MiB for a body
+const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
+const KINDS = "PNG, JPEG, WebP, GIF or BMP";
 
 const list = byId("files");
 const input = byId("attach-file");
-let held = []; // {name, text}
+let held = []; // {name, text}, a picture also {image}: its data: URL, with an empty text
 let onChange = () => {};
 
 /** Begins to listen; `changed` is called when files come or go. */
 export function setUpFiles(changed) {
   onChange = changed;
-  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most; or drop or paste them`;
+  on("models", showKinds);
   byId("attach").addEventListener("click", () => input.click());
   input.addEventListener("change", () => {
     add([...input.files]);
     input.value = "";
   });
   byId("message").addEventListener("paste", (event) => {
-    if (!event.clipboardData?.files.length) return;
+    // Spreadsheets and word processors copy a picture of their text beside the text.
+    if (!event.clipboardData?.files.length || event.clipboardData.types.includes("text/plain")) return;
     event.preventDefault();
     add([...event.clipboardData.files]);
   });
@@ -35,6 +42,21 @@ export function setUpFiles(changed) {
   };
   for (const kind of ["dragover", "dragleave", "drop"]) main.addEventListener(kind, drop);
 }
+
+/** Names what the chosen model takes, and tells of pictures that it does not see. */
+function showKinds() {
+  byId("attach").title = `Attach text files, ${bytes(MOST_EACH)} each at most${isBlind() ? "" : ", or pictures"}; or drop or paste them`;
+  list.classList.toggle("unseen", isUnseen());
+  const note = byId("files-note");
+  note.hidden = !isUnseen();
+  if (isUnseen()) note.textContent = `${chosenModel().name} sees no pictures: choose a model that does, or remove the picture.`;
+  onChange();
+}
+
+const isBlind = () => chosenModel() !== null && !sees(chosenModel());
+
+/** Whether a picture waits that the chosen model does not see. */
+export const isUnseen = () => isBlind() && held.some((file) => file.image);
 
 /** Whether files wait for a message. */
 export const hasFiles = () => held.length > 0;
@@ -50,14 +72,28 @@ export function takeFiles() {
 async function add(files) {
   for (const file of files) {
     try {
-      held.push({ name: file.name, text: await read(file) });
+      held.push(PICTURES.includes(file.type) ? await readPicture(file) : { name: file.name, text: await read(file) });
       announce(`${file.name} is attached`);
     } catch (error) {
       toast(error.message, null, 10);
     }
   }
   render();
-  onChange();
+}
+
+async function readPicture(file) {
+  if (isBlind()) throw new Error(`${chosenModel().name} sees no pictures; text files can be attached.`);
+  if (file.size > MOST_PICTURE) throw new Error(`${file.name} has ${bytes(file.size)}; a picture may have ${bytes(MOST_PICTURE)}.`);
+  // Three bytes are four characters of base64.
+  const sum = held.reduce((all, one) => all + (one.image ?? "").length * 0.75, file.size);
+  if (sum > MOST_PICTURES) throw new Error(`${file.name} is too much: all pictures of a message may have ${bytes(MOST_PICTURES)}.`);
+  const image = await new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
+    reader.readAsDataURL(file);
+  });
+  return { name: file.name || "picture", text: "", image };
 }
 
 async function read(file) {
@@ -69,7 +105,7 @@ async function read(file) {
   } catch {
     text = "\0";
   }
-  if (text.includes("\0")) throw new Error(`${file.name} is not a text file: only UTF-8 text can be attached.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither UTF-8 text nor a picture in ${KINDS}.`);
   return text;
 }
 
@@ -77,12 +113,16 @@ function render() {
   const remove = (file) => () => {
     held = held.filter((one) => one !== file);
     render();
-    onChange();
     byId("message").focus();
   };
   list.replaceChildren(...held.map((file) => el("li", {}, fileLabel(file), iconButton("close", `Remove ${file.name}`, remove(file)))));
   list.hidden = !held.length;
+  showKinds();
 }
 
-/** The name and the size of a file. */
-export const fileLabel = (file) => el("span", { class: "file" }, file.name, el("small", {}, ` ${bytes(new Blob([file.text]).size)}`));
+/** The name and the size of a file; of a picture, itself in small. */
+export const fileLabel = (file) => (file.image ? pictureLabel(file) : textLabel(file));
+
+const pictureLabel = (file) => el("span", { class: "file" }, el("img", { class: "preview", src: file.image, alt: file.name }), file.name);
+
+const textLabel = (file) => el("span", { class: "file" }, file.name, el("small", {}, ` ${bytes(new Blob([file.text]).size)}`));

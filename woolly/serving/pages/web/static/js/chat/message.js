@@ -1,5 +1,6 @@
 // MessageView: one message of the thread, with what can be done to it.
 
+import * as api from "../app/api.js";
 import * as chat from "./chat.js";
 import { copyButton, el, iconButton } from "../app/dom.js";
 import { duration, number } from "../app/format.js";
@@ -10,7 +11,7 @@ import { callsView, resultView } from "./calls.js";
 import { hasDraft, openEditBox } from "./edit.js";
 import { fileLabel } from "./files.js";
 import { probabilitiesView } from "./probabilities.js";
-import { showBranch, siblingsOf } from "./tree.js";
+import { showBranch, shownPath, siblingsOf } from "./tree.js";
 
 // The machine that shows the answer often computes it, too: between two frames the page rests for some times as long
 // as the last one took, and never shows more of them than reading needs.
@@ -48,13 +49,14 @@ export class MessageView {
     if (node.role === "user") this.showQuestion();
     else if (node.role === "tool") this.body.append(resultView(node));
     else this.showAnswer();
+    if (node.pair) this.body.prepend(el("p", { class: "by" }, el("strong", {}, (node.model ?? "").replace(/\.gguf$/, "")), ` seed ${node.seed}`));
     this.showFoot();
     if (hasDraft(node)) this.edit();
   }
 
   showQuestion() {
     const { content, files = [] } = this.node;
-    if (files.length) this.body.append(el("ul", { class: "files", "aria-label": "Attached files" }, files.map((file) => el("li", {}, el("details", {}, el("summary", {}, fileLabel(file)), el("pre", {}, file.text))))));
+    if (files.length) this.body.append(el("ul", { class: "files", "aria-label": "Attached files" }, files.map((file) => el("li", {}, file.image ? fileLabel(file) : el("details", {}, el("summary", {}, fileLabel(file)), el("pre", {}, file.text))))));
     if (content) this.body.append(el("div", { class: "plain" }, content));
   }
 
@@ -90,14 +92,34 @@ export class MessageView {
       if (name === "reasoning") {
         this.addReasoning(text);
         this.reasoning.firstChild.textContent = "Reasoning…";
+        this.offerEnd(run);
         onShown();
         return;
       }
-      if (this.reasoning) this.reasoning.firstChild.textContent = "Reasoning";
+      this.endReasoning();
       this.article.classList.add("begun");
       this.markdown.push(text);
       this.schedule();
     };
+  }
+
+  /** Shows a button that ends the thought, as long as there is one to end. */
+  offerEnd(run) {
+    if (this.ending || !run.id) return;
+    this.ending = el("button", { class: "button small", type: "button" }, "Answer now");
+    this.ending.addEventListener("click", async () => {
+      this.ending.disabled = true;
+      await api.endThought(run.id).catch((error) => {
+        if (this.ending) this.ending.textContent = error.message;
+      });
+    });
+    this.reasoning.after(this.ending);
+  }
+
+  endReasoning() {
+    if (this.reasoning) this.reasoning.firstChild.textContent = "Reasoning";
+    this.ending?.remove();
+    this.ending = null;
   }
 
   /** Names the tool while its call is being written. */
@@ -126,7 +148,7 @@ export class MessageView {
     clearTimeout(this.waiting);
     this.waiting = null;
     this.markdown.render();
-    if (this.reasoning) this.reasoning.firstChild.textContent = "Reasoning";
+    this.endReasoning();
     this.calling?.remove();
     this.calling = null;
     this.article.classList.remove("running", "begun");
@@ -156,7 +178,19 @@ export class MessageView {
         this.branches(),
       ),
       isAnswer ? this.figures() : "",
+      node.pair ? this.preferButton() : "",
     );
+  }
+
+  /** Of two answers side by side, the one that the next message does not follow can become the one that it does. */
+  preferButton() {
+    if (shownPath(this.conversation).includes(this.node) || state.runs.has(this.conversation.id)) return "";
+    const prefer = () => {
+      showBranch(this.conversation, this.node);
+      emit("current");
+      chat.keep(this.conversation);
+    };
+    return el("button", { type: "button", class: "button small", on: { click: prefer } }, "Go on with this one");
   }
 
   /** What stands below the text of a complete answer: calls of tools, probabilities. */

@@ -1,45 +1,35 @@
 // The Picker: which model answers, and which are loaded.
 
 import * as api from "../app/api.js";
-import { announce, byId, el, icon, toast } from "../app/dom.js";
+import { announce, byId, el, icon, iconButton, toast } from "../app/dom.js";
 import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
+import { setUpPopover } from "../app/popover.js";
 import { chosenModel, emit, loadWords, modelState, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
+import { holds, searched, setUpCatalogue } from "./catalogue.js";
+import { besideOf, isBeside, toggleBeside } from "./compare.js";
 
 const button = byId("model");
-const popover = byId("models");
 const list = byId("model-list");
 
 const WORDS = { ready: "loaded", loading: "loading…", unloading: "unloading…", unloaded: "not loaded" };
 
-/** Begins to listen. */
-export function setUpPicker() {
-  button.addEventListener("click", () => (state.isLocked ? showLock() : toggle()));
-  document.addEventListener("pointerdown", (event) => {
-    if (!popover.hidden && !popover.contains(event.target) && !button.contains(event.target)) toggle(false);
-  });
-  popover.addEventListener("focusout", (event) => {
-    if (event.relatedTarget && !popover.contains(event.relatedTarget) && event.relatedTarget !== button) toggle(false);
-  });
-  on("models", render);
-  setInterval(() => state.busy.size && render(), 1000);
-}
-
-/** Closes the picker; returns false if it was closed. */
-export function closePicker() {
-  if (popover.hidden) return false;
-  toggle(false);
-  button.focus();
-  return true;
-}
-
-function toggle(isOpen = popover.hidden) {
-  popover.hidden = !isOpen;
-  button.setAttribute("aria-expanded", String(isOpen));
-  if (!isOpen) return;
+const popover = setUpPopover(button, byId("models"), () => {
   emit("refresh");
   (list.querySelector('[aria-pressed="true"]') ?? list.querySelector("button"))?.focus();
+});
+
+/** Closes the picker; returns false if it was closed. */
+export const closePicker = popover.close;
+
+/** Begins to listen. */
+export function setUpPicker() {
+  button.addEventListener("click", () => (state.isLocked ? showLock() : popover.toggle()));
+  on("models", render);
+  on("settings", () => state.models.length && render()); // before, nothing is known of any model
+  setUpCatalogue(render);
+  setInterval(() => state.busy.size && render(), 1000);
 }
 
 function render() {
@@ -48,8 +38,13 @@ function render() {
   button.dataset.state = condition;
   byId("model-name").textContent = name;
   byId("model-state").textContent = chosen ? stateWords(chosen) : "";
+  const second = state.current ? besideOf(state.current) : null;
+  byId("model-beside").textContent = second ? `beside ${shortName(second.name)}` : "";
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
-  list.replaceChildren(...state.models.map((model) => row(model, model === chosen)));
+  const words = searched();
+  const found = state.models.filter((model) => holds([model.name, ...(model.aliases ?? [])].join(" "), words));
+  list.replaceChildren(...found.map((model) => row(model, model === chosen)));
+  if (chosen && !found.length) list.append(el("li", { class: "empty" }, "No model here has these words."));
   if (!chosen) list.append(el("li", { class: "empty" }, EMPTY[condition]));
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -113,8 +108,17 @@ function row(model, isChosen) {
       el("span", { class: "name" }, shortName(model.name), isChosen ? icon("check") : null),
       el("span", { class: "facts" }, facts(model).join(" · "), fitWords(model)),
     ),
+    isChosen || !answers(model) ? null : compareButton(model),
     el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
   );
+}
+
+const answers = (model) => model.capabilities?.includes("completion") ?? true;
+
+function compareButton(model) {
+  const isOn = isBeside(model.name);
+  const label = isOn ? `Answer without ${model.name}` : `Answer beside ${model.name}, with one seed`;
+  return iconButton("columns", label, () => toggleBeside(model.name), { "aria-pressed": String(isOn), "data-action": `beside ${model.name}` });
 }
 
 const facts = (model) => [stateWords(model), `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);

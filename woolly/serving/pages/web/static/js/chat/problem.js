@@ -8,7 +8,7 @@ import { editLast } from "./thread.js";
 export function problemView(problem, isOver) {
   const { error } = problem;
   const isMild = error.code === "stopped";
-  const actions = error.code === chat.FULL ? fullButtons(problem) : tryButton(error, isOver);
+  const actions = error.code === chat.FULL ? fullButtons(problem) : error.code === chat.BLIND ? blindButtons() : tryButton(error, isOver);
   return el("div", { class: isMild ? "problem mild" : "problem", role: isMild ? "status" : "alert" }, el("p", {}, icon("close"), el("span", {}, error.message)), actions);
 }
 
@@ -17,6 +17,12 @@ const button = (text, run) => el("button", { type: "button", class: "button", on
 /** A full context stays full: asking again would fail again. */
 function fullButtons({ drop }) {
   return el("div", { class: "row" }, drop ? dropButton() : null, button("Edit message", () => editLast()));
+}
+
+function blindButtons() {
+  const without = button("Go on without the pictures", () => chat.leaveOutPictures());
+  without.title = "The pictures stay in this conversation; the model gets their names.";
+  return el("div", { class: "row" }, without, button("Try again", () => chat.retry()));
 }
 
 function dropButton() {

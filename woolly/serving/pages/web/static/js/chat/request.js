@@ -10,10 +10,10 @@ export function requestOf(conversation, path, more = {}) {
   const { settings } = conversation;
   const messages = settings.system?.trim() ? [{ role: "system", content: settings.system }] : [];
   for (const node of sentPath(conversation, path)) {
-    const message = messageOf(node);
+    const message = messageOf(node, settings.pictures !== "off");
     const last = messages.at(-1);
     // A question without an answer and the one after it are one: many templates want roles to take turns.
-    if (last?.role === node.role && node.role !== "tool" && !last.tool_calls) last.content += `\n\n${message.content}`;
+    if (last?.role === node.role && node.role !== "tool" && !last.tool_calls) last.content = joined(last.content, message.content);
     else messages.push(message);
   }
   const begun = more.continue_final_message ? path.at(-1)?.reasoning : "";
@@ -24,17 +24,25 @@ export function requestOf(conversation, path, more = {}) {
   return { ...modelField(), messages, ...fields, stream: true, stream_options: { include_usage: true }, return_progress: true, ...more };
 }
 
-/** A message as OpenAI's API has it. */
-export function messageOf(node) {
-  const message = { role: node.role, content: fullText(node) };
+/** A message as OpenAI's API has it; without pictures, their names stand in the text. */
+export function messageOf(node, withPictures = true) {
+  const images = (node.files ?? []).filter((file) => file.image);
+  const pictures = withPictures ? images.map((file) => ({ type: "image_url", image_url: { url: file.image } })) : [];
+  const text = [...(withPictures ? [] : images.map((file) => `[Picture ${file.name}]`)), fullText(node)].filter(Boolean).join("\n\n");
+  const message = { role: node.role, content: pictures.length ? [...pictures, ...partsOf(text)] : text };
   if (node.calls?.length) message.tool_calls = node.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
   if (node.role === "tool") message.tool_call_id = node.call;
   return message;
 }
 
+const partsOf = (content) => (typeof content !== "string" ? content : content ? [{ type: "text", text: content }] : []);
+
+/** Returns the contents of two messages as one; parts stay parts. */
+const joined = (one, other) => (typeof one === "string" && typeof other === "string" ? `${one}\n\n${other}` : [...partsOf(one), ...partsOf(other)]);
+
 /** The text of a message with the files that were attached to it. */
 export function fullText(node) {
-  const files = (node.files ?? []).map(({ name, text }) => {
+  const files = (node.files ?? []).filter((file) => !file.image).map(({ name, text }) => {
     const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
     const language = /\.([A-Za-z0-9]{1,10})$/.exec(name)?.[1] ?? "";
     return `File ${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;

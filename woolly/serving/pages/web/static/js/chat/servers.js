@@ -2,6 +2,7 @@
 
 import * as chat from "./chat.js";
 import { byId, el, iconButton } from "../app/dom.js";
+import { setUpPopover } from "../app/popover.js";
 import { emit, on, state } from "../app/state.js";
 import { small } from "../app/store.js";
 import { isOffered, offerTools, startAgain } from "./tools.js";
@@ -12,29 +13,18 @@ const problems = byId("server-problems");
 const seen = new Map(); // the reasons that a person has put away, by server
 const unfolded = new Set(); // servers whose tools are listed
 
+const { toggle, close } = setUpPopover(button, popover, () => {
+  render();
+  popover.querySelector("input, button")?.focus();
+});
+
+/** Closes the list of tools; returns false if it was closed. */
+export const closeServers = close;
+
 /** Begins to listen. */
 export function setUpServers() {
   button.addEventListener("click", () => toggle());
-  document.addEventListener("pointerdown", (event) => {
-    if (!popover.hidden && !popover.contains(event.target) && !button.contains(event.target)) toggle(false);
-  });
   for (const kind of ["tools", "settings", "current"]) on(kind, render);
-}
-
-/** Closes the list of tools; returns false if it was closed. */
-export function closeServers() {
-  if (popover.hidden) return false;
-  toggle(false);
-  button.focus();
-  return true;
-}
-
-function toggle(isOpen = popover.hidden) {
-  popover.hidden = !isOpen;
-  button.setAttribute("aria-expanded", String(isOpen));
-  if (!isOpen) return;
-  render();
-  popover.querySelector("input, button")?.focus();
 }
 
 function render() {

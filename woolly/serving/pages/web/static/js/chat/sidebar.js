@@ -1,7 +1,7 @@
 // The Sidebar: conversations to find, open, rename, delete, save and bring back.
 
 import * as chat from "./chat.js";
-import { announce, byId, el, iconButton, toast } from "../app/dom.js";
+import { announce, byId, el, icon, iconButton, toast } from "../app/dom.js";
 import { day } from "../app/format.js";
 import { closePanel } from "../panels/panels.js";
 import { on, state } from "../app/state.js";
@@ -15,7 +15,7 @@ const search = byId("search");
 const isNarrow = matchMedia("(max-width: 800px)");
 const isTight = matchMedia("(min-width: 801px) and (max-width: 1100px)"); // room for it or for a panel
 
-let renaming = null; // id
+let renaming = null; // the id of the conversation whose title or folder is being written
 let scheduled = false;
 
 /** Begins to listen. */
@@ -90,17 +90,47 @@ function render() {
   const found = [...state.conversations.values()].filter((one) => holdsWords(one, words)).sort((a, b) => b.updated - a.updated);
   const focused = document.activeElement?.closest?.("[data-conversation]")?.dataset.conversation;
   const nodes = [];
-  let heading = null;
-  for (const conversation of found) {
-    const name = day(conversation.updated);
-    if (name !== heading) nodes.push(el("li", { class: "day", "aria-hidden": "true" }, name));
-    heading = name;
-    nodes.push(row(conversation));
+  for (const [heading, isFolder, members] of groupsOf(found)) {
+    const isFolded = isFolder && !words.length && folded().includes(heading);
+    nodes.push(isFolder ? folderHeading(heading, members.length, isFolded) : el("li", { class: "day", "aria-hidden": "true" }, heading));
+    if (!isFolded) nodes.push(...members.map(row));
   }
   if (!found.length) nodes.push(el("li", { class: "empty" }, words.length ? "Nothing holds these words." : "Conversations appear here. They stay in this browser."));
   list.replaceChildren(...nodes);
   byId("export-all").disabled = !state.conversations.size;
   if (focused) list.querySelector(`[data-conversation="${CSS.escape(focused)}"] .open`)?.focus();
+}
+
+/** Returns [heading, whether it is a folder, conversations]: pinned ones, folders by name, the rest by day. */
+function groupsOf(found) {
+  const groups = new Map();
+  const add = (key, heading, isFolder, one) => groups.set(key, [heading, isFolder, [...(groups.get(key)?.[2] ?? []), one]]);
+  for (const one of found.filter(({ pinned }) => pinned)) add("pinned", "Pinned", false, one);
+  const rest = found.filter(({ pinned }) => !pinned);
+  const filed = rest.filter(({ folder }) => folder).sort((a, b) => a.folder.localeCompare(b.folder) || b.updated - a.updated);
+  for (const one of filed) add(`folder ${one.folder}`, one.folder, true, one);
+  for (const one of rest.filter(({ folder }) => !folder)) add(`day ${day(one.updated)}`, day(one.updated), false, one);
+  return [...groups.values()];
+}
+
+/** The folders that are closed. */
+const folded = () => store.small.get("folded", []);
+
+function folderHeading(name, n, isFolded) {
+  const toggle = () => {
+    const others = folded().filter((one) => one !== name);
+    store.small.set("folded", isFolded ? others : [...others, name]);
+    render();
+    [...list.querySelectorAll(".folder")].find((one) => one.dataset.folder === name)?.focus();
+  };
+  return el("li", {}, el("button", { type: "button", class: "folder", "data-folder": name, "aria-expanded": String(!isFolded), on: { click: toggle } }, icon("folder"), el("span", {}, name), el("small", {}, String(n))));
+}
+
+function pin(conversation) {
+  if (conversation.pinned) delete conversation.pinned;
+  else conversation.pinned = true;
+  announce(conversation.pinned ? "Pinned" : "No longer pinned");
+  chat.keep(conversation);
 }
 
 function row(conversation) {
@@ -127,6 +157,8 @@ function row(conversation) {
     el(
       "span",
       { class: "actions" },
+      iconButton("pin", conversation.pinned ? `Unpin ${title}` : `Pin ${title}`, () => pin(conversation), { "aria-pressed": String(Boolean(conversation.pinned)) }),
+      iconButton("folder", `Folder of ${title}`, () => file(conversation)),
       iconButton("edit", `Rename ${title}`, () => rename(conversation)),
       iconButton("save", `Save ${title} as a file`, () => download([conversation], title)),
       iconButton("trash", `Delete ${title}`, () => forget(conversation)),
@@ -135,13 +167,26 @@ function row(conversation) {
 }
 
 function rename(conversation) {
-  const item = list.querySelector(`[data-conversation="${CSS.escape(conversation.id)}"]`);
   const box = el("input", { type: "text", "aria-label": "Title", maxlength: 200, value: conversation.title });
+  write(conversation, box, (text) => text && (conversation.title = text));
+}
+
+/** Asks for the folder of a conversation; an empty name takes it out of its folder. */
+function file(conversation) {
+  const names = [...new Set([...state.conversations.values()].map(({ folder }) => folder).filter(Boolean))].sort((a, b) => a.localeCompare(b));
+  const box = el("input", { type: "text", "aria-label": "Folder", placeholder: "Folder", maxlength: 60, list: "folder-names", autocomplete: "off", value: conversation.folder ?? "" });
+  const known = el("datalist", { id: "folder-names" }, names.map((name) => el("option", { value: name })));
+  write(conversation, box, (text) => (text ? (conversation.folder = text) : delete conversation.folder), known);
+}
+
+/** Puts a box in the place of a row; `take` gets what was written, unless Escape ends it. */
+function write(conversation, box, take, ...more) {
+  const item = list.querySelector(`[data-conversation="${CSS.escape(conversation.id)}"]`);
   renaming = conversation.id;
   const end = (isKept) => {
     if (renaming === null) return;
     renaming = null;
-    if (isKept && box.value.trim()) conversation.title = box.value.trim();
+    if (isKept) take(box.value.trim());
     chat.keep(conversation);
     render();
     if (conversation === state.current && conversation.title) document.title = `${conversation.title} – Woolly`;
@@ -155,7 +200,7 @@ function rename(conversation) {
       end(false);
     }
   });
-  item.replaceChildren(box);
+  item.replaceChildren(box, ...more);
   box.focus();
   box.select();
 }

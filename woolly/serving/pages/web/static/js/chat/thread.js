@@ -4,6 +4,7 @@ import * as chat from "./chat.js";
 import { announce, byId, el, iconButton, mark } from "../app/dom.js";
 import { bytes, number, parameters } from "../app/format.js";
 import { showLock } from "../app/lock.js";
+import { fillPair, pairOf } from "./compare.js";
 import { MessageView } from "./message.js";
 import { problemView } from "./problem.js";
 import { chosenModel, modelState, on, state } from "../app/state.js";
@@ -65,25 +66,37 @@ function render(finished = null) {
   }
   const run = state.runs.get(conversation.id);
   const held = new Map();
-  for (const node of path) {
+  const viewOf = (node) => {
     let view = views.get(node.id);
     if (!view) view = new MessageView(node, conversation);
     if (run?.node === node) view.follow(run, followEnd);
     else if (finished?.node === node) view.finish();
     else view.showFoot();
+    view.article.classList.toggle("kept", path.includes(node));
     held.set(node.id, view);
-  }
+    return view.article;
+  };
+  const articles = path.map((node) => {
+    const nodes = pairOf(conversation, node);
+    return nodes.length === 1 ? viewOf(node) : pairRow(node, nodes, nodes.map(viewOf), run);
+  });
   views = held;
-  place(withDivider(conversation, [...held.values()].map((view) => view.article)));
+  place(withDivider(conversation, articles));
   if (finished && views.has(finished.node.id)) announce(`Answer: ${plainText(views.get(finished.node.id)).slice(0, MOST_SAID)}`);
   else if (run) announce("Waiting for the answer");
   if (isOther || run) isAtEnd = true;
   if (isAtEnd) scrollToEnd();
 }
 
+/** The row of answers that stand side by side; it stays while its answers are written. */
+function pairRow(node, nodes, articles, run) {
+  const row = thread.querySelector(`.pair[data-pair="${CSS.escape(node.pair)}"]`) ?? el("div", { class: "pair", "data-pair": node.pair });
+  return fillPair(row, nodes, articles, nodes.includes(run?.node));
+}
+
 /** A line before the first message that the model gets, if turns before it were dropped. */
 function withDivider(conversation, articles) {
-  const at = articles.findIndex((article) => article.dataset.id === conversation.from);
+  const at = conversation.from === undefined ? -1 : articles.findIndex((article) => article.dataset.id === conversation.from);
   if (at <= 0) return articles;
   return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: the model gets the messages from here on."));
 }

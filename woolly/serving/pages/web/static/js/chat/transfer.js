@@ -1,7 +1,7 @@
 // Transfer: conversations as files, and back. One conversation alone is a file that `woolly chat` loads, too.
 
 import * as chat from "./chat.js";
-import { el, toast } from "../app/dom.js";
+import { saveText, toast } from "../app/dom.js";
 import { typedSettings } from "../panels/samplers.js";
 import { state } from "../app/state.js";
 import { messageOf } from "./request.js";
@@ -12,12 +12,7 @@ import { sentPath } from "./window.js";
 export function download(conversations, name) {
   const alone = conversations.length === 1 ? forTerminal(conversations[0]) : {};
   const text = JSON.stringify({ format: "woolly-conversations", version: 1, ...alone, conversations }, null, 1);
-  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  const link = el("a", { href: address, download: `${name.replace(/[^\p{L}\p{N} ._-]/gu, "").slice(0, 60).trim() || "conversation"}.json` });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  saveText(text, `${name.replace(/[^\p{L}\p{N} ._-]/gu, "").slice(0, 60).trim() || "conversation"}.json`, "application/json");
 }
 
 /** The shown path as `woolly chat` saves it (woolly/cli/chat/conversation.py). */

@@ -115,17 +115,23 @@ export function readConversation(given) {
     settings: readSettings(given.settings),
     messages,
     ...(seen.has(given.from) ? { from: given.from } : {}),
+    ...(given.pinned === true ? { pinned: true } : {}),
+    ...(isText(given.folder) && given.folder.trim() ? { folder: given.folder.trim().slice(0, 60) } : {}),
   };
 }
 
 /** What only some messages have: files, the form of an answer, calls of tools, tokens. */
 function readExtras(one) {
   const extras = {};
-  for (const name of ["form", "call", "name"]) if (isText(one[name])) extras[name] = one[name];
+  for (const name of ["form", "call", "name", "pair"]) if (isText(one[name])) extras[name] = one[name];
+  if (Number.isInteger(one.seed)) extras.seed = one.seed;
   const list = (name, fields) => {
     if (Array.isArray(one[name]) && one[name].every((item) => fields.every((field) => isText(item?.[field])))) extras[name] = one[name].map((item) => Object.fromEntries(fields.map((field) => [field, item[field]])));
   };
   list("files", ["name", "text"]);
+  extras.files?.forEach((file, i) => {
+    if (/^data:image\/(png|jpeg|webp|gif|bmp);base64,/.test(one.files[i].image ?? "")) file.image = one.files[i].image;
+  });
   list("calls", ["id", "name", "arguments"]);
   const isToken = (token) => Array.isArray(token) && isText(token[0]) && Number.isFinite(token[1]);
   if (Array.isArray(one.tokens) && one.tokens.every((token) => isToken(token) && Array.isArray(token[2]) && token[2].every(isToken))) extras.tokens = one.tokens;
@@ -139,7 +145,7 @@ function readFigures(given) {
 
 function readSettings(given) {
   const settings = {};
-  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
+  for (const name of ["system", "form", "pattern", "reasoning", "overflow", "pictures", "beside", "tools", "mcp", "without", "probabilities"]) if (isText(given?.[name])) settings[name] = given[name];
   if (typeof given?.sampling === "object" && given.sampling !== null) {
     settings.sampling = Object.fromEntries(Object.entries(given.sampling).filter(([, value]) => isText(value)));
   }

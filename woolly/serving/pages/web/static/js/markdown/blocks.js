@@ -6,6 +6,7 @@ const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+(?=\S)|[ \t]*$)/;
 const FORMULA = /^ {0,3}(\$\$|\\\[)/;
+const NOTE = /^ {0,3}\[\^([^\]\s]{1,30})\]:[ \t]+(?=\S)/;
 const DELIMITERS = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
 const isBlank = (line) => line.trim() === "";
@@ -14,7 +15,8 @@ const indentOf = (line) => line.length - line.trimStart().length;
 /**
  * Returns the blocks of some lines. Each has `kind` and `line`, its first line. Code: `text`, `language`, `closed`. Heading:
  * `level`, `text`. Quote: `lines`. List: `ordered`, `start`, `parts` of {lines, source}. Table: `head`, `aligned`,
- * `parts` of {cells, source}. Formula: `text` with its signs, `source` between them. Paragraph: `text`.
+ * `parts` of {cells, source}. Formula: `text` with its signs, `source` between them. Footnote: `label`, `text`.
+ * Paragraph: `text`.
  */
 export function parseBlocks(lines) {
   const blocks = [];
@@ -57,6 +59,16 @@ const heading = {
     const [whole, marks] = HEADING.exec(lines[at]);
     const text = lines[at].slice(whole.length).trimEnd().replace(/ #{1,6}$/, "");
     return [{ kind: "heading", level: marks.length, text }, at + 1];
+  },
+};
+
+const footnote = {
+  begins: (lines, at) => NOTE.test(lines[at]),
+  read(lines, at) {
+    const [whole, label] = NOTE.exec(lines[at]);
+    let next = at + 1;
+    while (next < lines.length && !isBlank(lines[next]) && !interrupts(lines, next)) next += 1;
+    return [{ kind: "footnote", label, text: [lines[at].slice(whole.length), ...lines.slice(at + 1, next)].map((line) => line.trim()).join("\n") }, next];
   },
 };
 
@@ -183,11 +195,11 @@ const paragraph = {
 /** Whether a line opens (or closes) a formula that another line closes (or opened). */
 const hasOpenFormula = (line) => line.split("$$").length % 2 === 0;
 
-const readers = [code, heading, rule, quote, list, table, formula];
+const readers = [code, heading, rule, quote, list, table, formula, footnote];
 
 /** Whether a block begins at a line that would otherwise go on with a paragraph; `inFormula`: it has opened one. */
 function interrupts(lines, at, inFormula = false) {
   if (ITEM.test(lines[at])) return !isBlank(lines[at].replace(ITEM, "")) || RULE.test(lines[at]);
   if (formula.begins(lines, at)) return !inFormula;
-  return [code, heading, rule, quote, table].some((one) => one.begins(lines, at));
+  return [code, heading, rule, quote, table, footnote].some((one) => one.begins(lines, at));
 }

@@ -1,6 +1,6 @@
 // CodeView: a block of code that grows. A line is looked at once when it is complete; only the last one again.
 
-import { copyButton, el } from "../app/dom.js";
+import { copyButton, el, iconButton, saveText } from "../app/dom.js";
 import { highlightLine } from "./highlight.js";
 import { findLanguage } from "./languages.js";
 
@@ -16,10 +16,30 @@ export class CodeView {
     this.node = el(
       "figure",
       { class: "code" },
-      el("figcaption", {}, el("span", {}, name || "text"), copyButton("Copy code", () => this.text)),
+      el("figcaption", {}, el("span", {}, name || "text"), this.shower(), this.saver(), copyButton("Copy code", () => this.text)),
       // Wide code scrolls by itself, and must then be reachable by keyboard.
       el("pre", { tabindex: "0", "aria-label": `Code${name ? `, ${name}` : ""}` }, this.code),
     );
+  }
+
+  /** A button that shows a drawing below its code: as a picture, in which a browser runs no script and fetches nothing. */
+  shower() {
+    if (this.name !== "svg" && this.name !== "xml") return null;
+    const show = () => {
+      const isShown = this.drawing !== undefined;
+      this.drawing?.remove();
+      this.drawing = isShown ? undefined : el("img", { class: "drawing", alt: "The drawing", src: `data:image/svg+xml,${encodeURIComponent(this.text)}` });
+      if (this.drawing) this.node.append(this.drawing);
+      button.textContent = isShown ? "Show drawing" : "Hide drawing";
+    };
+    const button = el("button", { type: "button", class: "button small quiet", on: { click: show } }, "Show drawing");
+    return button;
+  }
+
+  /** A button that saves a page or a drawing as a file, for the browser to open: the chat page runs no code of a model. */
+  saver() {
+    const ending = { html: "html", svg: "svg", xml: "svg" }[this.name];
+    return ending ? iconButton("save", "Save as a file", () => saveText(this.text, `answer.${ending}`, ending === "svg" ? "image/svg+xml" : "text/html")) : null;
   }
 
   /** Shows `text`, which begins with what is shown already. */

@@ -7,6 +7,7 @@ const SPECIAL = /[\\`*_~[!\n<$]|https?:\/\//g;
 const ESCAPED = /[!-/:-@[-`{-~]/;
 const ADDRESS = /https?:\/\/[^\s<>"'`\\]{1,2000}/y;
 const ANGLED = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
+const REFERENCE = /\[\^([^\]\s]{1,30})\](?!:)/y;
 const SAFE = new Set(["http:", "https:", "mailto:"]);
 
 const MOST_LABEL = 2000; // characters between [ and ]
@@ -92,6 +93,9 @@ function readLink(text, i) {
     const found = ANGLED.exec(text);
     return found && linkTo(found[1], [found[1]], i + found[0].length);
   }
+  REFERENCE.lastIndex = i;
+  const reference = REFERENCE.exec(text);
+  if (reference) return { node: el("sup", { class: "reference" }, reference[1]), to: i + reference[0].length };
   const open = text[i] === "!" ? i + 1 : i;
   if (text[open] !== "[") return null;
   const close = endOfLabel(text, open);

@@ -66,7 +66,7 @@ function update(view, block) {
     updateParts(view, block);
   } else if (block.kind === "quote") {
     return same(block.lines, view.block.lines);
-  } else if (block.text !== view.block.text || block.level !== view.block.level) return false;
+  } else if (block.text !== view.block.text || block.level !== view.block.level || block.label !== view.block.label) return false;
   view.block = block;
   return true;
 }
@@ -99,6 +99,7 @@ function nodeOf(block, depth) {
   if (block.kind === "heading") return el(`h${Math.min(6, block.level + 2)}`, { class: `level-${block.level}` }, ...renderInline(block.text));
   if (block.kind === "formula") return el("p", {}, formulaNode(block.source, block.text, true));
   if (block.kind === "rule") return el("hr");
+  if (block.kind === "footnote") return el("p", { class: "footnote" }, el("sup", { class: "reference" }, block.label), el("span", {}, ...renderInline(block.text)));
   if (block.kind === "quote") return el("blockquote", {}, ...inner(block.lines, depth));
   return el("p", {}, ...renderInline(block.text));
 }

@@ -1,0 +1,125 @@
+"""The page's list of models: search, what can be fetched, and two models side by side."""
+
+import json
+
+import pytest
+
+from tests.cases.tiny import TINY, write_tiny
+from tests.serving.pages.conftest import answers, ask, kept, reload, served, settled, until
+from woolly.serving import Settings, create_app
+
+ROW = {
+    "kind": "chat", "size_bytes": 2_500_000_000, "estimated": False, "parameters": 4_000_000, "active": 4_000_000,
+    "quantization": "Q4_K_M", "architecture": "qwen3", "licence": "Apache-2.0", "fits": "yes", "here": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A server with two models."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("one", "two"):
+        write_tiny(TINY["llama"], folder / f"{name}.gguf")
+    settings = Settings(models_dir=folder, sessions_file=folder / "s.db", threads=1, ctx_size=512, n_predict=4)
+    with served(create_app(settings)) as url:
+        yield url
+
+
+def find(page, words):
+    page.locator("#model").click()
+    page.locator("#model-search").fill(words)
+    page.locator("#catalogue li").first.wait_for()
+
+
+def test_the_search_finds_models_here_and_in_the_catalogue(open_page, two):
+    page = open_page(two)
+    find(page, "smollm2 360")
+    assert page.locator("#model-list").inner_text() == "No model here has these words."
+    row = page.locator('#catalogue li[data-name="smollm2:360m"]')
+    assert " M parameters" in row.inner_text() and row.locator("code").inner_text() == "woolly pull smollm2:360m"
+    assert page.get_by_role("button", name="Fetch smollm2:360m").count() == 0  # the server fetches nothing
+    page.locator("#model-search").fill("tw")
+    assert page.locator("#model-list .name").all_inner_texts() == ["two"]
+
+
+def test_a_model_is_fetched_with_its_progress_and_a_refusal_is_told(open_page, two):
+    page = open_page(two)
+    rows = [{**ROW, "name": "qwen3:4b"}, {**ROW, "name": "qwen3:90b", "fits": "too large"}]
+    page.route("**/api/v1/catalogue", lambda route: route.fulfill(json={"allowed": True, "models": rows}))
+    steps = [{"status": "pulling", "total": 100, "completed": 40}, {"status": "success"}]
+    page.route("**/api/pull", lambda route: route.fulfill(body="".join(json.dumps(step) + "\n" for step in steps)))
+    find(page, "qwen3")
+    assert page.get_by_role("button", name="Fetch qwen3:90b").count() == 0
+    page.get_by_role("button", name="Fetch qwen3:4b").click()
+    until(page, lambda: page.locator(".toast").all_inner_texts() == ["qwen3:4b is here."])
+    assert page.locator('#catalogue li[data-name="qwen3:4b"]').count() == 0
+    assert page.watch.asked("/api/pull")[0].post_data_json == {"model": "qwen3:4b"}
+    page.unroute("**/api/pull")
+    rows[0]["here"] = False
+    page.reload()
+    find(page, "qwen3")
+    page.get_by_role("button", name="Fetch qwen3:4b").click()
+    until(page, lambda: "start the server with --allow-pull" in "".join(page.locator(".toast").all_inner_texts()))
+
+
+def test_two_models_answer_side_by_side_with_one_seed(open_page, two):
+    page = open_page(two)
+    page.locator("#model").click()
+    page.locator('[data-action="beside two"]').click()
+    page.keyboard.press("Escape")
+    assert page.locator("#model-beside").inner_text() == "beside two"
+    page.locator("#message").fill("Hi")
+    page.keyboard.press("Enter")
+    page.locator(".agreement").wait_for()
+    settled(page)
+    first, second = (one.post_data_json for one in page.watch.asked("/v1/chat/completions"))
+    assert [first["model"], second["model"]] == ["one", "two"] and first["seed"] == second["seed"]
+    assert first["messages"] == second["messages"]
+    # The files are the same, and so are the answers: nothing but the seed chooses.
+    assert page.locator(".agreement").inner_text() == "Both wrote the same text."
+    assert page.locator("#model-name").inner_text() == "one" and page.locator(".dropped").count() == 0
+    page.get_by_role("button", name="Go on with this one").click()
+    assert page.locator(".pair .message.kept .by strong").inner_text() == "two"
+    reload(page)
+    page.locator(".pair").wait_for()
+    assert answers(page).count() == 2
+    page.locator("#model").click()
+    page.locator('[data-action="beside two"]').click()
+    page.keyboard.press("Escape")
+    ask(page, "And?")
+    assert len(page.watch.asked("/v1/chat/completions")) == 3 and page.locator(".pair").count() == 1
+
+
+def test_conversations_are_pinned_and_put_into_folders(open_page, two):
+    page = open_page(two)
+    for text in ("Alpha", "Beta", "Gamma"):
+        page.locator("#new-chat").click()
+        ask(page, text)
+    row = page.locator(".conversation")
+    row.filter(has_text="Alpha").hover()
+    page.get_by_role("button", name="Pin Alpha").click()
+    row.filter(has_text="Beta").hover()
+    page.get_by_role("button", name="Folder of Beta").click()
+    page.get_by_label("Folder", exact=True).fill("Work")
+    page.keyboard.press("Enter")
+    shown = ["Pinned", "Alpha", "Work1", "Beta", "Today", "Gamma"]
+    texts = "[...document.querySelectorAll('#conversations > li')].map(one => one.textContent)"
+    until(page, lambda: page.evaluate(texts) == shown)
+    reload(page)
+    until(page, lambda: page.evaluate(texts) == shown)
+    page.locator(".folder").click()
+    until(page, lambda: page.evaluate(texts) == [one for one in shown if one != "Beta"])
+    assert '"folder":"Work"' in kept(page)
+
+
+def test_the_reference_tries_a_route(open_page, two):
+    page = open_page(two)
+    page.goto(f"{two}/docs")
+    page.locator("#find").fill("post /tokenize")
+    shown = page.locator("details:visible")
+    assert shown.locator("summary code").all_inner_texts() == ["/tokenize"]
+    shown.locator("summary").click()
+    page.get_by_label("Body").fill('{"content": "a b", "add_special": false}')
+    page.get_by_role("button", name="Send").click()
+    reply = page.get_by_label("Reply")
+    until(page, lambda: reply.inner_text().startswith("200") and '"tokens": [' in reply.inner_text())
