@@ -1,6 +1,7 @@
 """One real server process for all tests of the session, and apps of this process over a tiny random model."""
 
 import contextlib
+import functools
 import itertools
 import re
 import subprocess
@@ -10,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import fastapi.dependencies.models
 import httpx
 import pytest
 from fastapi.testclient import TestClient
@@ -140,17 +142,12 @@ def tiny_folder(tmp_path_factory):
 def app_with(tiny_folder, tmp_path):
     """Makes an app of this process with settings of the test's own; `with app_with(...) as client:`."""
 
-    def make(**settings):
-        own = {
-            "sessions_file": tmp_path / "sessions.db",
-            "threads": 1,
-            "models_dir": tiny_folder,
-            "strict_models": True,
-        }
-        settings = {**own, **settings}
-        return TestClient(create_app(Settings(**settings)))
+    return functools.partial(_app, tiny_folder, tmp_path)
 
-    return make
+
+def _app(models, folder, **settings):
+    own = {"sessions_file": folder / "sessions.db", "threads": 1, "models_dir": models, "strict_models": True}
+    return TestClient(create_app(Settings(**{**own, **settings})))
 
 
 class Brake:
@@ -177,7 +174,17 @@ def brake(monkeypatch):
     brake.let_go()
 
 
-@pytest.fixture
-def client(app_with):
-    with app_with() as client:
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten():
+    """Lets go of the apps of a file: FastAPI remembers 4,096 functions of theirs, and with each all that an app has."""
+    yield
+    for found in vars(fastapi.dependencies.models).values():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def client(tiny_folder, tmp_path_factory):
+    """An app that the tests of a file share, as one takes 0.2 s; what needs one of its own has `app_with`."""
+    with _app(tiny_folder, tmp_path_factory.mktemp("client")) as client:
         yield client

@@ -1,9 +1,11 @@
 """A GPU that fails in mid-answer: requests get the sentence, the server says so, and begins anew as it was started."""
 
+import asyncio
 import contextlib
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from tests.serving.conftest import WAIT, serving
 from woolly.errors import DeviceError
 from woolly.runtime.cpu import CpuProgram
+from woolly.serving.accounts.ledger import read_usage
+from woolly.serving.life import lifecycle
 from woolly.serving.loading import manager
 
 ASKED = {"model": "tiny", "prompt": "sheep", "max_tokens": 6, "temperature": 0}
@@ -84,7 +88,9 @@ def served(app_with, card):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot replace a process")
 def test_a_server_whose_gpu_fails_restarts_at_its_port(tiny_folder, tmp_path):
-    with serving(tiny_folder / "tiny.gguf", tmp_path, "--threads", "1", ctx=128, main=FAULTY_MAIN) as server:
+    usage = tmp_path / "usage.db"
+    flags = ("--threads", "1", "--usage-file", str(usage))
+    with serving(tiny_folder / "tiny.gguf", tmp_path, *flags, ctx=128, main=FAULTY_MAIN) as server:
         with server.client() as client:
             before = client.post("/v1/completions", json=ASKED).json()["choices"][0]["text"]
             (tmp_path / "fault").touch()
@@ -107,6 +113,40 @@ def test_a_server_whose_gpu_fails_restarts_at_its_port(tiny_folder, tmp_path):
                 assert time.monotonic() < end
                 time.sleep(0.05)
             assert kept.exists()
+    # An answer and a failure before, an answer after: neither process has left its last seconds out.
+    assert read_usage(usage, ())[0]["requests"] >= 3
+
+
+def test_usage_is_written_after_the_answers_that_a_restart_cuts_off(monkeypatch):
+    done = []
+
+    async def note(what):
+        done.append(what)
+
+    async def restarted():
+        loop, admission = asyncio.get_running_loop(), SimpleNamespace(n_open=1)
+
+        def end_answer():  # some turns of the loop after it was cancelled
+            admission.n_open = 0
+            done.append("answer ended")
+
+        def stop():
+            loop.call_soon(loop.call_soon, loop.call_soon, end_answer)
+
+        server = object.__new__(lifecycle._Server)
+        server._settings, server._is_stopping, server._listener = SimpleNamespace(grace=0), False, None
+        server._state = SimpleNamespace(
+            generator=SimpleNamespace(stop=stop, admission=admission),
+            batches=SimpleNamespace(stop=lambda: note("batches stopped")),
+            meter=SimpleNamespace(ledger=SimpleNamespace(flush=lambda: note("usage written"))),
+        )
+        await server._restart()
+
+    monkeypatch.setattr(lifecycle, "_LAST_WORDS", WAIT)
+    monkeypatch.setattr(lifecycle, "_LAST_BYTES", 0)
+    monkeypatch.setattr(lifecycle, "restart", lambda listener: done.append("restart"))
+    asyncio.run(restarted())
+    assert done == ["batches stopped", "answer ended", "usage written", "restart"]
 
 
 def test_a_server_in_another_program_says_that_it_must_be_restarted(served, card):

@@ -32,6 +32,7 @@ def described(tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("described")
     models = write_readers(tmp_path_factory.mktemp("models"), "embedder", "ranker", "classifier")
     flags = ("--models-dir", str(models), "-t", "1", "--max-sessions", "100000", "--timeout", "600", "--props")
+    flags += ("--keep-requests", "10", "--usage-file", str(folder / "usage.db"))
     with serving(tiny_model, folder, *flags, ctx=128) as server:
         yield server
         assert server.process.poll() is None

@@ -74,7 +74,8 @@ def test_keys_of_the_file_are_added_and_comments_left_out(folder):
         ({"parallel": 0}, {}, "", "at least 1"),
         ({"timeout": float("inf")}, {}, "", "timeout is inf"),
         ({"cache_type_k": "q4_0"}, {}, "", "cache_type_k is 'q4_0'; choose one of"),
-        ({"cache_type_k": "q8_0", "cache_type_v": "f16"}, {}, "", "kept alike"),
+        ({"cache_type_v": "q8_0/q4"}, {}, "", "cache_type_v is 'q8_0/q4'; choose one of"),
+        ({"cache_type_k": "q8_0/q4", "cache_type_v": "f16"}, {}, "", "names both types"),
         ({"cache_type_k": "q8_0", "optimized_inference": False}, {}, "", "reference backend"),
         ({"log_format": "xml"}, {}, "", "text, json"),
         ({"chat_template": "{{ x }}", "chat_template_file": Path("y")}, {}, "", "given together"),
@@ -164,9 +165,9 @@ def test_the_help_has_a_panel_for_each_table_of_the_reference_in_their_order():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-hff a/b", "woolly pull"), ("--mmproj x", "images"), ("--rope-freq-base 1e6", "file says"),
-        ("--override-kv a=int:1", "file says"), ("--grp-attn-n 4", "file says"), ("--ssl-key-file x", "reverse proxy"),
-        ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
+        ("-hff a/b", "woolly pull"), ("--mmproj-url x", "woolly pull"), ("--no-mmproj", "--mmproj none"),
+        ("--rope-freq-scale 0.5", "its inverse"), ("--yarn-beta-fast 32", "gives these"),
+        ("--grp-attn-n 4", "file says"), ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
 def test_a_flag_of_llama_server_that_would_change_the_answer_is_refused_in_one_sentence(folder, flags, says):
@@ -200,7 +201,7 @@ def test_a_bare_fa_takes_no_word_that_is_not_its_value(folder):
 @pytest.mark.parametrize(
     "flags",
     ["-ngl 99", "--n-gpu-layers all", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu",
-     "--jinja", "-cmoe", "--offline", "--no-mmproj", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2",
+     "--jinja", "-cmoe", "--offline", "--mmproj-auto", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2",
      "-np -1", "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots",
      "--no-webui"],
 )  # fmt: skip
@@ -214,7 +215,7 @@ def test_a_flag_of_llama_server_for_what_is_done_anyway_is_accepted(folder, flag
     [
         ({"reasoning": "never"}, "reasoning is 'never'; choose one of: auto, on, off"),
         ({"reasoning_format": "deepseek-legacy"}, "choose one of: auto, deepseek, none"),
-        ({"reasoning_budget": 100}, "cannot be limited: 0 turns thinking off"),
+        ({"reasoning_budget": -2}, "a number of tokens was expected, or -1 for no limit"),
         ({"api_prefix": "llm/"}, "begins with a slash"),
         ({"slot_save_path": Path("missing")}, "slot_save_path is missing, which is no folder"),
         ({"chat_template": "chatlm"}, "give one of the names chatml, command-r"),
@@ -253,7 +254,7 @@ def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
     assert (options.backend, options.device) == ("cuda", "cuda:1")
     assert Settings(optimized_inference=False).model_options().backend == "reference"
     for given, says in (
-        ({"backend": "gpu"}, "backend is 'gpu'; choose one of: auto, cuda, cpu, reference"),
+        ({"backend": "gpu"}, "backend is 'gpu'; choose one of: auto, cuda, vulkan, cpu, reference"),
         ({"device": "gpu"}, "device is 'gpu'"),
         ({"device": "cuda:1", "backend": "cpu"}, "device is 'cuda:1', but backend is 'cpu'"),
         ({"device": "cuda", "optimized_inference": False}, "device is 'cuda', but backend is 'reference'"),
@@ -262,6 +263,14 @@ def test_backend_and_device_reach_the_model_unless_they_contradict_each_other():
     ):
         with pytest.raises(RequestError, match=says):
             Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "both"),
+    [(None, None, None), (None, "f16", "f16"), (None, "q4", "f16/q4"), ("q4", None, "q4"), ("q4", "q4", "q4")],
+)
+def test_types_of_keys_and_values_are_one_name(k, v, both):
+    assert Settings(cache_type_k=k, cache_type_v=v).model_options().kv_type == both
 
 
 def test_control_vectors_and_drafts_reach_the_model():

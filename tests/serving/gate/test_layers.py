@@ -15,7 +15,7 @@ from woolly.serving.gate.auth import Authority
 from woolly.serving.gate.bodies import Bodies, BodyBudget
 from woolly.serving.gate.disconnect import Disconnect
 from woolly.serving.gate.draining import Draining
-from woolly.serving.gate.identity import Identity
+from woolly.serving.gate.identity import RequestIdentity
 from woolly.serving.gate.paths import Paths
 from woolly.serving.gate.rates import Guesses, RateLimiter, Rates
 from woolly.serving.gate.refusals import Refusals
@@ -53,7 +53,7 @@ def front(health):
     authority = Authority(("a-key",), None, 60)
     settings = Settings(host="0.0.0.0", api_key=("a-key",))
     layers = [
-        Middleware(Identity, stats=stats, paths=PATHS),
+        Middleware(RequestIdentity, stats=stats, paths=PATHS),
         Middleware(Refusals, stats=stats, dialects=Dialects([openai.DIALECT])),
         Middleware(Access, settings=settings, authority=authority, rates=rates, guesses=guesses, paths=PATHS),
         Middleware(Rates, rates=rates, paths=PATHS),
@@ -100,5 +100,5 @@ def test_no_client_is_an_admin_before_its_key_is_known():
         scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "client": ("127.0.0.1", 1)}
         await app(scope, None, None)
 
-    asyncio.run(ask(Identity(look, Stats(), PATHS)))
+    asyncio.run(ask(RequestIdentity(look, Stats(), PATHS)))
     assert seen == [False]

@@ -12,14 +12,17 @@ from woolly.mcp.config import read_config
 from woolly.mcp.package import check_package
 
 if TYPE_CHECKING:
+    from woolly.serving.accounts.keys_file import NamedKey
     from woolly.serving.settings.table import Settings
 
-__all__ = ["check_settings", "has_replicas", "is_reference", "read_aliases"]
+__all__ = ["check_keys", "check_settings", "has_replicas", "is_reference", "read_aliases"]
 
 _CHOICES = {
     **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
+    "pooling": (None, "mean", "cls", "last"),
+    "metrics_names": ("woolly", "vllm"),
     "reasoning": ("auto", "on", "off"),
     "reasoning_format": ("auto", "deepseek", "none"),
 }
@@ -29,6 +32,8 @@ _LEAST: dict[str, float] = {
     "models_max": 1,
     "keep_alive": 0,
     "load_wait": 0,
+    "keep_requests": 0,
+    "swap_wait": 0,
     "load_limit": 1,
     "replicas": 0,
     "stall": 0.5,
@@ -65,7 +70,7 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 
 def check_settings(settings: Settings) -> None:
     """Refuses values that no server can use; values that depend on the model are refused when it is loaded."""
-    from woolly.runtime import KV_TYPES, parse_layers, parse_size
+    from woolly.runtime import KV_TYPES, check_kv_type, parse_layers, parse_size
 
     for name, low in _LEAST.items():
         if (value := getattr(settings, name)) is not None and not low <= value < float("inf"):
@@ -75,14 +80,16 @@ def check_settings(settings: Settings) -> None:
     for name, choices in _CHOICES.items():
         if getattr(settings, name) not in choices:
             chosen = getattr(settings, name)
-            raise RequestError(f"{name} is {chosen!r}; choose one of: {', '.join(choices)}", field=name)
-    for name in ("cache_type_k", "cache_type_v"):
-        if (kind := getattr(settings, name)) is not None and kind not in KV_TYPES:
-            raise RequestError(f"{name} is {kind!r}; choose one of: {', '.join(KV_TYPES)}", field=name)
-    if settings.cache_type_v not in (None, settings.cache_type_k or "f16"):
+            raise RequestError(f"{name} is {chosen!r}; choose one of: {', '.join(filter(None, choices))}", field=name)
+    if settings.cache_type_k is not None:
+        check_kv_type(settings.cache_type_k, "cache_type_k")
+    if settings.cache_type_v is not None and settings.cache_type_v not in KV_TYPES:
         raise RequestError(
-            f"cache_type_v is {settings.cache_type_v}, but keys are kept as {settings.cache_type_k or 'f16'};"
-            " keys and values are kept alike",
+            f"cache_type_v is {settings.cache_type_v!r}; choose one of: {', '.join(KV_TYPES)}", field="cache_type_v"
+        )
+    if settings.cache_type_v is not None and "/" in (settings.cache_type_k or ""):
+        raise RequestError(
+            f"cache_type_k is {settings.cache_type_k}, which names both types; leave cache_type_v out",
             field="cache_type_v",
         )
     _check_template(settings)
@@ -92,7 +99,7 @@ def check_settings(settings: Settings) -> None:
         raise RequestError("the reference backend keeps f32; leave cache_type_k and cache_type_v out")
     # A proxy brings requests from elsewhere, and with one the Host header is not checked: any page could name itself.
     is_reached = not settings.is_local or bool(settings.trusted_proxies)
-    if settings.mcp is not None and is_reached and not settings.keys:
+    if settings.mcp is not None and is_reached and not settings.has_keys:
         raise RequestError(
             "mcp starts programs, and anyone in the network could call their tools: give a key with admin_key,"
             " or listen at 127.0.0.1 without trusted_proxies",
@@ -107,11 +114,9 @@ def check_settings(settings: Settings) -> None:
     if (signs := settings.signing_secret) is not None and len(signs) < 32:
         name = "token_secret" if settings.token_secret_file is None else "token_secret_file"
         raise RequestError(f"{name} is short enough to guess; at least 32 characters were expected", field=name)
-    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in settings.keys):
-        raise RequestError("an API key is empty or holds a character that a header cannot carry")
-    for name, keys in (("api_key_file", settings.keys), ("admin_key_file", settings.admin_keys)):
-        if getattr(settings, name) is not None and not keys:
-            raise RequestError(f"{name} holds no key, so nobody could be let in; write one key per line", field=name)
+    check_keys(settings)
+    _check_tls(settings)
+    _check_oidc(settings)
     for name in ("weight_memory", "max_body", "max_bodies", "max_session_size", "max_files", "cache_disk"):
         parse_size(name, getattr(settings, name))
     parse_layers(settings.gpu_layers)
@@ -120,10 +125,9 @@ def check_settings(settings: Settings) -> None:
             f"max_bodies is {settings.max_bodies}, but one body may take {settings.max_body}; at least as much was"
             " expected"
         )
-    if settings.reasoning_budget not in (-1, 0):
+    if settings.reasoning_budget < -1:
         raise RequestError(
-            f"reasoning_budget is {settings.reasoning_budget}, but the tokens of a thought cannot be limited:"
-            " 0 turns thinking off, -1 leaves it to the model",
+            f"reasoning_budget is {settings.reasoning_budget}; a number of tokens was expected, or -1 for no limit",
             field="reasoning_budget",
         )
     if settings.api_prefix and (not settings.api_prefix.startswith("/") or settings.api_prefix.endswith("/")):
@@ -140,6 +144,46 @@ def check_settings(settings: Settings) -> None:
         if folder is not None and not folder.is_dir():
             raise RequestError(f"{name} is {folder}, which is no folder", field=name)
     settings.defaults()
+
+
+def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:
+    """Returns plain, administrators' and named keys as it reads them; refuses those that no client could send.
+
+    A file without a key is refused too. Who uses keys takes these: files that are read again may have changed.
+    """
+    plain, admins, named = settings.keys, settings.admin_keys, settings.named_keys
+    if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in (*plain, *admins)):
+        raise RequestError("an API key is empty or holds a character that a header cannot carry")
+    for name, keys in (("api_key_file", plain), ("admin_key_file", admins)):
+        if getattr(settings, name) is not None and not keys:
+            raise RequestError(f"{name} holds no key, so nobody could be let in; write one key per line", field=name)
+    if settings.keys_file is not None and not named:
+        raise RequestError(
+            f"keys_file is {settings.keys_file}, which holds no key, so nobody could be let in; `woolly keys add NAME`"
+            " adds one",
+            field="keys_file",
+        )
+    return plain, admins, named
+
+
+def _check_oidc(settings: Settings) -> None:
+    if settings.oidc_issuer is not None:
+        from woolly.serving.accounts.oidc import check_issuer
+
+        check_issuer(settings.oidc_issuer, settings.oidc_audience, settings.oidc_admin)
+    for name in ("oidc_audience", "oidc_admin"):
+        if getattr(settings, name) is not None and settings.oidc_issuer is None:
+            raise RequestError(f"{name} is given without oidc_issuer; both were expected", field=name)
+
+
+def _check_tls(settings: Settings) -> None:
+    if settings.tls not in (None, "auto"):
+        raise RequestError(f"tls is {settings.tls!r}; auto was expected, or tls_cert with tls_key", field="tls")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        given, missing = ("tls_cert", "tls_key") if settings.tls_key is None else ("tls_key", "tls_cert")
+        raise RequestError(f"{given} is given without {missing}; both were expected", field=given, names=(missing,))
+    if settings.tls is not None and settings.tls_cert is not None:
+        raise RequestError("tls and tls_cert are given together; one of them was expected", field="tls")
 
 
 def is_reference(settings: Settings) -> bool:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["ModelOptions", "options_from"]
 
 
+def _kv_type(settings: Settings) -> str | None:
+    """The types of K and V in one word, one for both if they are the same; None: the backend decides."""
+    k, v = settings.cache_type_k, settings.cache_type_v
+    return k if v is None else v if v == (k or "f16") else f"{k or 'f16'}/{v}"
+
+
 def options_from(settings: Settings) -> ModelOptions:
     """Returns the options of `LLM`: the setting of each row, and those that several settings say together.
 
@@ -31,6 +37,7 @@ def options_from(settings: Settings) -> ModelOptions:
         "backend": settings.backend if settings.optimized_inference else "reference",
         "ctx": settings.request_ctx,
         "chunk": min(sizes, default=None),
+        "kv_type": _kv_type(settings),
         "adapters": tuple(file for file, _ in settings.adapters),
         "control_vectors": vectors_of(settings.control_vector, settings.control_vector_scaled),
         "control_vector_layers": None if layers is None else layer_range(layers),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.llm.model_options import EngineOptions, ModelOptions, rows_of
+from woolly.serving.settings.row import setting as _setting
+from woolly.serving.settings.team import TeamSettings
 from woolly.serving.settings.texts import Texts
 from woolly.store import models_folder
 
@@ -30,11 +32,6 @@ _GROUPS = {
 }
 
 
-def _setting(default: Any, flags: str, help: str, shown: str | None = None) -> Any:
-    """Returns a field with its flags and help; `shown` describes the default if the value itself does not."""
-    return field(default=default, metadata={"flags": tuple(flags.split()), "help": help, "shown": shown})
-
-
 def _named(option: str) -> Any:
     """Returns the field of an option of `LLM` that has another name here, llama.cpp's."""
     row = rows_of()[option]
@@ -43,7 +40,7 @@ def _named(option: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Texts, EngineOptions):
+class Settings(Texts, TeamSettings, EngineOptions):
     """What `woolly serve` runs with. RequestError names the setting whose value is out of range.
 
     The type of a field decides how text is read: a tuple is a list separated by commas. Most options of `LLM` are
@@ -96,10 +93,9 @@ class Settings(Texts, EngineOptions):
         None, "-ub --ubatch-size", "As --batch-size; the smaller one counts.", "--batch-size"
     )
     cache_type_k: str | None = _named("kv_type")
-    cache_type_v: str | None = _setting(
-        None, "-ctv --cache-type-v", "Type of cached values: that of the keys.", "--cache-type-k"
-    )
+    cache_type_v: str | None = _setting(None, "-ctv --cache-type-v", "Type of cached values.", "--cache-type-k")
     model_draft: str = _named("speculation")
+    override_kv: tuple[str, ...] = _named("metadata")
     lora: tuple[str, ...] = _setting((), "--lora", "LoRA adapters for --model in GGUF, separated by commas.")
     lora_scaled: tuple[str, ...] = _setting(
         (), "--lora-scaled", "The same with how much each counts, FILE:SCALE; their numbers follow those of --lora."
@@ -122,13 +118,27 @@ class Settings(Texts, EngineOptions):
     chat_template_kwargs: str | None = _setting(
         None, "--chat-template-kwargs", "JSON object: switches of the model's template, unless a request sets them."
     )
+    pooling: str | None = _setting(
+        None,
+        "--pooling",
+        "How rows of a text become its vector if the file does not say it, as of chat models: mean, cls or last.",
+        "the file's",
+    )
     reasoning: str = _setting(
         "auto", "-rea --reasoning", "Whether the model thinks: on, off, or auto as its template has it."
     )
     reasoning_format: str = _setting(
         "auto", "--reasoning-format", "none leaves thoughts in the text; auto and deepseek reply with them apart."
     )
-    reasoning_budget: int = _setting(-1, "--reasoning-budget", "0 is --reasoning off; -1: no limit.")
+    reasoning_budget: int = _setting(
+        -1,
+        "--reasoning-budget",
+        "Most tokens of a thought, unless a request says it; 0 is --reasoning off.",
+        "no limit",
+    )
+    reasoning_budget_message: str | None = _setting(
+        None, "--reasoning-budget-message", "Text that ends a thought which its budget cuts off."
+    )
     slot_save_path: Path | None = _setting(  # noqa: RUF009
         None, "--slot-save-path", "Folder for what /slots/N?action=save writes.", "no saving"
     )
@@ -169,6 +179,11 @@ class Settings(Texts, EngineOptions):
     admin_key_file: Path | None = _setting(None, "--admin-key-file", "File with one such key per line.")  # noqa: RUF009
     allow_pull: bool = _setting(
         False, "--allow-pull", "Let requests download models (/api/pull), of clients that may load models."
+    )
+    allow_remote_images: bool = _setting(
+        False,
+        "--allow-remote-images",
+        "Fetch pictures that requests name by an http(s) address, of public servers alone.",
     )
     allow_changes: bool = _setting(
         False, "--allow-changes", "Let requests make and remove names of models (/api/create), of the same clients."
@@ -299,6 +314,11 @@ class Settings(Texts, EngineOptions):
         return models_folder().parent / "batches" if self.batches_dir is None else self.batches_dir
 
     @property
+    def has_keys(self) -> bool:
+        """Whether clients need a key."""
+        return bool(self.keys or self.keys_file or self.oidc_issuer)
+
+    @property
     def shares_prefixes(self) -> bool:
         """Whether clients with different keys reuse each other's prefixes."""
         return bool(self.share_prefixes)
@@ -344,6 +364,8 @@ class Settings(Texts, EngineOptions):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             context_shift=self.context_shift,
+            reasoning_budget=None if self.reasoning_budget < 0 else self.reasoning_budget,
+            reasoning_budget_message=self.reasoning_budget_message,
         )
 
 
