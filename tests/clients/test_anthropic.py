@@ -134,7 +134,7 @@ def test_the_count_is_what_an_answer_reads(client):
 
 
 def test_errors_are_those_of_the_sdk(client):
-    with pytest.raises(anthropic.BadRequestError, match="images are not supported"):
+    with pytest.raises(anthropic.BadRequestError, match="this model sees no pictures"):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
         client.messages.create(**{**FIELDS, "messages": [{"role": "user", "content": [image]}]})
     with pytest.raises(anthropic.BadRequestError) as caught:

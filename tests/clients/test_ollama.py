@@ -115,8 +115,8 @@ def test_a_model_that_is_here_is_pulled_at_once(client):
     ("call", "status", "says"),
     [
         (lambda c: c.show("none"), 404, "model 'none' not found"),
-        (lambda c: c.chat(model="tiny", messages=[{**HI[0], "images": [b"x"]}]), 400, "images are not supported"),
-        (lambda c: c.generate(model="tiny", prompt="hi", images=[b"x"]), 400, "images are not supported"),
+        (lambda c: c.chat(model="tiny", messages=[{**HI[0], "images": [b"x"]}]), 400, "sees no pictures"),
+        (lambda c: c.generate(model="tiny", prompt="hi", images=[b"x"]), 400, "sees no pictures"),
         (lambda c: c.generate(model="tiny", prompt="hi", template="{{ .Prompt }}"), 400, "template"),
         (lambda c: c.generate(model="tiny", prompt="hi", options={"top_p": 2}), 400, "top_p"),
         (lambda c: c.generate(model="tiny", prompt="hi", suffix="x"), 400, "no tokens for a prefix"),

@@ -257,12 +257,15 @@ def test_requests_at_once_do_not_mix(client, scripted):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"background": True}, "background"),
-        ({"conversation": "conv_1"}, "previous_response_id"),
+        ({"background": True, "store": False}, "background"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"input": []}, "input"),
         ({"input": [{"type": "message"}]}, "input.0.role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "images are not"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "sees no pictures",
+        ),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "call_id"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
         ({"tools": [PAINT, PAINT]}, "two tools named 'paint'"),

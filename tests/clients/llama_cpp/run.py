@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tests.clients.llama_cpp.encoders import write_encoders
 from tests.clients.llama_cpp.nursery import start_nursery
 from tests.clients.llama_cpp.stories import write_models
 
@@ -27,7 +28,7 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="a checkout of llama.cpp: tools/server/tests and models/templates")
     parser.add_argument("--stories", type=Path, help="a folder with stories260K.bin and tok512.bin")
     parser.add_argument("--results", type=Path, help="a file for one line of JSON per case")
-    parser.epilog = "What follows -- are arguments of pytest, such as -- -k slot."
+    parser.epilog = "What follows -- are arguments of pytest, such as -- -k slot; without -m, slow cases are left out."
     words = sys.argv[1:]
     at = words.index("--") if "--" in words else len(words)
     given, more = parser.parse_args(words[:at]), words[at + 1 :]
@@ -40,6 +41,7 @@ def main() -> int:
         models = Path(folder, "models")
         models.mkdir()
         write_models(models, given.stories)
+        write_encoders(models, tests)
         _run(tests, Path(folder), models, results, more)
         cases = [json.loads(line) for line in results.read_text().splitlines()]
     _print(cases)
@@ -60,6 +62,8 @@ def _run(tests: Path, folder: Path, models: Path, results: Path, more: list[str]
     }
     plugin = "tests.clients.llama_cpp.plugin"
     chosen = more if any(word.startswith("unit") for word in more) else ["unit", *more]
+    if "-m" not in chosen:
+        chosen = [*chosen, "-m", "not slow"]  # as tests.sh of llama.cpp runs them
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", plugin, "-p", "no:cacheprovider", *chosen]
     try:
         subprocess.run(command, cwd=tests, env=environment, check=False)
@@ -83,6 +87,8 @@ def _print(cases: list[dict[str, str]]) -> None:
         ended = Counter(case["outcome"] for case in cases if case["case"].startswith(file))
         name = file.removeprefix("test_").removesuffix(".py") or "all"
         print(f"| {name} | {ended['passed']} | {ended['failed']} | {ended['skipped']} |")
+    ended = Counter(case["outcome"] for case in cases)
+    print(f"of {ended.total()} cases {ended['passed']} pass, {ended['failed']} fail, {ended['skipped']} are not run")
     for reason, n in Counter(case["reason"] for case in cases if case["outcome"] == "skipped").most_common():
         print(f"skipped {n}: {reason.removeprefix('Skipped: ')}")
     for case in cases:

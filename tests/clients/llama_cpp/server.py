@@ -3,7 +3,7 @@
 Only what cannot be the same is translated: models of the hub become the local files of `stories.py`, and defaults of
 llama-server become flags. It has no /metrics unless asked, splits its context among the slots that -np counts, lets
 pages of every origin ask and every key load models, and offers the models that it has downloaded if none is named, of
-which it keeps four.
+which it keeps four. --pooling, which Woolly leaves to the file, chooses a file with that pooling.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.clients.llama_cpp.encoders import EMBEDDERS, RERANKER
 from tests.clients.llama_cpp.stories import FILES
 
 __all__ = ["translate"]
+
+_EMBEDDER = "ggml-org/models/bert-bge-small/ggml-model-f16.gguf"
+_OTHERS = {"ggml-org/models/jina-reranker-v1-tiny-en/ggml-model-f16.gguf": RERANKER}
 
 
 def translate(arguments: list[str], models: Path) -> list[str]:
@@ -22,11 +26,13 @@ def translate(arguments: list[str], models: Path) -> list[str]:
     repo = _take(given, "--hf-repo")
     file = _take(given, "--hf-file")
     url = _take(given, "--model-url")
+    pooling = _take(given, "--pooling") or "cls"
+    files = {**FILES, **_OTHERS, _EMBEDDER: EMBEDDERS[pooling]}
     if repo is not None or url is not None:
         wanted = url or (repo if file is None else f"{repo}/{file}")
-        if wanted not in FILES:
+        if wanted not in files:
             raise SystemExit(f"llama tests: the model {wanted} is not here")
-        given += ["--model", str(models / FILES[wanted])]
+        given += ["--model", str(models / files[wanted])]
     elif "--model" not in given and "--models-dir" not in given:
         given += ["--models-dir", str(models)]
         if "--models-max" not in given:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.cases.towers import TOWERS, write_tower
 from woolly.gguf import GGUFWriter
 
-__all__ = ["FILES", "write_models"]
+__all__ = ["ADAPTER", "DRAFT", "FILES", "write_models"]
 
 _CONTEXT = 2048  # as the file that the tests download says
 
@@ -24,7 +25,11 @@ FILES = {
     "ggml-org/test-model-stories260K": "hf/ggml-org/test-model-stories260K/stories260K-F32.gguf",
     "ggml-org/test-model-stories260K-infill": "hf/ggml-org/test-model-stories260K-infill/stories260K-infill-F32.gguf",
     "ggml-org/tinygemma3-GGUF:Q8_0": "hf/ggml-org/tinygemma3-GGUF/tinygemma3-Q8_0.gguf",
+    "ggml-org/stories15M_MOE/stories15M_MOE-F16.gguf": "hf/ggml-org/stories15M_MOE/stories15M_MOE-F16.gguf",
 }
+
+# Files that the tests download by themselves, by their names: a draft, which is the model again, and an adapter.
+DRAFT, ADAPTER = "stories15M-q4_0.gguf", "moe_shakespeare15M.gguf"
 
 _FILL_IN = {"pre": 4, "suf": 5, "mid": 6}  # bytes that no text of the tests has
 
@@ -58,6 +63,27 @@ def write_models(folder: Path, stories: Path | None) -> None:
     for name in FILES.values():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _write(folder / name, weights, pieces, fills_in="infill" in name)
+    # The model of pictures is this one, with a tower that turns them into rows of its width.
+    write_tower(TOWERS["llava"], (folder / FILES["ggml-org/tinygemma3-GGUF:Q8_0"]).parent / "mmproj-F16.gguf")
+    (folder / "downloads").mkdir()
+    _write(folder / "downloads" / DRAFT, weights, pieces, fills_in=False)
+    _write_adapter(folder / "downloads" / ADAPTER, weights)
+
+
+def _write_adapter(path: Path, weights: _Weights) -> None:
+    """Writes a random adapter of rank 1 of the first layer's queries."""
+    random = np.random.RandomState(1)
+    writer = GGUFWriter(path)
+    for key, value in {
+        "general.architecture": "llama",
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 1.0,
+    }.items():
+        writer.add(key, value)
+    for part, shape in (("lora_a", (1, weights.width)), ("lora_b", (weights.width, 1))):
+        writer.add_tensor(f"blk.0.attn_q.weight.{part}", random.standard_normal(shape).astype(np.float32))
+    writer.write()
 
 
 def _pieces(data: bytes) -> list[tuple[bytes, float]]:
