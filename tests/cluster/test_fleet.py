@@ -16,7 +16,7 @@ from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.sampling import Sampler
 from woolly.serving.settings.options import ModelOptions
-from woolly.wire import Message
+from woolly.wire import WireMessage
 
 OPTIONS = ModelOptions(ctx=512, threads=1)
 PROMPT = "The sheep said that"
@@ -199,7 +199,7 @@ def test_a_replica_closes_a_model_that_its_front_does_not_wait_for(tiny_model, m
     monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
     ours, theirs = socket.socketpair()
     front, replica = link_of(ours), Replica(link_of(theirs, is_client=False))
-    front.send(Message("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
+    front.send(WireMessage("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
     front.finish()
     replica.serve()
     is_gone.set()

@@ -15,7 +15,7 @@ from woolly.cluster.model import FleetLLM
 from woolly.cluster.replica import Replica
 from woolly.errors import ModelError
 from woolly.serving.settings.options import ModelOptions
-from woolly.wire import Connection, Link, LostConnection, Message
+from woolly.wire import Connection, Link, LostConnection, WireMessage
 
 OPTIONS = ModelOptions(ctx=512, threads=1)
 PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=12, ignore_eos=True, logprobs=2, prompt_logprobs=1)
@@ -77,7 +77,7 @@ STEPS = {
     "negative draft": ending(drafted=-3),
     "error of another shape": ending(reason="error", error={"kind": "RequestError", "message": "x", "odd": 1}),
     "error that is none": ending(reason="error", error=5),
-    "no id": lambda message: Message("step", {}),
+    "no id": lambda message: WireMessage("step", {}),
     "id that is none": saying(id=[]),
     "rows in place of a step": lambda message: replace(message, kind="rows"),
 }
@@ -109,7 +109,7 @@ def test_an_answer_that_cannot_be_right_is_computed_elsewhere(tiny_model, whole,
         saying(identity=None),
         saying(time="noon"),
         saying(pid=None),
-        lambda message: Message("ready"),
+        lambda message: WireMessage("ready"),
     ],
 )
 def test_a_replica_that_says_of_itself_what_cannot_be_does_not_serve(tiny_model, lie):
@@ -196,7 +196,7 @@ def changed(message, chance):
             arrays[name] = array.reshape(arrays[name].shape)
         else:
             arrays[name] = chance.choice((array[: array.size // 2], np.concatenate([array, array]), array[:0]))
-    return Message(message.kind, fields, arrays)
+    return WireMessage(message.kind, fields, arrays)
 
 
 def test_a_stage_outlives_batches_that_nobody_would_ask_for(tiny_model, tmp_path, monkeypatch):
@@ -224,7 +224,7 @@ def test_a_stage_outlives_batches_that_nobody_would_ask_for(tiny_model, tmp_path
         front.send(said[kind])
         assert replied() == "done"
     run = replace(said["run"], fields={**said["run"].fields, "state": said["state"].fields["state"]})
-    page = Message(
+    page = WireMessage(
         "write", {"state": run.fields["state"], "number": 0, "what": "page"}, {"bytes": np.zeros(9, np.uint8)}
     )
     chance, kinds = random.Random(1), []

@@ -22,7 +22,7 @@ from woolly.errors import DeviceError, ModelError, RequestError
 from woolly.runtime.cpu import CpuProgram
 from woolly.serving import Settings
 from woolly.serving.settings.options import ModelOptions
-from woolly.wire import Connection, Link, Message
+from woolly.wire import Connection, Link, WireMessage
 
 SECRET = "a secret of thirty-two characters"
 PARAMS = SamplingParams(seed=3, temperature=1.0, max_tokens=60, ignore_eos=True)
@@ -144,7 +144,7 @@ def test_connections_that_say_nothing_keep_no_front_away(listening, tiny_model):
     host, _, port = one.address.rpartition(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(200)]
     link = Link(connected(one))
-    link.send(Message("ping"))
+    link.send(WireMessage("ping"))
     assert next(iter(link)).kind == "pong"
     link.close()
     for sock in silent:
@@ -154,13 +154,13 @@ def test_connections_that_say_nothing_keep_no_front_away(listening, tiny_model):
 @pytest.mark.parametrize(
     "said",
     [
-        Message("dance"),
-        Message("add"),
-        Message("add", {"id": [], "params": 5}),
-        Message("cancel", {"ids": 5}),
-        Message("open", {"stall": "x"}),
-        Message("read", {"texts": None}),
-        Message("__init__"),
+        WireMessage("dance"),
+        WireMessage("add"),
+        WireMessage("add", {"id": [], "params": 5}),
+        WireMessage("cancel", {"ids": 5}),
+        WireMessage("open", {"stall": "x"}),
+        WireMessage("read", {"texts": None}),
+        WireMessage("__init__"),
         b'{"op": "close"}\n\n',
         b"[]\n" * 100,
     ],
@@ -178,7 +178,7 @@ def test_what_cannot_be_understood_ends_the_link_and_not_the_replica(listening, 
             front.receive(lambda silence: None)
     front.close()
     link = Link(connected(one))  # the next front
-    link.send(Message("ping"))
+    link.send(WireMessage("ping"))
     assert next(iter(link)).kind == "pong"
     link.close()
 
@@ -195,7 +195,7 @@ def test_a_replica_leaves_also_while_its_model_opens(listening, tiny_model, monk
     monkeypatch.setattr("woolly.cluster.replica.LLM", Slow)
     one = listening()
     link = Link(connected(one))
-    link.send(Message("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
+    link.send(WireMessage("open", {"model": str(tiny_model), "options": {"ctx": 512, "threads": 1}}))
     assert is_opening.wait(60)
     one.leave()
     assert list(link) == []

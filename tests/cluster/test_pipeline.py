@@ -210,7 +210,8 @@ def test_a_stage_has_the_device_that_it_was_started_with(model, tmp_path, monkey
     with on_threads(model, 1, device="cpu") as stages, over(names(stages), model, tmp_path) as llm:
         assert len(llm.generate("the", max_tokens=2, ignore_eos=True).token_ids) == 2
     gpu = Gpu(1, "none", "sm_90", free=3 * RESERVE, total=4 * RESERVE, bandwidth=None)
-    monkeypatch.setattr("woolly.cluster.stage.find_gpu", lambda number: gpu)
+    gpus = {(number, "cuda"): gpu for number in (0, 1)}
+    monkeypatch.setattr("woolly.cluster.stage.find_gpu", lambda number, kind: gpus[number, kind])
     with (
         on_threads(model, 1, device="cuda:0,1") as stages,
         pytest.raises(StageError, match=r"--device cuda:0,1, but .* backend cpu: start the engine with --backend cuda"),

@@ -9,7 +9,7 @@ from woolly.cluster.wire import read_error, read_logprobs, read_params, write_er
 from woolly.errors import ModelError, RequestError
 from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
-from woolly.wire import Message
+from woolly.wire import WireMessage
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pair():
 )
 def test_parameters_come_back_as_one_answer_with_a_seed(params, pair):
     link, other = link_of(pair[0]), link_of(pair[1], is_client=False)
-    link.send(Message("add", {"params": write_params(params, 7)}))
+    link.send(WireMessage("add", {"params": write_params(params, 7)}))
     back = read_params(next(iter(other)).fields["params"])
     assert back == SamplingParams(**{**vars(params), "seed": 7, "n": 1})
     link.close()

@@ -46,7 +46,9 @@ def test_the_versions_are_those_of_the_metadata(prefix, monkeypatch):
 
 
 def test_every_extra_that_users_need_has_its_package():
-    listed = re.findall(r"^(mcp|parquet|ray) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^(mcp|parquet|pictures|ray|sounds) = \[\"(\w+)", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
     assert dict(listed) == extra._PACKAGES
 
 

@@ -12,8 +12,8 @@ from woolly.wire import (
     Connection,
     Link,
     LostConnection,
-    Message,
     RefusedConnection,
+    WireMessage,
     greeted,
     hang_up,
 )
@@ -75,15 +75,15 @@ def test_a_message_arrives_with_its_fields_and_arrays():
         "bytes": np.arange(256, dtype=np.uint8),
     }
     for _ in range(2):  # the second has a number of its own
-        client.send(Message("run", {"first": 3, "names": ["a"], "open": None}, arrays))
+        client.send(WireMessage("run", {"first": 3, "names": ["a"], "open": None}, arrays))
         got = server.receive(patient)
         assert (got.kind, got.fields) == ("run", {"first": 3, "names": ["a"], "open": None})
         assert got.arrays.keys() == arrays.keys()
         for name, array in arrays.items():
             np.testing.assert_array_equal(got.arrays[name], array)
             assert got.arrays[name].dtype == array.dtype
-    server.send(Message("done"))
-    assert client.receive(patient) == Message("done")
+    server.send(WireMessage("done"))
+    assert client.receive(patient) == WireMessage("done")
     for end in (client, server):
         end.close()
         end.close()
@@ -92,7 +92,7 @@ def test_a_message_arrives_with_its_fields_and_arrays():
 def test_a_message_larger_than_the_buffers_of_a_socket_arrives():
     client, server = pair()
     rows = np.random.RandomState(1).standard_normal((512, 4096)).astype(np.float32)
-    thread = threading.Thread(target=client.send, args=(Message("rows", arrays={"rows": rows}),))
+    thread = threading.Thread(target=client.send, args=(WireMessage("rows", arrays={"rows": rows}),))
     thread.start()
     np.testing.assert_array_equal(server.receive(patient).arrays["rows"], rows)
     thread.join()
@@ -131,14 +131,14 @@ def raw_pair():
 
 def test_a_message_that_was_changed_or_sent_again_is_not_taken():
     client, plain, server, recorded = raw_pair()
-    client.send(Message("pay", {"sum": 10}))
+    client.send(WireMessage("pay", {"sum": 10}))
     assert server.receive(patient).fields == {"sum": 10}
     plain.sendall(b"".join(recorded))  # the same once more
     with pytest.raises(LostConnection, match="not of the one who knows the token"):
         server.receive(patient)
     client, plain, server, recorded = raw_pair()
-    frame = bytearray(Message("pay", {"sum": 10}).parts()[1])
-    client.send(Message("ping"))
+    frame = bytearray(WireMessage("pay", {"sum": 10}).parts()[1])
+    client.send(WireMessage("ping"))
     server.receive(patient)
     plain.sendall(struct.pack(">4sHxxQ", b"WLYS", wire.VERSION, len(frame)) + frame + bytes(32))
     with pytest.raises(LostConnection, match="not of the one who knows the token"):
@@ -179,7 +179,7 @@ def test_a_side_that_goes_away_or_is_silent_is_noticed():
         server.receive(forever)
     with pytest.raises(LostConnection):
         for _ in range(1000):
-            server.send(Message("more", arrays={"rows": np.zeros(100_000, np.float32)}))
+            server.send(WireMessage("more", arrays={"rows": np.zeros(100_000, np.float32)}))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_side_that_goes_away_or_is_silent_is_noticed():
         b"",
         b"\0\0\0\5hello",
         b"\0\0\1\0{}",
-        Message("a").parts()[0] + Message("a").parts()[1] + b"more",
+        WireMessage("a").parts()[0] + WireMessage("a").parts()[1] + b"more",
         *(
             struct.pack(">I", len(text)) + text
             for text in (
@@ -208,12 +208,12 @@ def test_a_side_that_goes_away_or_is_silent_is_noticed():
 )
 def test_bytes_that_are_no_message_are_refused(data):
     with pytest.raises(BadMessage):
-        Message.read(data)
+        WireMessage.read(data)
 
 
 def test_an_array_of_another_type_does_not_travel():
     with pytest.raises(BadMessage, match="is of float64"):
-        Message("a", arrays={"x": np.zeros(3)}).parts()
+        WireMessage("a", arrays={"x": np.zeros(3)}).parts()
 
 
 def test_a_proof_cannot_be_sent_back():
@@ -239,11 +239,11 @@ def links():
 def test_messages_come_in_order_and_end_with_the_link():
     link, other = links()
     for i in range(100):
-        link.send(Message("text", {"i": i, "text": "\n" * i}))
+        link.send(WireMessage("text", {"i": i, "text": "\n" * i}))
     link.finish()
     assert [message.fields["i"] for message in other] == list(range(100))
     other.close()
-    other.send(Message("late"))  # nothing happens
+    other.send(WireMessage("late"))  # nothing happens
 
 
 def test_a_link_sends_a_message_as_it_was_when_it_was_sent():
@@ -251,7 +251,7 @@ def test_a_link_sends_a_message_as_it_was_when_it_was_sent():
     growing = []
     for i in range(50):
         growing.append(i)
-        link.send(Message("list", {"list": growing}))
+        link.send(WireMessage("list", {"list": growing}))
     link.finish()
     assert [len(message.fields["list"]) for message in other] == list(range(1, 51))
     other.close()
@@ -272,7 +272,7 @@ def test_a_link_ends_if_the_other_machine_is_gone(seconds):
         for one, other in (socket.socketpair(), (ours, theirs)):
             link = Link(Connection(one, None, is_client=True))
             link.end_without(seconds)
-            link.send(Message("ping"))
+            link.send(WireMessage("ping"))
             assert next(iter(Link(Connection(other, None, is_client=False)))).kind == "ping"
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -291,7 +291,7 @@ def test_clients_that_say_nothing_keep_nobody_waiting(monkeypatch):
     others = [socket.create_connection(listener.getsockname()) for _ in range(40)]
     client = Connection(socket.create_connection(listener.getsockname()), TOKEN, is_client=True)
     got.join()
-    client.send(Message("hello"))
+    client.send(WireMessage("hello"))
     assert silent[0][0].receive(patient).kind == "hello"
     # The oldest were dropped: no more than eight threads wait for what never comes.
     assert len([one for one in threading.enumerate() if one.name == "woolly-greet"]) <= 9

@@ -1,5 +1,5 @@
 """MANY MACHINES: one server before several replicas of a model."""
 
-from woolly.cluster.routing import Choice, Router, Ticket
+from woolly.cluster.routing import Route, Router, Ticket
 
-__all__ = ["Choice", "Router", "Ticket"]
+__all__ = ["Route", "Router", "Ticket"]

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from woolly.cluster.flights import Flight
-from woolly.cluster.members import Member, Place, difference
+from woolly.cluster.members import Member, Occupancy, difference
 from woolly.cluster.replies import Hello, read_figures, read_hello
 from woolly.cluster.routing import Router
 from woolly.cluster.seats import Seat
 from woolly.cluster.wire import PROTOCOL, read_error
 from woolly.errors import ModelError
 from woolly.llm.identity import Identity
-from woolly.wire import BadMessage, Message
+from woolly.wire import BadMessage, WireMessage
 
 __all__ = ["Fleet"]
 
@@ -52,7 +52,7 @@ class Fleet:
         that has not opened the model after `load_limit` seconds. One that leaves has `grace` seconds to finish its
         answers, then the rest is moved.
         """
-        self._places = [Place(seat) for seat in seats]
+        self._places = [Occupancy(seat) for seat in seats]
         self._opening = opening
         self._n_parallel = n_parallel
         self._stall = stall
@@ -153,7 +153,7 @@ class Fleet:
                 return
             self._move_all(member)
             if member.started is not None:
-                member.started.link.send(Message("close"))
+                member.started.link.send(WireMessage("close"))
             self._changed.wait_for(lambda: member.state == "gone", _CLOSING)
         self._gone(member, "it left")
 
@@ -170,7 +170,7 @@ class Fleet:
             for member in members:
                 member.flights.clear()
                 if member.started is not None:
-                    member.started.link.send(Message("close"))
+                    member.started.link.send(WireMessage("close"))
             self._changed.notify_all()
             self._changed.wait_for(lambda: all(one.state == "gone" for one in members), _CLOSING)
         for member in members:
@@ -178,7 +178,7 @@ class Fleet:
 
     # Starting and watching.
 
-    def _spawn(self, place: Place, *, sits: bool = True) -> Member:
+    def _spawn(self, place: Occupancy, *, sits: bool = True) -> Member:
         member = Member(f"{place.seat.name}#{next(self._numbers)}", place.seat, heard=time.monotonic())
         self._members[member.name] = member
         if sits:
@@ -207,7 +207,7 @@ class Fleet:
             options["device"] = member.seat.device
         opening = {**self._opening, "options": options, "cpus": member.seat.cpus, "stall": self._stall}
         started.link.end_without(2 * self._stall)  # one that opens its model is not asked for signs of life
-        started.link.send(Message("open", opening))
+        started.link.send(WireMessage("open", opening))
         reason = "it ended"
         try:
             for message in started.link:
@@ -218,7 +218,7 @@ class Fleet:
             reason = f"what it says cannot be understood ({type(error).__name__}: {error})"
         self._gone(member, reason)
 
-    def _take(self, member: Member, message: Message) -> None:
+    def _take(self, member: Member, message: WireMessage) -> None:
         with self._lock:
             member.heard = now = time.monotonic()
             kind = message.kind
@@ -275,7 +275,7 @@ class Fleet:
                         silent.append(member)
                     elif not is_starting and member.started is not None and now - member.asked > self._stall / 4:
                         member.asked = now
-                        member.started.link.send(Message("ping"))
+                        member.started.link.send(WireMessage("ping"))
                 for place in self._places:
                     if (place.member is None or place.member.state == "gone") and now >= place.next_start:
                         self._spawn(place)
@@ -316,7 +316,7 @@ class Fleet:
         if member.started is not None:
             member.started.kill()
 
-    def _replace(self, place: Place) -> bool:
+    def _replace(self, place: Occupancy) -> bool:
         with self._changed:
             if self._is_closed:
                 return False
@@ -348,7 +348,7 @@ class Fleet:
         self.counts[f"by_{choice.reason}"] += 1
         member.started.link.send(flight.message())
 
-    def _advance(self, member: Member, message: Message, now: float) -> None:
+    def _advance(self, member: Member, message: WireMessage, now: float) -> None:
         flight = member.flights.get(message.fields["id"])
         if flight is None:
             return  # cancelled, or moved

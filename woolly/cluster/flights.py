@@ -11,16 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from woolly.cluster.replies import End, Step, read_progress, read_rows, read_step
+from woolly.cluster.replies import AnswerEnd, StepReply, read_progress, read_rows, read_step
 from woolly.cluster.routing import Ticket
-from woolly.cluster.wire import write_params
+from woolly.cluster.wire import write_marks, write_params
 from woolly.engine import Chunk, Request
 from woolly.engine.reading import Reading
 from woolly.engine.threads.driver import Listener
 from woolly.errors import ModelError
 from woolly.plan import Pooling
 from woolly.runtime import PAGE_SIZE
-from woolly.wire import BadMessage, Message
+from woolly.sampling.thought import ThoughtMarks
+from woolly.wire import BadMessage, WireMessage
 
 __all__ = ["AnswerFlight", "Flight", "Given", "ReadingFlight"]
 
@@ -32,6 +33,7 @@ class Given:
     score_only: bool = False
     shown: frozenset[int] = frozenset()
     salt: bytes = b""
+    thought: ThoughtMarks | None = None
 
 
 class Flight(ABC):
@@ -47,11 +49,11 @@ class Flight(ABC):
         self.is_over = False
 
     @abstractmethod
-    def message(self) -> Message:
+    def message(self) -> WireMessage:
         """Returns what asks a replica for it; all that came before is forgotten where it cannot be repeated."""
 
     @abstractmethod
-    def take(self, message: Message) -> bool:
+    def take(self, message: WireMessage) -> bool:
         """Takes a reply. Returns whether it came to an end, or the replica gave it up (`is_over` says which).
 
         BadMessage if the reply cannot be right; nothing of it is taken then.
@@ -63,7 +65,7 @@ class Flight(ABC):
 
     @property
     @abstractmethod
-    def stop_message(self) -> Message:
+    def stop_message(self) -> WireMessage:
         """What tells a replica that nobody wants it any more."""
 
 
@@ -84,7 +86,7 @@ class AnswerFlight(Flight):
     def _begin(self) -> None:
         self._n_tokens = self._n_characters = self._n_logprobs = 0  # that came from this replica
 
-    def message(self) -> Message:
+    def message(self) -> WireMessage:
         """Returns the request, with the tokens so far as those that are expected."""
         self._begin()
         request = self.request
@@ -100,15 +102,16 @@ class AnswerFlight(Flight):
             "score_only": self._given.score_only,
             "shown": sorted(self._given.shown),
             "salt": self._given.salt.hex(),
+            "thought": write_marks(self._given.thought),
         }
-        return Message("add", fields)
+        return WireMessage("add", fields)
 
     @property
-    def stop_message(self) -> Message:
+    def stop_message(self) -> WireMessage:
         """Cancels the request."""
-        return Message("cancel", {"ids": [self.id]})
+        return WireMessage("cancel", {"ids": [self.id]})
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: WireMessage) -> bool:
         """Takes a step: compares what is known, adds what is new, and delivers it."""
         step = self._read(message)
         request, end = self.request, step.end
@@ -127,7 +130,7 @@ class AnswerFlight(Flight):
         self._deliver()
         return end is not None
 
-    def _read(self, message: Message) -> Step:
+    def _read(self, message: WireMessage) -> StepReply:
         step, most = read_step(message, self._n_vocab), self.request.max_tokens
         if message.kind != "step":
             raise BadMessage(f"it says {message.kind[:20]!r} of a request")
@@ -163,7 +166,7 @@ class AnswerFlight(Flight):
             self.request.show(new)
         return True
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: AnswerEnd) -> None:
         request = self.request
         request.finish_reason = end.reason
         request.stop_reason = end.stop
@@ -188,16 +191,16 @@ class ReadingFlight(Flight):
         self._pooling = pooling
         self.n_tokens = max(1, reading.n_tokens)
 
-    def message(self) -> Message:
+    def message(self) -> WireMessage:
         """Returns all texts: a reading is repeated from its beginning."""
-        return Message("read", {"id": self.id, "texts": self.reading.texts, "pooling": self._pooling})
+        return WireMessage("read", {"id": self.id, "texts": self.reading.texts, "pooling": self._pooling})
 
     @property
-    def stop_message(self) -> Message:
+    def stop_message(self) -> WireMessage:
         """Cancels the reading."""
-        return Message("stop_reading", {"id": self.id})
+        return WireMessage("stop_reading", {"id": self.id})
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: WireMessage) -> bool:
         """Takes its progress or its rows."""
         reading = self.reading
         if message.kind == "progress":

@@ -11,7 +11,7 @@ from woolly.cluster.seats import Seat, Started
 from woolly.llm.identity import Identity
 from woolly.runtime import is_gpu_backend
 
-__all__ = ["Member", "Place", "difference"]
+__all__ = ["Member", "Occupancy", "difference"]
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class Member:
 
 
 @dataclass
-class Place:
+class Occupancy:
     """A seat, who sits there, and when the next one may."""
 
     seat: Seat

@@ -84,7 +84,7 @@ class FleetLLM(LLM):
     def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
         requests = super()._requests(ids, params, options)
         for request in requests:
-            self._given[request] = Given(options.score_only, options.shown, options.salt)
+            self._given[request] = Given(options.score_only, options.shown, options.salt, options.thought)
         return requests
 
 
@@ -113,6 +113,10 @@ class _FleetDriver(EngineDriver):
             request.is_unwanted = True
             if (flight := self._flights.get(request)) is not None:
                 self._fleet.cancel(flight)
+
+    def end_thoughts(self, requests: Sequence[Request]) -> bool:
+        """RequestError: a replica that took the answer over would think as long as at first."""
+        raise RequestError("replicas cannot end a thought at once; set a budget before (reasoning_budget)")
 
     def start_reading(self, reading: Reading, on_end: Callable[[], None]) -> None:
         """Gives a reading to a replica; a thread of the fleet calls `on_end`."""

@@ -29,13 +29,13 @@ from functools import partial
 from typing import Any
 
 from woolly import __version__
-from woolly.cluster.wire import PROTOCOL, read_params, write_error, write_logprobs
+from woolly.cluster.wire import PROTOCOL, read_marks, read_params, write_error, write_logprobs
 from woolly.engine import Chunk, Request, RequestOptions
 from woolly.engine.reading import Reading
 from woolly.engine.reading.source import find_rows
 from woolly.errors import DeviceError, RequestError, WoollyError
 from woolly.llm import LLM
-from woolly.wire import Connection, Link, Message
+from woolly.wire import Connection, Link, WireMessage
 
 __all__ = ["Replica", "main"]
 
@@ -109,7 +109,7 @@ class Replica:
             if self._llm is None:
                 self._link.close()  # nothing runs here, and a front asks only a replica that is ready
             else:
-                self._link.send(Message("leaving"))
+                self._link.send(WireMessage("leaving"))
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
         # Later than the front gives up: else a front that comes back would wait behind one that cannot be heard.
@@ -133,7 +133,7 @@ class Replica:
                 llm.close()
             if isinstance(error, DeviceError) and error.code == "lost":
                 self.fault = error
-            self._link.send(Message("failed", {"error": write_error(error)}))
+            self._link.send(WireMessage("failed", {"error": write_error(error)}))
             return
         with self._lock:
             self._llm = None if self._is_over else llm
@@ -151,7 +151,7 @@ class Replica:
             "predicted_tokens": self._predicted,
             "seconds": time.monotonic() - self._started,
         }
-        self._link.send(Message("pong", {"time": time.time(), "figures": figures}))
+        self._link.send(WireMessage("pong", {"time": time.time(), "figures": figures}))
 
     def _do_add(self, message: Mapping[str, Any]) -> None:
         with self._lock:
@@ -173,6 +173,7 @@ class Replica:
                 score_only=message["score_only"],
                 shown=frozenset(message["shown"]),
                 salt=bytes.fromhex(message["salt"]),
+                thought=read_marks(message.get("thought")),
                 group=message["group"],
                 expected=message["expected"],
             )
@@ -187,7 +188,7 @@ class Replica:
             llm.driver.add([request], partial(self._step, id, _Sent()))
         except BaseException as error:
             self._requests.pop(id, None)
-            self._link.send(Message("step", {"id": id, "end": {"reason": "error", "error": write_error(error)}}))
+            self._link.send(WireMessage("step", {"id": id, "end": {"reason": "error", "error": write_error(error)}}))
             if not isinstance(error, WoollyError):
                 raise
 
@@ -219,7 +220,7 @@ class Replica:
             step["prefix"] = asdict(request.prefix)
         if chunk.finish_reason is not None:
             step["end"] = self._ended(id, request, chunk)
-        self._link.send(Message("step", step))
+        self._link.send(WireMessage("step", step))
 
     def _is_lost(self, error: BaseException | None) -> bool:
         """Whether the GPU failed. Then this process ends: the front moves its requests, and starts another one."""
@@ -259,12 +260,12 @@ class Replica:
             if rows is None:
                 raise RequestError("this model makes nothing of whole texts", code="wrong_model", field="model")
             reading = Reading(message["texts"], rows)
-            reading.on_progress = lambda n_done: self._link.send(Message("progress", {"id": id, "done": n_done}))
+            reading.on_progress = lambda n_done: self._link.send(WireMessage("progress", {"id": id, "done": n_done}))
             self._readings[id] = reading
             llm.driver.start_reading(reading, partial(self._read, id, reading))
         except BaseException as error:
             self._readings.pop(id, None)
-            self._link.send(Message("rows", {"id": id, "error": write_error(error)}))
+            self._link.send(WireMessage("rows", {"id": id, "error": write_error(error)}))
 
     def _read(self, id: int, reading: Reading) -> None:
         self._readings.pop(id, None)
@@ -273,9 +274,9 @@ class Replica:
         try:
             rows = reading.result()
             tables = {str(index): table for index, table in reading.tables.items()}
-            self._link.send(Message("rows", {"id": id}, {"rows": rows, **tables}))
+            self._link.send(WireMessage("rows", {"id": id}, {"rows": rows, **tables}))
         except BaseException as error:
-            self._link.send(Message("rows", {"id": id, "error": write_error(error)}))
+            self._link.send(WireMessage("rows", {"id": id, "error": write_error(error)}))
 
     def _do_stop_reading(self, message: Mapping[str, Any]) -> None:
         reading = self._readings.get(message["id"])
@@ -288,7 +289,7 @@ class Replica:
         return self._llm
 
 
-def _ready(llm: LLM) -> Message:
+def _ready(llm: LLM) -> WireMessage:
     about = llm.engine.program.about
     fields = {
         "protocol": PROTOCOL,
@@ -303,7 +304,7 @@ def _ready(llm: LLM) -> Message:
         "threads": about.threads,
         "time": time.time(),
     }
-    return Message("ready", fields)
+    return WireMessage("ready", fields)
 
 
 def _tuples(value: Any) -> Any:

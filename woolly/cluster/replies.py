@@ -15,9 +15,19 @@ from woolly.cluster.wire import read_error, read_logprobs
 from woolly.engine.request import FinishReason
 from woolly.llm.identity import Identity
 from woolly.sampling.logprobs import TokenLogprob
-from woolly.wire import BadMessage, Message
+from woolly.wire import BadMessage, WireMessage
 
-__all__ = ["End", "Hello", "Rows", "Step", "read_figures", "read_hello", "read_progress", "read_rows", "read_step"]
+__all__ = [
+    "AnswerEnd",
+    "Hello",
+    "StepReply",
+    "VectorRows",
+    "read_figures",
+    "read_hello",
+    "read_progress",
+    "read_rows",
+    "read_step",
+]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -26,7 +36,7 @@ _MOST_FIGURE = 1 << 53  # a count beyond it is none
 
 
 @dataclass(frozen=True)
-class End:
+class AnswerEnd:
     """How an answer ended."""
 
     reason: FinishReason
@@ -39,7 +49,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepReply:
     """What a step adds to an answer."""
 
     tokens: list[int]
@@ -47,7 +57,7 @@ class Step:
     logprobs: list[TokenLogprob]
     n_computed: int
     prefix: PrefixReport | None
-    end: End | None
+    end: AnswerEnd | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Rows:
+class VectorRows:
     """What texts have become."""
 
     rows: Float32
@@ -70,14 +80,14 @@ class Rows:
     error: Exception | None = None
 
 
-def read_step(message: Message, n_vocab: int) -> Step:
+def read_step(message: WireMessage, n_vocab: int) -> StepReply:
     """Returns a step. BadMessage if a token is none of the vocabulary, a count is none, or a word is unknown."""
     fields = message.fields
     text, prefix, end = fields.get("text", ""), fields.get("prefix"), fields.get("end")
     _check(isinstance(text, str), "a text that is none")
     _check(prefix is None or isinstance(prefix, dict), "a prefix that is none")
     _check(end is None or isinstance(end, dict), "an end that is none")
-    return Step(
+    return StepReply(
         [_token(token, n_vocab) for token in _list(fields.get("tokens", []))],
         text,
         _logprobs(fields.get("logprobs", []), n_vocab),
@@ -87,17 +97,17 @@ def read_step(message: Message, n_vocab: int) -> Step:
     )
 
 
-def read_progress(message: Message, n_texts: int) -> int:
+def read_progress(message: WireMessage, n_texts: int) -> int:
     """Returns the number of texts that are done. BadMessage if there are fewer texts."""
     n_done = _count(message.fields.get("done"))
     _check(n_done <= n_texts, f"{n_done} of {n_texts} texts")
     return n_done
 
 
-def read_rows(message: Message, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> Rows:
+def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> VectorRows:
     """Returns the rows of texts, and a table of each if they keep all rows. BadMessage if they are not of these."""
     if "error" in message.fields:
-        return Rows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
+        return VectorRows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
     arrays = dict(message.arrays)
     rows = _table(arrays.pop("rows", None), len(texts), width)
     tables: dict[int, Float32] = {}
@@ -105,10 +115,10 @@ def read_rows(message: Message, texts: Sequence[Sequence[int]], width: int, has_
         _check(name.isdecimal() and int(name) < len(texts), f"a table {name[:20]!r} of {len(texts)} texts")
         tables[int(name)] = _table(table, len(texts[int(name)]), width)
     _check(len(tables) == (len(texts) if has_tables else 0), f"{len(tables)} tables of {len(texts)} texts")
-    return Rows(rows, tables)
+    return VectorRows(rows, tables)
 
 
-def read_hello(message: Message, protocol: int) -> Hello:
+def read_hello(message: WireMessage, protocol: int) -> Hello:
     """Returns what a replica says of itself; of one that speaks another protocol no more than that."""
     fields = message.fields
     if (theirs := _count(fields.get("protocol"))) != protocol:
@@ -127,7 +137,7 @@ def read_hello(message: Message, protocol: int) -> Hello:
     return Hello(theirs, known, numbers["n_pages"], _number(fields.get("time")), about)
 
 
-def read_figures(message: Message) -> tuple[dict[str, float], float]:
+def read_figures(message: WireMessage) -> tuple[dict[str, float], float]:
     """Returns the figures of a pong, and the time of the replica's clock."""
     figures = message.fields.get("figures")
     _check(isinstance(figures, dict), "figures that are none")
@@ -136,11 +146,11 @@ def read_figures(message: Message) -> tuple[dict[str, float], float]:
     return numbers, _number(message.fields.get("time"))
 
 
-def _end(end: Mapping[str, Any], n_vocab: int) -> End:
+def _end(end: Mapping[str, Any], n_vocab: int) -> AnswerEnd:
     reason, stop = end.get("reason"), end.get("stop")
     _check(reason in _REASONS, f"an end {str(reason)[:20]!r}")
     _check(stop is None or type(stop) in (str, int), "a stop that is none")
-    return End(
+    return AnswerEnd(
         cast(FinishReason, reason),
         stop,
         _count(end.get("drafted", 0)),

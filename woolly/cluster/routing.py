@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from woolly.runtime import PAGE_SIZE
 
-__all__ = ["Choice", "Router", "Ticket"]
+__all__ = ["Route", "Router", "Ticket"]
 
 _RATE = 100.0  # tokens per second at which a replica computes prompts, before anything is known
 _NEWEST = 0.2  # weight of the newest measure of a rate or a time
@@ -22,7 +22,7 @@ _ANSWER = 10.0  # seconds of an answer, before one has ended
 
 
 @dataclass(frozen=True)
-class Choice:
+class Route:
     """A replica, and what is expected of it."""
 
     replica: str
@@ -148,7 +148,7 @@ class Router:
 
     def choose(
         self, pages: Sequence[Hashable], n_tokens: int, now: float, *, without: Collection[str] = ()
-    ) -> Choice | None:
+    ) -> Route | None:
         """Returns the best replica for a prompt of n_tokens, which begins with these full pages.
 
         Equal ones take turns. A replica that is `without` is chosen only if there is no other.
@@ -163,9 +163,9 @@ class Router:
         idlest = min(able, key=lambda one: (waits[one.name], len(one.open), one.last))
         seconds, cached = found[best.name]
         reason = "prefix" if cached > found[idlest.name][1] else "load"
-        return Choice(best.name, cached, seconds, reason)
+        return Route(best.name, cached, seconds, reason)
 
-    def started(self, choice: Choice, pages: Sequence[Hashable], n_tokens: int, now: float) -> Ticket:
+    def started(self, choice: Route, pages: Sequence[Hashable], n_tokens: int, now: float) -> Ticket:
         """Notes that the replica was given the prompt, and keeps its pages from now on."""
         n_missing = max(1, n_tokens - choice.cached_tokens)
         ticket = Ticket(next(self._numbers), choice.replica, n_missing, now)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from woolly.cluster.stage_session import Session
+from woolly.cluster.stage_session import StageSession
 from woolly.errors import DeviceError, RequestError, StageError
 from woolly.gguf import open_gguf
 from woolly.machine.memory import available_memory
@@ -34,15 +34,15 @@ from woolly.runtime import (
 )
 from woolly.store import resolve
 from woolly.store.digest import digest_of
-from woolly.wire import Connection, Message, greeted, hang_up
+from woolly.wire import Connection, WireMessage, greeted, hang_up
 
-__all__ = ["Part", "Stage"]
+__all__ = ["CompiledLayers", "Stage"]
 
 _PROBE_ROWS = 40
 
 
 @dataclass(frozen=True)
-class Part:
+class CompiledLayers:
     """Some layers of the model, compiled."""
 
     wanted: dict[str, Any]  # what the other process asked for
@@ -86,9 +86,9 @@ class Stage:
             self.file.close()
             raise
         self._lock = threading.Lock()
-        self._sessions: set[Session] = set()
-        self._owner: Session | None = None
-        self._part: Part | None = None
+        self._sessions: set[StageSession] = set()
+        self._owner: StageSession | None = None
+        self._part: CompiledLayers | None = None
         self._is_closed = False
 
     @property
@@ -117,7 +117,7 @@ class Stage:
             self._part = None
         self.file.close()
 
-    def claim(self, session: Session, instance: str) -> None:
+    def claim(self, session: StageSession, instance: str) -> None:
         """Makes a session the one that the stage computes for; StageError if it computes for another process.
 
         A process that lost its connection may come back before that was noticed here: its old session is ended.
@@ -135,7 +135,7 @@ class Stage:
         owner.over.wait()
         self.claim(session, instance)
 
-    def part(self, wanted: dict[str, Any]) -> Part:
+    def part(self, wanted: dict[str, Any]) -> CompiledLayers:
         """The layers that a process asks for, compiled. Errors say what of it this stage has otherwise."""
         if self._part is not None and self._part.wanted == wanted:
             return self._part
@@ -172,7 +172,7 @@ class Stage:
         options = replace(self._options, kv_type=wanted["kv_type"], level=wanted["level"], max_rows=wanted["max_rows"])
         program = choose(backend).compile(plan, self.file.tensors, options)
         program.load_weights()
-        self._part = Part(wanted, program, _probe(program))
+        self._part = CompiledLayers(wanted, program, _probe(program))
         self.tell(f"holds layers {first} to {last}")
         return self._part
 
@@ -183,7 +183,7 @@ class Stage:
         self.tell(f"refused {host}: {reason}")
 
     def _handle(self, connection: Connection, host: str) -> None:
-        session = Session(self, connection)
+        session = StageSession(self, connection)
         with self._lock:
             is_late = self._is_closed
             if not is_late:
@@ -193,7 +193,7 @@ class Stage:
             return
         self.tell(f"connected to {host}")
         try:
-            connection.send(Message("welcome", {"memory": self._memory()}))
+            connection.send(WireMessage("welcome", {"memory": self._memory()}))
             session.run()
         except (ConnectionError, DeviceError) as error:
             self.tell(f"disconnected from {host}: {error}")
@@ -213,7 +213,7 @@ class Stage:
             return free
         return free + part.program.weight_stats().n_bytes
 
-    def opened(self, part: Part) -> Message:
+    def opened(self, part: CompiledLayers) -> WireMessage:
         """What a process has to know of the part that it asked for."""
         program = part.program
         fields = {
@@ -221,13 +221,14 @@ class Stage:
             "steps": steps_to_data(program.running_plan.steps),
             "about": asdict(program.about),
         }
-        return Message("done", fields)
+        return WireMessage("done", fields)
 
 
 def _free_memory(device: str | None) -> int:
     """Bytes that layers may take: of the GPUs that were named, else of the machine."""
     gpus = parse_devices(device) if is_gpu_backend(backend_for(device)) else ()
-    return sum(find_gpu(number).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
+    kind = backend_for(device)
+    return sum(find_gpu(number, kind).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
 
 
 def _listen(host: str, port: int) -> socket.socket:

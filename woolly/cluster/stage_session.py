@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.errors import PlanError, RequestError, WoollyError
 from woolly.runtime import Batch, CancelledRun, PortableState, Program, State
-from woolly.wire import Connection, LostConnection, Message
+from woolly.wire import Connection, LostConnection, WireMessage
 
 if TYPE_CHECKING:
     from woolly.cluster.stage import Stage
 
-__all__ = ["Session"]
+__all__ = ["StageSession"]
 
 _BEAT = 2.0  # seconds between two words of a stage that computes
 _AGAIN = 0.02  # seconds; a run that has not started yet clears the flag of `cancel`
 
 
-class Session:
+class StageSession:
     """One thread reads messages, another does what they ask, one after another.
 
     The reading thread says `alive` while the other computes, and stops a run that the other process cancels.
@@ -35,7 +35,7 @@ class Session:
         self._states: dict[int, State] = {}
         self._times: ExitStack | None = None
         self._timed: list[int] = []
-        self._jobs: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[WireMessage | None] = queue.SimpleQueue()
         self._is_working = False
         self._is_cancelled = False
         self._beaten = time.monotonic()
@@ -71,7 +71,7 @@ class Session:
     def _beat(self, silence: float) -> None:
         if self._is_working and time.monotonic() - self._beaten > _BEAT:
             self._beaten = time.monotonic()
-            self._connection.send(Message("alive"))
+            self._connection.send(WireMessage("alive"))
 
     def _work(self) -> None:
         while (message := self._jobs.get()) is not None:
@@ -90,7 +90,7 @@ class Session:
         if self._times is not None:
             self._times.close()
 
-    def _answer(self, message: Message) -> Message | None:
+    def _answer(self, message: WireMessage) -> WireMessage | None:
         fields = message.fields
         match message.kind:
             case "open":
@@ -119,45 +119,45 @@ class Session:
             raise PlanError("no part of the model was opened")
         return self._program
 
-    def _make_state(self, fields: Any) -> Message:
+    def _make_state(self, fields: Any) -> WireMessage:
         state = self.program.new_state(fields["n_pages"], fields["n_slots"], fields["window_pages"])
         self._states[fields["state"]] = state
-        return Message("done", {"sizes": [state.page_bytes, state.slot_bytes, state.n_bytes]})
+        return WireMessage("done", {"sizes": [state.page_bytes, state.slot_bytes, state.n_bytes]})
 
-    def _run(self, message: Message) -> Message:
+    def _run(self, message: WireMessage) -> WireMessage:
         fields, stats = message.fields, self.program.weight_stats
         batch = Batch.from_arrays(message.arrays, fields["is_hidden_normed"])
         if self._is_cancelled:
-            return Message("done")
+            return WireMessage("done")
         self._stage.file.check()
         try:
             value = self.program.run(batch, self._states[fields["state"]], fields["first"], fields["last"])
         except CancelledRun:
-            return Message("done")
+            return WireMessage("done")
         self._stage.file.check()
-        return Message("done", {"weights": list(vars(stats()).values())}, {"value": value})
+        return WireMessage("done", {"weights": list(vars(stats()).values())}, {"value": value})
 
-    def _copy(self, message: Message) -> Message:
+    def _copy(self, message: WireMessage) -> WireMessage:
         fields, state = message.fields, self._states[message.fields["state"]]
         if not isinstance(state, PortableState):
             raise RequestError("pages of this backend cannot be copied")
         number, is_page = fields["number"], fields["what"] == "page"
         if message.kind == "read":
-            return Message("done", arrays={"bytes": (state.read_page if is_page else state.read_slot)(number)})
+            return WireMessage("done", arrays={"bytes": (state.read_page if is_page else state.read_slot)(number)})
         (state.write_page if is_page else state.write_slot)(number, message.arrays["bytes"])
-        return Message("done")
+        return WireMessage("done")
 
-    def _time(self, is_on: bool) -> Message:
+    def _time(self, is_on: bool) -> WireMessage:
         if self._times is not None:
             self._times.close()
             self._times = None
         if is_on:
             self._times = ExitStack()
             self._timed = self._times.enter_context(self.program.timed())
-        return Message("done", {"times": [int(n) for n in self._timed]})
+        return WireMessage("done", {"times": [int(n) for n in self._timed]})
 
 
-def _error(error: Exception) -> Message:
+def _error(error: Exception) -> WireMessage:
     """The error, as the other process can raise it."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, WoollyError):
@@ -166,4 +166,4 @@ def _error(error: Exception) -> Message:
         fields["message"] = f"{type(error).__name__}: {error}"
     if isinstance(error, RequestError):
         fields |= {"field": error.field, "names": list(error.names)}
-    return Message("error", fields)
+    return WireMessage("error", fields)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from woolly import errors
 from woolly.errors import RequestError, WoollyError
 from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
+from woolly.sampling.thought import ThoughtMarks
 
 __all__ = [
     "PROTOCOL",
     "read_error",
     "read_logprobs",
+    "read_marks",
     "read_params",
     "write_error",
     "write_logprobs",
+    "write_marks",
     "write_params",
 ]
 
@@ -46,6 +49,16 @@ def read_params(written: Mapping[str, Any]) -> SamplingParams:
         else:
             values[name] = tuple(value) if isinstance(value, list) else value
     return SamplingParams(**values)
+
+
+def write_marks(marks: ThoughtMarks | None) -> dict[str, Any] | None:
+    """Returns the marks of reasoning as JSON has them."""
+    return None if marks is None else asdict(marks)
+
+
+def read_marks(written: Mapping[str, Any] | None) -> ThoughtMarks | None:
+    """Returns the marks that `write_marks` wrote."""
+    return None if written is None else ThoughtMarks(**{**written, "shown": tuple(written["shown"])})
 
 
 def write_logprobs(logprobs: Sequence[TokenLogprob]) -> list[Any]:

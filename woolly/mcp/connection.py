@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import Tool
 
-__all__ = ["Connection"]
+__all__ = ["ServerConnection"]
 
 _MOST_PAGES = 50  # of a server's list of tools
 _MOST_TOOLS = 500
@@ -30,7 +30,7 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 _CLOSING = 10.0  # seconds; the mcp package kills a process that does not end after about 4
 
 
-class Connection:
+class ServerConnection:
     """Starts its server at the first need, and again after the server has ended."""
 
     def __init__(self, spec: ServerSpec) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from woolly.chat import Tool, ToolCall
 from woolly.errors import ToolError
 from woolly.mcp.config import ServerSpec
-from woolly.mcp.connection import Connection
+from woolly.mcp.connection import ServerConnection
 from woolly.mcp.harmless import MAX_DESCRIPTION, described, harmless
 from woolly.mcp.package import check_package
 from woolly.mcp.result import ToolResult
@@ -67,7 +67,7 @@ class Toolbox:
         check_package()
         self.tools: tuple[OfferedTool, ...] = ()
         self._loop = asyncio.new_event_loop()
-        self._connections = {server.name: Connection(server) for server in servers}
+        self._connections = {server.name: ServerConnection(server) for server in servers}
         self._statuses = {server.name: ServerStatus(server.name) for server in servers}
         self._offered: dict[str, tuple[OfferedTool, ...]] = {}  # by server
         self._thread = threading.Thread(target=self._loop.run_forever, name="woolly-mcp", daemon=True)

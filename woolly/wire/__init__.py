@@ -3,15 +3,15 @@
 from woolly.wire.accepting import greeted, hang_up
 from woolly.wire.connection import Connection, LostConnection, RefusedConnection
 from woolly.wire.link import Link
-from woolly.wire.message import BadMessage, Message
+from woolly.wire.message import BadMessage, WireMessage
 
 __all__ = [
     "BadMessage",
     "Connection",
     "Link",
     "LostConnection",
-    "Message",
     "RefusedConnection",
+    "WireMessage",
     "greeted",
     "hang_up",
 ]

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from woolly.wire.message import BadMessage, Message
+from woolly.wire.message import BadMessage, WireMessage
 
 __all__ = ["Connection", "LostConnection", "RefusedConnection"]
 
@@ -68,7 +68,7 @@ class Connection:
             self.close()
             raise error if isinstance(error, ConnectionError) else LostConnection(str(error)) from None
 
-    def send(self, message: Message, patience: float = 30.0) -> None:
+    def send(self, message: WireMessage, patience: float = 30.0) -> None:
         """Sends a message; LostConnection if the other side takes nothing for `patience` seconds."""
         self.send_all([message.parts()], patience)
 
@@ -90,7 +90,7 @@ class Connection:
                 small.append(mac.digest())
             self._write(b"".join(small), patience)
 
-    def receive(self, go_on: Callable[[float], None]) -> Message:
+    def receive(self, go_on: Callable[[float], None]) -> WireMessage:
         """The next message. While none comes, calls `go_on` about ten times a second with the seconds of silence.
 
         Waits until `go_on` raises; the connection is of no use if it does so within a message.
@@ -105,7 +105,7 @@ class Connection:
             raise LostConnection("a message came that is not of the one who knows the token")
         self._n_received += 1
         try:
-            return Message.read(data)
+            return WireMessage.read(data)
         except BadMessage as error:
             raise LostConnection(str(error)) from None
 

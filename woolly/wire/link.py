@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from woolly.wire.connection import Connection, LostConnection
-from woolly.wire.message import Message
+from woolly.wire.message import WireMessage
 
 __all__ = ["Link"]
 
@@ -24,7 +24,7 @@ class Link:
         self._thread = threading.Thread(target=self._write, name="woolly-link", daemon=True)
         self._thread.start()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WireMessage) -> None:
         """Queues a message; nothing happens if the other side is gone, which the reader notices."""
         self._queue.put(message.parts())  # as it is at this moment: a request's lists grow meanwhile
 
@@ -32,7 +32,7 @@ class Link:
         """As `Connection.end_without`."""
         self._connection.end_without(seconds)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[WireMessage]:
         """Yields messages as they come, until the other side is gone."""
         while True:
             try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BadMessage", "Message"]
+__all__ = ["BadMessage", "WireMessage"]
 
 _HEAD = struct.Struct(">I")  # bytes of JSON that follow
 _TYPES: dict[str, np.dtype[Any]] = {"i4": np.dtype("<i4"), "f4": np.dtype("<f4"), "u1": np.dtype("u1")}
@@ -24,7 +24,7 @@ class BadMessage(ValueError):  # noqa: N818 - the name says what came
 
 
 @dataclass(frozen=True)
-class Message:
+class WireMessage:
     """What one process says to another."""
 
     kind: str
@@ -41,7 +41,7 @@ class Message:
         return [_HEAD.pack(len(head)), head, *(array.data.cast("B") for array in arrays.values() if array.size)]
 
     @classmethod
-    def read(cls, data: bytearray | bytes) -> Message:
+    def read(cls, data: bytearray | bytes) -> WireMessage:
         """The message of some bytes, whose arrays are views into them. BadMessage for anything else."""
         try:
             (n_head,) = _HEAD.unpack_from(data)
