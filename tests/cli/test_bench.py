@@ -164,7 +164,7 @@ def test_a_peak_that_is_not_known_is_left_out(tiny):
         (("-o", "csv", "--json"), "--json is the same as -o json, but -o is 'csv'"),
         (("-o", "md", "--json"), "--json is the same as -o json, but -o is 'md'"),
         (("-n", "0", "-b", "8"), "-b is the number of sequences that generate at once, but -n is 0"),
-        (("--override-kv", "a=1"), "woolly bench does not take --override-kv a=1: a model runs as its file says"),
+        (("--grp-attn-n", "4"), "woolly bench does not take --grp-attn-n 4: the model's file says"),
         (("-pg", "512,128"), "-p and -n measure a prompt and an answer"),
         (("-m", "x.gguf"), "two models are given"),
     ],

@@ -8,6 +8,7 @@ import sys
 import termios
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,10 @@ def test_settings_are_read_as_people_type_them(chat, text, name, value):
         ("/save", "a file was expected"),
         ("/regen", "there is no question"),
         ("/clear all", "takes nothing after it"),
+        ("/image", "a picture was expected, for instance: /image photo.jpg"),
+        ("/image x.png", "sees no pictures: there is no projector (mmproj file) beside it"),
+        ("/audio", "a sound was expected, for instance: /audio talk.mp3"),
+        ("/audio x.wav", "hears no sounds: there is no projector (mmproj file) for them beside it"),
     ],
 )
 def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
@@ -156,7 +161,7 @@ def test_an_error_is_told_and_the_chat_goes_on(chat, capsys, line, expected):
 def test_every_command_that_is_promised_exists(chat, capsys):
     assert set(COMMANDS) == {
         *("system", "clear", "regen", "forget", "read", "edit", "save", "load", "model", "show", "set", "stats"),
-        *("help", "quit", "tools"),
+        *("help", "quit", "tools", "image", "audio"),
     }
     chat.take("/stats")
     chat.take("hello")
@@ -346,3 +351,13 @@ def test_the_end_of_input_ends_a_message_of_several_lines(monkeypatch, typed, me
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     keyboard = Keyboard(None)
     assert list(iter(lambda: keyboard.read("> ", ". "), None)) == messages
+
+
+def test_a_note_beside_the_prompt_goes_with_its_text():
+    noted = []
+    keyboard = Keyboard(None)
+    keyboard._session = SimpleNamespace(prompt=lambda *_, rprompt, **__: noted.append(rprompt) or "x")
+    for note in ("context 14% full", ""):
+        keyboard.read("> ", ". ", note)
+    # None would keep that of the prompt before.
+    assert noted == [[("class:note", "context 14% full")], [("class:note", "")]]

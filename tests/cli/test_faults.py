@@ -149,6 +149,11 @@ def test_timings_are_told_beside_the_text(tiny_model, capfd):
     assert "first token after" in told
 
 
+def test_a_cut_structure_is_told_wherever_it_goes(tiny_model):
+    done = run("run", tiny_model, "wool", "-n", "3", "--seed", "1", "--grammar", "root ::= [a-z]{40}")
+    assert "the answer is cut after 3 tokens; -n asks for more" in done.stderr.decode()
+
+
 def test_a_cut_answer_is_marked_on_a_terminal(tiny_model, tmp_path):
     with Terminal("run", tiny_model, "wool", "-n", "2", "--ignore-eos", home=tmp_path) as terminal:
         terminal.until("the answer is cut after 2 tokens")

@@ -7,13 +7,16 @@ import struct
 import pytest
 from click.testing import CliRunner
 
+from tests.cases.projectors import write_header
 from tests.cases.tiny import TINY, write_tiny
+from tests.cases.towers import TOWERS, write_tower
 from tests.cli.terminal import Terminal, woolly
 from tests.store.hub import Hub
 from woolly.cli.app import app
 from woolly.cli.commands import pull as pulling
 from woolly.cli.parse.options import complete_model, complete_pullable
 from woolly.cli.parse.usage import UsageError
+from woolly.engine.seeing import tower_bytes
 from woolly.errors import StoreError, UnsupportedError
 from woolly.models import architectures
 from woolly.serving.loading.library import Library
@@ -54,6 +57,30 @@ def test_the_list_says_what_is_in_each_file_and_why_one_cannot_be_run(folder, mo
     head, first, second, _ = woolly("list").splitlines()
     assert head.split()[:5] == ["name", "size", "quantization", "architecture", "parameters"]
     assert f"link to {model}" in first and "cannot be run: architecture 'sheep" in second
+
+
+def test_the_list_and_show_say_what_a_model_sees(folder, model):
+    (folder / "good-Q4_K_M.gguf").symlink_to(model)
+    write_header(folder / "mmproj-good-F16.gguf")
+    (good,) = json.loads(woolly("list", "--json"))
+    assert good["sees"] == ["image"]
+    assert "sees pictures" in woolly("list")
+    pictures = json.loads(woolly("show", "good-Q4_K_M", "--json"))["pictures"]
+    assert pictures["projector"] == str(folder / "mmproj-good-F16.gguf") and pictures["type"] == "gemma3"
+    assert "\npictures  mmproj-good-F16.gguf (" in woolly("show", "good-Q4_K_M")
+    write_header(folder / "mmproj-good-F16.gguf", "sheep")
+    (good,) = json.loads(woolly("list", "--json"))
+    assert good["sees"] == []
+    assert "the projector type 'sheep' is not supported yet" in woolly("show", "good-Q4_K_M")
+
+
+def test_show_counts_what_a_tower_takes(folder, model):
+    (folder / "good-Q4_K_M.gguf").symlink_to(model)
+    plain = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
+    tower = write_tower(TOWERS["gemma3"], folder / "mmproj-good-F16.gguf")
+    seeing = json.loads(woolly("show", "good-Q4_K_M", "--json"))["memory"]
+    assert seeing["tower"] == tower_bytes(tower) > 0 and seeing["total"] == plain["total"] + seeing["tower"]
+    assert ", for pictures " in woolly("show", "good-Q4_K_M")
 
 
 def test_a_link_is_removed_and_its_file_stays(folder, model):

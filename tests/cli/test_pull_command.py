@@ -12,7 +12,7 @@ from woolly.cli.commands.pull import pull, pull_with_progress
 def store_pull(monkeypatch, tmp_path):
     """A store that reports three steps of progress."""
 
-    def fake(name, *, sha256=None, progress=None):
+    def fake(name, *, sha256=None, progress=None, with_projector=True):
         for done in (0, 500_000, 1_000_000):
             if progress is not None:
                 progress(done, 1_000_000)
@@ -37,7 +37,13 @@ def test_a_terminal_shows_the_bytes(store_pull, tmp_path):
 
 
 def test_a_model_that_is_there_draws_no_bar(monkeypatch, tmp_path):
-    monkeypatch.setattr(store, "pull", lambda name, sha256, progress: tmp_path)
+    monkeypatch.setattr(store, "pull", lambda name, sha256, progress, with_projector: tmp_path)
     screen = io.StringIO()
     assert pull_with_progress("smollm2", Console(file=screen, force_terminal=True)) == tmp_path
     assert screen.getvalue() == ""
+
+
+def test_the_file_by_which_a_model_sees_is_named_with_its_size(store_pull, tmp_path):
+    (tmp_path / "mmproj-smollm2-F16.gguf").write_bytes(bytes(3_000_000))
+    assert CliRunner().invoke(pull, []).stderr.endswith("woolly: it sees pictures by mmproj-smollm2-F16.gguf, 3 MB\n")
+    assert "sees" not in CliRunner().invoke(pull, ["--no-mmproj"]).stderr

@@ -17,7 +17,7 @@ from woolly.cli.parse.options import complete_model
 from woolly.cli.terminal import progress
 from woolly.cli.terminal.progress import bytes_bar, steps_bar
 from woolly.cli.terminal.screen import print_table, results
-from woolly.measure.diagnosis import Limits, Part, Run, Situation
+from woolly.measure.diagnosis import Limits, Run, Situation, StepGroup
 from woolly.measure.examination import Examination
 
 
@@ -64,7 +64,10 @@ def test_what_is_told_is_whole_where_no_terminal_is(capsys):
 
 
 def run_of(name, n_tokens, seconds):
-    parts = (Part("qkv", seconds / 2, Limits(seconds / 4, seconds / 8)), Part("other", seconds / 2, Limits(0, 0)))
+    parts = (
+        StepGroup("qkv", seconds / 2, Limits(seconds / 4, seconds / 8)),
+        StepGroup("other", seconds / 2, Limits(0, 0)),
+    )
     return Run(name, n_tokens, parts)
 
 

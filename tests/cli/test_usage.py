@@ -41,7 +41,7 @@ def model(tmp_path_factory):
         ("run hello --stages A,B", "woolly run has no option --stages: `woolly serve` takes it"),
         ("list --top-k 3", "woolly list has no option --top-k: `woolly run` and `woolly chat` take it"),
         ("help fly", "there is no command 'fly'"),
-        ("run hello --rope-scale 2", "woolly run does not take --rope-scale 2: the model's file says"),
+        ("run hello --rope-freq-scale 2", "woolly run does not take --rope-freq-scale 2: --rope-scale has its inverse"),
         ("embed hello -hf org/repo", "woolly embed does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
         ("run hello -hf repo", "-hf is 'repo'; org/repo or org/repo:QUANT was expected"),
         ("run hello -m x -hf org/repo", "two models are given, x and -hf org/repo: leave one of them out"),
@@ -58,7 +58,7 @@ def model(tmp_path_factory):
         ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
         ("run hello --samplers top_q", "--samplers names 'top_q'; the known ones are"),
         ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
-        ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT TYPE"),
+        ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT [TYPE]"),
         ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
         ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf: leave one of them out"),
         ("serve a.gguf b.gguf", "woolly serve has no use for 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
@@ -109,7 +109,9 @@ def test_minus_m_of_run_is_the_model(model):
 def test_every_sampler_has_its_option_and_the_default_that_help_tells():
     usual = SamplingParams()
     for option in SAMPLING.options:
-        assert option.shown in ("", "random") or float(option.shown) == getattr(usual, option.name), option.name
+        assert option.shown in ("", "random", "no limit") or float(option.shown) == getattr(usual, option.name), (
+            option.name
+        )
     without = {"max_tokens", "min_tokens", "n", "stop", "stop_token_ids", "logprobs", "prompt_logprobs", "min_keep"}
     without |= {"json_schema", "json_object", "regex", "choice", "lark", "grammar", "logits_processors"}
     without |= {"custom_sampler", "context_shift", "n_keep", "adapters", "post_sampling_probs"}

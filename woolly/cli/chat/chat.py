@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from woolly.cli.chat.conversation import with_parts
 from woolly.cli.terminal.progress import tell
 from woolly.errors import RequestError, TemplateError, WoollyError
 
@@ -53,6 +54,8 @@ class Chat:
         self.question = question
         self.tools = tools
         self.read_texts: list[str] = []  # contents of files for the start of the next message
+        self.images: list[str] = []  # paths of pictures for the next message
+        self.sounds: list[str] = []  # and of sounds
         self.file: Path | None = None  # where the conversation was saved to or loaded from
         self.last_facts: dict[str, Any] | None = None
         self.n_tokens = 0  # length of the conversation, as far as it is known
@@ -86,7 +89,11 @@ class Chat:
         from woolly.cli.chat.tools import call_message
         from woolly.cli.terminal.answer import EMPTY, is_assumed_in_vain
 
-        asked = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
+        asked: dict[str, Any] = {"role": "user", "content": "\n\n".join([*self.read_texts, text])}
+        if self.images:
+            asked["images"] = list(self.images)
+        if self.sounds:
+            asked["sounds"] = list(self.sounds)
         messages = self.conversation.messages
         n_before, stream = len(messages), self._begin(asked)
         messages.append(asked)
@@ -108,6 +115,8 @@ class Chat:
             del messages[n_before:]
             raise
         self.read_texts.clear()
+        self.images.clear()
+        self.sounds.clear()
         if ended == "stop" and not calls and is_assumed_in_vain(self.llm.template, answer):
             tell(f"woolly: {EMPTY}; `woolly run --raw` continues a text")
         self._tell_end(ended)
@@ -243,4 +252,4 @@ def writing(llm: LLM) -> LLM:
 
 
 def _listed(asked: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [] if asked is None else [asked]
+    return [] if asked is None else [with_parts(asked)]

@@ -11,7 +11,7 @@ from woolly.cli.parse.usage import near
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 
-__all__ = ["Conversation", "changed_settings", "find_setting", "setting_names"]
+__all__ = ["Conversation", "changed_settings", "find_setting", "setting_names", "with_parts"]
 
 _ROWS = options_of(SamplingParams)
 _OTHER_NAMES = {
@@ -47,7 +47,7 @@ class Conversation:
     def without(self, n_turns: int) -> list[dict[str, Any]]:
         """Returns what is sent if the oldest turns are forgotten; the system prompt always stays."""
         first = [{"role": "system", "content": self.system}] if self.system else []
-        return [*first, *self.messages[self._after(n_turns) :]]
+        return [*first, *(with_parts(message) for message in self.messages[self._after(n_turns) :])]
 
     def forget(self, n_turns: int) -> None:
         """Stops sending the oldest turns to the model. They are still saved."""
@@ -140,6 +140,15 @@ class Conversation:
         self.params, self.system, self.messages, self.n_forgotten = params, system, messages, forgotten
 
 
+def with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message as a model is sent it: its pictures and sounds are parts before its text."""
+    media = [{"type": "image", "image": path} for path in message.get("images", ())]
+    media += [{"type": "audio", "audio": path} for path in message.get("sounds", ())]
+    if not media:
+        return message
+    return {"role": message["role"], "content": [*media, {"type": "text", "text": message["content"]}]}
+
+
 def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams:
     temperature = settings.get("temperature", 0)
     if isinstance(temperature, (int, float)) and temperature < 0:
@@ -164,6 +173,10 @@ def _is_message(message: Any) -> bool:
     """Whether a message has a role and a text; calls of tools are in OpenAI's shape."""
     if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
         return False
+    for name in ("images", "sounds"):
+        paths = message.get(name, [])
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            return False
     calls = message.get("tool_calls", [])
     functions = (
         [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [None]

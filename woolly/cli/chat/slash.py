@@ -133,15 +133,20 @@ def _forget(chat: Chat, text: str) -> str:
 
 def _regen(chat: Chat, _: str) -> None:
     before = list(chat.conversation.messages)
+    asked = [message for message in before if message["role"] == "user"]
     question = chat.conversation.take_question()
     if question is None:
         chat.conversation.messages[:] = before
         raise RequestError("there is no question to answer again")
+    held = chat.images, chat.sounds
+    chat.images, chat.sounds = (list(asked[-1].get(name, ())) for name in ("images", "sounds"))
     try:
         chat.ask(question)
     except WoollyError:
         chat.conversation.messages[:] = before
         raise
+    finally:
+        chat.images, chat.sounds = held
 
 
 def _save(chat: Chat, name: str) -> str:
@@ -172,6 +177,40 @@ def _read(chat: Chat, name: str) -> str:
         raise RequestError("a file was expected, for instance: /read notes.txt")
     chat.read_texts.append(read_text("/read", Path(name).expanduser()).removesuffix("\n"))
     return f"{name} goes before your next message ({counted(len(chat.read_texts[-1].splitlines()), 'line')})"
+
+
+def _image(chat: Chat, name: str) -> str:
+    from woolly.senses import read_picture
+
+    if not name:
+        raise RequestError("a picture was expected, for instance: /image photo.jpg")
+    if chat.llm.sight is None or chat.llm.sight.tower is None:
+        raise RequestError(
+            f"{chat.llm.path.name} sees no pictures: there is no projector (mmproj file) beside it; --mmproj names one"
+        )
+    path = Path(name).expanduser().absolute()
+    picture = read_picture(path)
+    chat.images.append(str(path))
+    cost = counted(chat.llm.picture_tokens(picture), "token")
+    note = f"; {picture.note}" if picture.note else ""
+    return f"{path.name} ({picture.width} x {picture.height}, {cost}) goes before your next message{note}"
+
+
+def _audio(chat: Chat, name: str) -> str:
+    from woolly.senses import read_sound
+
+    if not name:
+        raise RequestError("a sound was expected, for instance: /audio talk.mp3")
+    if chat.llm.sight is None or chat.llm.sight.ears is None:
+        raise RequestError(
+            f"{chat.llm.path.name} hears no sounds: there is no projector (mmproj file) for them beside it; --mmproj"
+            " names one"
+        )
+    path = Path(name).expanduser().absolute()
+    sound = read_sound(path)
+    cost = counted(chat.llm.sound_tokens(sound), "token")
+    chat.sounds.append(str(path))
+    return f"{path.name} ({sound.seconds:.1f} s, {cost}) goes before your next message"
 
 
 def _edit(chat: Chat, text: str) -> None:
@@ -251,6 +290,8 @@ COMMANDS = {
     "regen": Slash("", "answer the last question again", _regen),
     "forget": Slash("N", "drop the N oldest turns; `auto` does so if the context is full, `ask` asks before", _forget),
     "read": Slash("FILE", "put a file before the next message", _read),
+    "image": Slash("FILE", "put a picture before the next message", _image),
+    "audio": Slash("FILE", "put a sound before the next message", _audio),
     "edit": Slash("[TEXT]", "write a message in an editor, the one that EDITOR names", _edit),
     "save": Slash("FILE", "write the conversation to a JSON file; /save! writes over another", _save),
     "load": Slash("FILE", "continue a saved conversation", _load),

@@ -16,6 +16,7 @@ from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, complet
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage import UsageError
 from woolly.cli.terminal.screen import results
+from woolly.llm.model_options import rows_of
 from woolly.machine.busy import Others
 from woolly.store import resolve
 
@@ -67,7 +68,7 @@ _BANDWIDTH_MEGABYTES = 1024
         shown="512, and 2048 on a GPU",
         metavar="LIST",
     ),
-    Option("--kv-type -ctk --ctk", "Number type of the cache: f16, f32 or q8_0.", list, shown="f16", metavar="LIST"),
+    Option("--kv-type -ctk --ctk", rows_of()["kv_type"].help, list, shown="f16", metavar="LIST"),
     BACKEND,
     DEVICE,
     GPU_LAYERS,

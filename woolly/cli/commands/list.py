@@ -78,7 +78,7 @@ def _header(model: Stored) -> dict[str, Any]:
     from woolly.models import trace
 
     facts: dict[str, Any] = {"quantization": quant_of(model.path.name), "architecture": None, "parameters": None}
-    facts["cannot_run"] = None
+    facts |= {"cannot_run": None, "sees": _sees(model)}
     try:
         with open_gguf(model.path) as file:
             architecture = file.metadata.get("general.architecture")
@@ -90,6 +90,14 @@ def _header(model: Stored) -> dict[str, Any]:
     except (WoollyError, OSError) as error:
         facts["cannot_run"] = _readable(str(error)).removeprefix(f"{model.path}: ").partition("; supported:")[0]
     return facts
+
+
+def _sees(model: Stored) -> list[str]:
+    """Returns what a model takes beside text: image, audio, if a projector is beside it that can be used."""
+    from woolly.llm.projector import describe_projector
+
+    projector = describe_projector(model.path)
+    return [] if projector is None else projector.takes
 
 
 def _readable(text: str) -> str:
@@ -129,6 +137,8 @@ def _other_names(model: Stored) -> list[str]:
 def _remarks(model: Stored, header: dict[str, Any]) -> Iterator[str]:
     if header["cannot_run"]:
         yield f"cannot be run: {header['cannot_run']}"
+    if header["sees"]:
+        yield "sees pictures"
     if model.link_to is not None:
         yield f"link to {model.link_to}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 import stat
 import urllib.error
 import urllib.request
@@ -113,6 +114,11 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
         raise RequestError(f"the server at {where} answers {error.code} {error.reason} to {url}") from None
     except (OSError, ValueError) as error:
         cause: Any = getattr(error, "reason", error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise RequestError(
+                f"the certificate of {where} is not trusted here ({cause.verify_message}): name its"
+                " file in SSL_CERT_FILE"
+            ) from None
         cause = getattr(cause, "strerror", None) or cause
         raise RequestError(
             f"no server answers at {where} ({cause}): start one with `woolly serve`, or give --url"

@@ -34,14 +34,16 @@ __all__ = ["fetched", "pull", "pull_with_progress", "pulled"]
     ),
     NAMED,
     Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
+    Option("--no-mmproj", "Leave out the file by which the model sees pictures.", bool, default=False),
     Option("--catalogue", "Fetch a later catalogue: the project's, or that of an address.", bool, default=False),
 )
-def pull(model: str | None, named: str | None, sha256: str | None, catalogue: bool) -> None:
+def pull(model: str | None, named: str | None, sha256: str | None, no_mmproj: bool, catalogue: bool) -> None:
     """Fetch a model and print its path, for instance: woolly pull qwen3:4b.
 
     A model that is on this machine is not fetched again, and an interrupted download resumes. `woolly list --catalogue`
     lists the names of the catalogue, `woolly pull --catalogue` looks for a later one. HF_TOKEN opens gated and private
-    repositories, HF_ENDPOINT names another hub. `woolly show` tells beforehand whether a model will fit.
+    repositories, HF_ENDPOINT names another hub. A model of the hub that sees pictures comes with the file for that
+    (mmproj). `woolly show` tells beforehand whether a model will fit.
     """
     if catalogue:
         _pull_catalogue(model or named, sha256)
@@ -49,7 +51,7 @@ def pull(model: str | None, named: str | None, sha256: str | None, catalogue: bo
     name = one_model("pull", model, named, store.DEFAULT_MODEL)
     if reason := _cannot_run(name):
         click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
-    print(pull_with_progress(name, chatter(), sha256))
+    print(pull_with_progress(name, chatter(), sha256, with_projector=not no_mmproj))
 
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
@@ -74,10 +76,15 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     print(own_catalogue())
 
 
-def pull_with_progress(name: str, console: Console, sha256: str | None = None) -> Path:
+def pull_with_progress(name: str, console: Console, sha256: str | None = None, *, with_projector: bool = True) -> Path:
     """Fetches a model and returns its path; a line says that a download begins, a terminal shows a progress bar."""
     with bytes_bar(f"fetching {name.rsplit('/', 1)[-1]}", console) as bar:
-        return store.pull(name, sha256=sha256, progress=_announced(name, console, bar))
+        report = _announced(name, console, bar)
+        path = store.pull(name, sha256=sha256, progress=report, with_projector=with_projector)
+    for projector in store.find_projectors(path)[:1] if with_projector else ():
+        megabytes = max(1, round(projector.stat().st_size / 10**6))
+        console.print(f"woolly: it sees pictures by {projector.name}, {megabytes:,} MB", soft_wrap=True)
+    return path
 
 
 def fetched(name: str) -> str | Path:

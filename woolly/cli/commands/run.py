@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from woolly.cli.commands.convert import of_checkpoint
 from woolly.cli.commands.pull import fetched, pulled
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
@@ -56,6 +57,8 @@ __all__ = ["run"]
         list,
         metavar="FILE",
     ),
+    Option("--image", "Picture that goes before the prompt; may be repeated.", list, metavar="FILE", section=ANSWER),
+    Option("--audio", "Sound that goes before the prompt; may be repeated.", list, metavar="FILE", section=ANSWER),
     SYSTEM,
     Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
@@ -75,6 +78,8 @@ def run(
     hf_repo: str | None,
     prompt: str | None,
     file: tuple[str, ...],
+    image: tuple[str, ...],
+    audio: tuple[str, ...],
     system: str | None,
     raw: bool,
     max_tokens: int | None,
@@ -97,6 +102,8 @@ def run(
     from woolly.cli.terminal.answer import EMPTY, Timing, is_assumed_in_vain, show_plain, stats_of
     from woolly.llm import LLM
 
+    if raw and (image or audio):
+        raise UsageError(f"--{'image' if image else 'audio'} needs a chat template, so it cannot go with --raw")
     if raw and system is not None:
         raise UsageError("--system needs a chat template, so it cannot go with --raw")
 
@@ -110,9 +117,11 @@ def run(
     model = hub_model(model, hf_repo)
     if model is not None and hf_repo is not None:
         pulled(model)
+    model = of_checkpoint(model) if model is not None else None
+    words = words if model is not None else (*map(of_checkpoint, words[:1]), *words[1:])
     name, text = model_and_prompt(list(words), model, prompt, file)
     if text is None:
-        if raw or as_json or verbose:
+        if raw or as_json or verbose or image or audio:
             raise UsageError(lacks_prompt(name or DEFAULT_MODEL))
         talk(name or default_model(), params_of, system, engine)
         return
@@ -125,7 +134,10 @@ def run(
             else:
                 messages = [{"role": "system", "content": system}] if system is not None else []
                 asked = {"role": "user", "content": text}
-                stream = llm.chat([*messages, asked], params, stream=True, split_reasoning=False)
+                talked = [*messages, asked]
+                stream = llm.chat(
+                    talked, params, stream=True, split_reasoning=False, images=image or None, audio=audio or None
+                )
             timing = Timing.begin()
             ended: str | None
             if as_json:
@@ -142,13 +154,17 @@ def run(
             n_answer = len(stream.completion.token_ids)
             if ended == "length" and (params.max_tokens is None or n_answer < params.max_tokens):
                 tell(f"woolly: the answer is cut: the context of {llm.ctx} tokens is full; --ctx asks for more")
-            elif ended == "length" and (verbose or (sys.stderr is not None and sys.stderr.isatty())):
+            elif ended == "length" and (
+                # What must have a structure is read by a program, and the cut text does not have it.
+                verbose or params.structure is not None or (sys.stderr is not None and sys.stderr.isatty())
+            ):
                 tell(f"woolly: the answer is cut after {counted(params.max_tokens or 0, 'token')}; -n asks for more")
             if verbose:
                 tell(stats_of(timing.facts(stream.completion)))
 
     # Only if a person reads the answer and named no model: what belongs to one model does not fit another.
     asks = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()
+    asks = asks and not image and not audio
     better = offer() if asks else None
     name = name or default_model()
     answer(fetched(name))

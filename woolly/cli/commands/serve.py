@@ -63,21 +63,24 @@ def _option(setting: Field[Any], section: str) -> Option:
     )
 
 
+_GROUPS = groups()
+
+
 @command(
     Argument("first", "MODEL", "In place of -m.", complete=complete_model),
     Bundle(
         "flags",
         (
             Option("--config", "File of settings.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
-            hub_option(groups()["model"]),
-            *(_option(setting, groups()[setting.name]) for setting in in_order()),
+            hub_option(_GROUPS["model"]),
+            *(_option(setting, _GROUPS[setting.name]) for setting in in_order()),
         ),
     ),
     kind=_Serve,
     common="model ctx_size gpu_layers parallel host port api_key_file mcp models_dir log_level config",
 )
 def serve(first: str | None, flags: Mapping[str, Any]) -> None:
-    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server and Ole: woolly serve smollm2."""
+    """Answer over HTTP in the APIs of OpenAI, Anthropic, Ollama, llama-server, Gemini and Ole: woolly serve smollm2."""
     # Imported late: the other commands and --help do without a web framework.
     from woolly.serving.settings.checks import has_replicas
     from woolly.serving.watch.logs import log, set_up_logs

@@ -59,6 +59,7 @@ def show(model: str | None, named: str | None, ctx: int | None, tensors: bool, i
     else:
         with open_gguf(here or resolve(model)) as file:
             facts = _facts(file, ctx, tensors)
+            facts |= _pictures(file.path, facts["memory"])
     if identity:
         facts["identity"] = _identity(here or resolve(model))
     if as_json:
@@ -72,6 +73,22 @@ def _here(model: str) -> Path | None:
         return resolve(model)
     except StoreError:
         return None
+
+
+def _pictures(path: Path, memory: dict[str, Any]) -> dict[str, Any]:
+    """What the projector beside a model is, nothing if there is none; its tower is added to what the model takes."""
+    from woolly.engine.seeing import tower_bytes
+    from woolly.llm.projector import describe_projector
+
+    projector = describe_projector(path)
+    if projector is None:
+        return {}
+    seen: dict[str, Any] = {"projector": str(projector.path), "bytes": projector.n_bytes, "type": projector.kind}
+    if "total" in memory and (n_bytes := tower_bytes(projector.path)):
+        memory["tower"] = n_bytes
+        memory["total"] += n_bytes
+        memory["fits"] = memory["total"] <= memory["available"]
+    return {"pictures": seen | ({"cannot_run": projector.reason} if projector.reason else {})}
 
 
 def _identity(path: Path) -> dict[str, Any]:
@@ -212,6 +229,9 @@ def _print(facts: dict[str, Any]) -> None:
     console.print()
     if facts["parameters"]:
         console.print(f"parameters  {facts['parameters']:,}")
+    if pictures := facts.get("pictures"):
+        what = pictures.get("cannot_run") or f"{size(pictures['bytes'])}, {pictures['type']}"
+        console.print(f"pictures  {_printable(Path(pictures['projector']).name)} ({_printable(what)})")
     if identity := facts.get("identity"):
         console.print(
             f"identity  {identity['id']} (arithmetic {identity['arithmetic']}, backend {identity['backend']},"
@@ -221,7 +241,8 @@ def _print(facts: dict[str, Any]) -> None:
     if "total" in memory:
         console.print(
             f"memory at {memory['ctx']} tokens  {size(memory['total'])}"
-            f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])})"
+            f" (weights {size(memory['weights'])}, KV cache {size(memory['kv_cache'])}"
+            + (f", for pictures {size(memory['tower'])})" if "tower" in memory else ")")
         )
         gpu, speed = facts["gpu"], facts["speed"]
         verdict = "fits" if memory["fits"] else "does NOT fit: a smaller type or --ctx takes less"

@@ -47,7 +47,6 @@ class LlamaFlag:
 
 
 _LAYERS = "a GPU gets the layers that it has room for, experts last"
-_NO_TLS = "there is no TLS, so put a reverse proxy in front of the server"
 _MAPPED = "model files are always mapped into memory"
 _PULL = "`woolly pull hf:org/repo:QUANT` fetches a model, and -m takes its name"
 _CHAT = "`woolly chat` talks with a model, `woolly run` answers one prompt"
@@ -55,6 +54,7 @@ _PLACED = "Woolly does not place its threads, for which there are taskset, nice 
 _CACHE = "computed prompts stay in the cache as long as it has room, --kv-tokens in all"
 _GUESSED = "--draft-max bounds how many tokens are guessed ahead, and a model's luck decides how many are"
 _LOGGED = "a line of the log has its time and level, and no colours"
+_KEYS = "--override-kv gives these, such as qwen3.rope.scaling.yarn_beta_fast=float:32"
 _FILE_SAYS = "the model's file says how positions are turned"
 
 _F = LlamaFlag
@@ -98,7 +98,7 @@ _ROWS = (
         done="on auto 1 true",
         bare="on",
     ),
-    _F("-ctv --cache-type-v", reason="keys and values are kept in one type, which --kv-type names", done="f16"),
+    _F("-ctv --cache-type-v", reason="--kv-type names both types, as in --kv-type q8_0/q4", done="f16"),
     _switch("-cb --cont-batching", "requests always share steps", off_names="-nocb --no-cont-batching", done="on"),
     _switch("-kvu --kv-unified", "all requests share one cache", off_names="-no-kvu --no-kv-unified", done="on"),
     _switch("--repack", "weights are always packed for the kernels", off_names="-nr --no-repack", done="on"),
@@ -127,7 +127,8 @@ _ROWS = (
     _switch("--offline"),
     _switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),
     _switch("-bs --backend-sampling --backend_sampling", "tokens are chosen on the CPU"),
-    _switch("--mmproj-auto", off_names="--no-mmproj --no-mmproj-auto"),
+    _switch("--mmproj-auto"),
+    _F("--no-mmproj --no-mmproj-auto", reason="--mmproj none opens a model without eyes", takes_value=False),
     _switch("--log-prefix --log-timestamps", _LOGGED, off_names="--no-log-prefix --no-log-timestamps", done="on"),
     _harmless("--log-colors", _LOGGED, done="off auto", bare="on"),
     _harmless("--ui-config --webui-config --ui-config-file --webui-config-file", "the page has settings of its own"),
@@ -137,18 +138,17 @@ _ROWS = (
     _harmless("--draft-min --draft-n-min --spec-draft-n-min --draft-p-min --spec-draft-p-min", _GUESSED),
     _harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
     # What would change the answer.
-    _F("-mm --mmproj -mmu --mmproj-url --image --media-path", reason="images are not supported"),
-    _F("--pooling", reason="the model's file says how its rows are pooled"),
-    _F("--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale", reason=_FILE_SAYS),
-    _F("--yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", reason=_FILE_SAYS),
+    _F("-mmu --mmproj-url", reason="`woolly pull` fetches the projector of a model with it"),
+    _F("-mm --mmproj --image", reason="pictures belong to `woolly run`, `chat` and `serve`"),
+    _F("--media-path", reason="files of the server are not read for clients, which send pictures themselves"),
+    _F("--rope-freq-scale", reason="--rope-scale has its inverse"),
+    _F("--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", reason=_KEYS),
     _F("-gan --grp-attn-n -gaw --grp-attn-w", reason=_FILE_SAYS),
-    _F("--override-kv", reason="a model runs as its file says"),
     _F("-hf -hfr --hf-repo -hff --hf-file -mu --model-url", reason=_PULL),
     _F("-hfd -hfrd --hf-repo-draft --spec-draft-hf", reason=_PULL),
     _F("-cnv --conversation -i --interactive -if -st --single-turn", reason=_CHAT, takes_value=False),
     _F("-no-cnv --no-conversation", reason="--raw continues a prompt without a chat template", takes_value=False),
     _F("-pg", reason="-p and -n measure a prompt and an answer, -d an answer after a prompt"),
-    _F("--ssl-key-file --ssl-cert-file", reason=_NO_TLS),
     _F("--tools --tools-runtime", reason="the server runs no tools for its clients"),
     _F("--models-preset", reason="presets.toml of the models folder has presets"),
     _F(

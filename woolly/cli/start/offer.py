@@ -20,6 +20,7 @@ from woolly.cli.start.suggestion import Suggestion, suggest
 from woolly.cli.terminal.progress import bytes_bar, tell
 from woolly.errors import StoreError, WoollyError
 from woolly.store import DEFAULT_MODEL
+from woolly.store.download import HUB, is_offline
 
 __all__ = ["Download", "hint", "next_steps", "offer"]
 
@@ -143,10 +144,9 @@ class _Reached:
         return self.is_true
 
     def _ask(self) -> None:
-        offline = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-        if any(value in ("1", "ON", "YES", "TRUE") for value in offline):
+        if is_offline():
             return
-        endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        endpoint = os.environ.get("HF_ENDPOINT") or HUB
         with contextlib.suppress(OSError, ValueError):
             request = Request(endpoint, headers={"User-Agent": "woolly"}, method="HEAD")
             try:

@@ -42,9 +42,7 @@ class Keyboard:
         if self._session is None:
             return _piped()
         try:
-            text = self._session.prompt(
-                prompt, prompt_continuation=more, rprompt=[("class:note", note)] if note else None
-            )
+            text = self._session.prompt(prompt, prompt_continuation=more, rprompt=[("class:note", note)])
         except EOFError:
             return None
         self._entries.add(text)

@@ -1,0 +1,22 @@
+"""Text files that a command reads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from woolly.errors import RequestError
+
+__all__ = ["read_utf8"]
+
+
+def read_utf8(name: str) -> str:
+    """The text of a file, or of standard input for `-`, without the newline at its end, as llama.cpp reads it."""
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name} is not UTF-8 (byte {error.start}): give a text file") from None
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read ({error.strerror or error}): give a text file") from None
+    return text.removesuffix("\n")
