@@ -62,7 +62,7 @@ sources() {
 machine() {
     if command -v nvidia-smi >/dev/null; then echo "a GPU"; else echo "no GPU"; fi
     sed -n '/^flags\|^Features/{p;q;}' /proc/cpuinfo 2>/dev/null | cksum
-    printf '%s %s\n' "${WOOLLY_LEVELS:-own}" "${WOOLLY_CUDA_TARGETS:-own}"
+    printf '%s %s\n' "${WOOLLY_LEVELS:-own}" "${WOOLLY_CUDA_TARGETS:-none}"
 }
 
 facts() {
@@ -101,6 +101,7 @@ sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sy
 
 find_tools() {
     find_browser
+    find_vulkan
     missing
     [ -n "$packages" ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -125,6 +126,17 @@ find_tools() {
 
 is_macos() {
     [ "$(uname)" = Darwin ]
+}
+
+# The tests of the vulkan backend want a device of Vulkan, which may be the CPU; without one they are skipped.
+find_vulkan() {
+    if [ "$kind" != test ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 0; fi
+    if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1; then return 0; fi
+    say "installing mesa-vulkan-drivers with apt-get, for the tests of the vulkan backend"
+    export DEBIAN_FRONTEND=noninteractive
+    quietly apt-get update || true
+    quietly apt-get install -y --no-install-recommends mesa-vulkan-drivers libvulkan1 ||
+        say "mesa-vulkan-drivers could not be installed: the tests of the vulkan backend are skipped"
 }
 
 # The tests of the web page want a browser; without one they are skipped.
@@ -191,7 +203,10 @@ install() {
         : >"$unfinished"
         rm -f -- "$stamp"
         built=$(facts) # before, so that a file edited while the compiler runs is built at the next start
-        in_venv_pip --verbose install --editable . # verbose: what ninja says of each file
+        # The compiler of GPU kernels is 90 MB: a machine without a GPU is spared them.
+        wanted=.
+        if command -v nvidia-smi >/dev/null; then wanted='.[cuda]'; fi
+        in_venv_pip --verbose install --editable "$wanted" # verbose: what ninja says of each file
         [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
         write_stamp run
     fi

@@ -27,10 +27,10 @@ SOURCES = {".py", ".pyi", *NATIVE}
 LADDER = (
     ("machine", "quant", "wire"),
     ("gguf", "store"),
-    ("tokens", "templates", "quantize"),
+    ("tokens", "templates", "quantize", "senses"),
     ("grammar", "plan"),
     ("sampling", "models"),
-    ("chat", "runtime"),
+    ("chat", "convert", "runtime"),
     ("cache", "mcp"),
     ("engine",),
     ("llm",),
@@ -44,7 +44,7 @@ RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
 FREE = {"errors", "_native", "__init__"}
 
 # Folders that may be long, because all their files are leaves of one shape: one model, sampler, command, ... each.
-LEAVES = {"models", "samplers", "commands", "passes", "ops", "openai", "llama", "ole"}
+LEAVES = {"models", "towers", "samplers", "commands", "passes", "ops"}
 MAX_FILES = 20
 # Folders of tests that belong to no room of the package.
 TEST_FOLDERS = {"cases", "clients", "docs", "goldens", "native", "packaging", "soak"}
@@ -186,6 +186,55 @@ def test_the_public_surface_is_exactly_this():
         "RequestError", "SamplingParams", "Score", "StoreError", "TemplateError", "Tokenizer", "TokenizerError",
         "UnsupportedError", "WoollyError", "__version__",
     }  # fmt: skip
+
+
+def functions(text):
+    """(its head, how many lines it has) of each function of C++ code that is formatted as ours is."""
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+    text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda macro: "\n" * macro[0].count("\n"), text, flags=re.MULTILINE)
+    rooms, start = [], 0  # whether each open brace is of a namespace or a type; where the text before the next begins
+    for found in re.finditer(r"[{};]", text):
+        head = text[start : found.start()]
+        start = found.end()
+        if found[0] == "{":
+            is_room = (
+                re.match(r"\s*(template\s*<[^{]*>\s*)?(namespace|struct|class|enum|union|extern)\b", head) is not None
+            )
+            is_function = all(room for room, _, _ in rooms) and not is_room and "(" in head
+            rooms.append((is_room, head.strip() if is_function else "", found.start() - len(head.lstrip())))
+        elif found[0] == "}":
+            _, head, first = rooms.pop()
+            if head:
+                yield head, text.count("\n", first, found.end()) + 1
+
+
+def test_no_function_of_native_code_is_longer_than_80_lines():
+    """A kernel has roles (producer, consumer, epilogue), and each is a function; so has every other long work."""
+    for path in tracked():
+        if path.parts[0] == "native" and path.suffix in NATIVE:
+            for head, n_lines in functions((ROOT / path).read_text()):
+                assert n_lines <= 80, f"{path}: {n_lines} lines of {' '.join(head.split())[:120]}"
+
+
+def test_functions_of_c_are_counted_whole():
+    text = 'namespace {\nstruct A {\n    int f() const {\n        if (x) { y("}"); }  // }\n    }\n};\n'
+    text += "#define B() \\\n    {\n"
+    text += "template <int N>\nvoid g(int a,\n       int b) {\n}\n}\n"
+    assert [(head.split("(")[0].split()[-1], n) for head, n in functions(text)] == [("f", 3), ("g", 4)]
+
+
+def test_a_public_class_has_a_name_of_its_own():
+    """Dialects apart, which use the words of their APIs."""
+    # click's option with our defaults, and a sampler's row; two words of senses/ that other rooms have
+    known = {"Option", "Rows", "Layout"}
+    found = {}
+    for path in modules():
+        if "dialects" not in path.parts:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in known:
+                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
 
 
 def test_nothing_lies_loose_at_the_root():

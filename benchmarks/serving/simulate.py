@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.serving.trace import BLOCK, Asked, ideal_hits, made_up, read_trace
 from benchmarks.versus.plots import Line, line_plot
-from woolly.cluster.routing import Choice, Router, Ticket
+from woolly.cluster.routing import Route, Router, Ticket
 
 __all__ = ["POLICIES", "Fleet", "Result", "simulate"]
 
@@ -162,7 +162,7 @@ class _Run:
         machine.queue.append(job)
         self._go_on(machine, now)
 
-    def _choose(self, blocks: Sequence[int], n_tokens: int, now: float) -> Choice | None:
+    def _choose(self, blocks: Sequence[int], n_tokens: int, now: float) -> Route | None:
         here = [machine for machine in self.machines.values() if machine.is_here] if self.fleet.deaths else None
         if self.policy.startswith("router"):
             begin = time.thread_time()
@@ -179,7 +179,7 @@ class _Run:
         else:
             a, b = self.rng.choice(able), self.rng.choice(able)
             name = (a if a.n_open <= b.n_open else b).name
-        return Choice(name, 0, 0.0, self.policy)
+        return Route(name, 0, 0.0, self.policy)
 
     def _go_on(self, machine: _Machine, now: float) -> None:
         """Begins with the next prompt, if the machine can."""

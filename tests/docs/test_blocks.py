@@ -33,6 +33,7 @@ NOT_RUN = {
         "needs torch",
     ],
     "docs/make/add-a-cuda-kernel.md": ["takes minutes"],
+    "docs/make/add-a-model.md": ["a row of a table"],
     "docs/make/add-an-op.md": ["a part of its file"] * 4,  # tests/plan/test_recipes.py finds them there
     "docs/benchmarks/README.md": [
         "needs llama-cpp-python",
@@ -44,15 +45,23 @@ NOT_RUN = {
         "builds wheels, for many minutes",
         "cross-compiles and emulates, for many minutes",
     ],
+    "docs/use/convert.md": ["needs a checkpoint"] * 2,
     "docs/use/cuda.md": ["compiles for minutes"],
+    "docs/use/evaluate.md": ["needs two models"],
+    "docs/use/gpus.md": ["needs a GPU", "fetches a compiler of 60 MB, and builds"],
     "docs/use/install.md": [
         "no release is on the package index yet",
         "no release is on the package index yet",
         "installs into the home of who runs it",
         "no release is on the package index yet",
-        "builds, for a few minutes",
+        "builds, for a minute or two",
         "needs podman",
+        "fetches a compiler of 60 MB, and builds",
+        "builds, for a minute or two",
     ],
+    "docs/use/pictures.md": ["needs a model that sees"] * 2,
+    "docs/use/sounds.md": ["needs a model that hears"] * 3,
+    "docs/use/quantize.md": ["takes minutes"],
     "docs/use/quickstart.md": ["downloads gigabytes"],
     "docs/use/recipes.md": [
         "needs langchain-openai",
@@ -63,6 +72,11 @@ NOT_RUN = {
         "needs a control vector",
         "needs a control vector",
         "needs root and systemd",
+    ],
+    "docs/use/team.md": [
+        "needs a server with keys",
+        "needs a client that trusts its certificate",
+        "needs a certificate",
     ],
 }
 

@@ -142,7 +142,7 @@ def test_queries_together_have_the_bits_of_one_and_are_right(level, tmp_path):
         pytest.skip("the build folder is not here: Woolly was not built in this checkout")
     flags = [f"-DTEST_LEVEL=k_{level}_level", *NEEDS.get(level, [])]
     said = run_compiled(tmp_path, flags, "tests/test_attention.cpp", archives()[0])
-    assert f"{level}: 132 cases, 0 different, 0 wrong" in said
+    assert f"{level}: 204 cases, 0 different, 0 wrong" in said
 
 
 @pytest.mark.parametrize(("served_by", "types"), [("PLANES", 15), ("DOTS", 18)])

@@ -78,10 +78,12 @@ def test_the_compiler_of_gpu_kernels_is_fetched_for_those_who_have_a_use_for_it(
     assert not any("nvrtc" in need for need in backend.get_requires_for_build_wheel({}))
     monkeypatch.delenv("WOOLLY_KERNELS")
     monkeypatch.delenv("WOOLLY_CUDA_TARGETS")
-    monkeypatch.setattr(backend.compiling, "own_targets", lambda: ())
+    # Also on a machine with a GPU: a model's kernels are compiled when it is first opened.
+    monkeypatch.setattr(backend.compiling, "own_targets", lambda: ("sm_90a",))
     assert not any("nvrtc" in need for need in backend.get_requires_for_build_wheel({}))
-    # Whoever runs the tests has it, by the same name and version.
-    assert backend.NVRTC in PROJECT["project"]["optional-dependencies"]["test"]
+    # People with a GPU and people who run the tests have it, by the same name and version.
+    for extra in ("test", "cuda"):
+        assert backend.NVRTC in PROJECT["project"]["optional-dependencies"][extra]
 
 
 def test_a_wheel_made_by_hand_has_the_settings_of_the_workflow():
@@ -149,15 +151,31 @@ def test_wheels_are_built_and_tried_on_every_system():
 
 def test_kernels_are_compiled_once_and_go_into_wheels_of_systems_with_nvidia_gpus():
     jobs = workflow("release")["jobs"]
-    assert artifacts(jobs["kernels"]) == ["kernels"]
+    assert artifacts(jobs["kernels"]) == ["kernels", "kernels-vulkan"]
     assert "--targets all" in scripts_of(jobs["kernels"])
     wheels = jobs["wheels"]
     assert wheels["needs"] == ["kernels"]
     assert wheels["env"]["CIBW_ENVIRONMENT_PASS_LINUX"] == "WOOLLY_KERNELS"
-    (download,) = [s for s in steps(wheels) if s["uses"].startswith("actions/download-artifact@")]
+    download = downloads(wheels)["kernels"]
     assert f"WOOLLY_KERNELS=$place/{download['with']['path']}/kernels.bin" in scripts_of(wheels)
     cuda = {one["runner"] for one in wheels["strategy"]["matrix"]["include"] if one["cuda"]}
     assert cuda == {"ubuntu-24.04", "ubuntu-24.04-arm", "windows-2025"}
+
+
+def downloads(job):
+    """Steps that download what another job made, by its name."""
+    found = [s for s in steps(job) if s["uses"].startswith("actions/download-artifact@")]
+    return {one["with"]["name"]: one for one in found}
+
+
+def test_vulkan_kernels_are_compiled_once_and_go_into_the_sdist_and_all_wheels():
+    jobs = workflow("release")["jobs"]
+    assert "python native/gpu/compile.py" in scripts_of(jobs["kernels"])
+    (kept,) = PROJECT["tool"]["scikit-build"]["sdist"]["include"]
+    for job in (jobs["sdist"], jobs["wheels"]):
+        assert job["needs"] == ["kernels"]
+        download = downloads(job)["kernels-vulkan"]
+        assert f"{download['with']['path']}/kernels.bin" == kept and not download.get("if")
 
 
 def test_windows_is_built_by_one_version_of_one_compiler_for_either_architecture():

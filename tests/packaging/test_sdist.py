@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = Path("woolly/serving/pages/web/static")
+KERNELS = Path("woolly/runtime/vulkan/kernels.bin")  # if native/gpu/compile.py has made it: a build need not have Slang
 MAKE = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+
+BINARY = {".woff2", ".png"}
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +25,18 @@ def archive(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def texts(archive):
-    """The text of every file by its path below the archive's one folder."""
+def files(archive):
+    """The bytes of every file by its path below the archive's one folder."""
     with tarfile.open(archive) as tar:
-        files = [member for member in tar if not member.isdir()]
-        assert all(member.isfile() for member in files), "links do not survive everywhere"
-        return {Path(*Path(file.name).parts[1:]): tar.extractfile(file).read().decode() for file in files}
+        members = [member for member in tar if not member.isdir()]
+        assert all(member.isfile() for member in members), "links do not survive everywhere"
+        return {Path(*Path(member.name).parts[1:]): tar.extractfile(member).read() for member in members}
+
+
+@pytest.fixture(scope="module")
+def texts(files):
+    """The text of every file but the archive of kernels, a font and the icons of the page, which are none."""
+    return {path: held.decode() for path, held in files.items() if path != KERNELS and path.suffix not in BINARY}
 
 
 def test_a_folder_of_the_checkout_that_no_build_needs_stays_out(texts):
@@ -46,12 +55,14 @@ def test_only_sources_are_in_it(archive, texts):
         ".h",
         ".cu",
         ".cuh",
+        ".slang",
         ".txt",
         ".html",
         ".css",
         ".js",
         ".svg",
         ".json",
+        ".webmanifest",
     }
     assert not any("__pycache__" in path.parts for path in texts)
     assert archive.stat().st_size < 2 << 20
@@ -70,17 +81,23 @@ def test_every_source_that_cmake_names_is_in_it(texts):
 def test_every_header_that_a_source_includes_is_in_it(texts):
     missing = []
     for path, text in texts.items():
-        if path.suffix in {".cpp", ".h", ".cu", ".cuh"}:
+        if path.suffix in {".cpp", ".h", ".cu", ".cuh", ".slang"}:
             for name in re.findall(r'#include "([^"]+)"', text):
-                if not {Path("native", name), Path("native/cuda", name), path.parent / name} & set(texts):
+                roots = ("native", "native/cuda", "native/gpu", path.parent)
+                if not {Path(root, name) for root in roots} & set(texts):
                     missing.append(f"{path}: {name}")
     assert not missing
 
 
-def test_the_python_package_and_its_web_page_are_whole(texts):
+def test_the_kernels_of_vulkan_are_in_it_as_they_were_made(files):
+    made = (ROOT / KERNELS).read_bytes() if (ROOT / KERNELS).exists() else None
+    assert files.get(KERNELS) == made
+
+
+def test_the_python_package_and_its_web_page_are_whole(files):
     def sources(folder):
         found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
         return {path for path in found if path.suffix not in {".pyc", ".so"} and not path.name.startswith(".")}
 
-    assert sources("woolly") <= set(texts)
-    assert {PAGE / "index.html", PAGE / "js" / "app" / "main.js", Path("woolly/_native.pyi")} <= set(texts)
+    assert sources("woolly") <= set(files)
+    assert {PAGE / "index.html", PAGE / "js" / "app" / "main.js", Path("woolly/_native.pyi")} <= set(files)
