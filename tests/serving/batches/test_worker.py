@@ -365,3 +365,24 @@ def test_a_key_that_has_used_its_limit_holds_up_no_other(app, monkeypatch, tmp_p
         monkeypatch.setattr(Quotas, "admit", lambda quotas, account: None)
         batch = ended(client, first, anna)
         assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+
+
+def test_a_server_that_stops_while_a_journal_is_opened_closes_it(app, monkeypatch):  # noqa: F811
+    begun, goes_on, made = threading.Event(), threading.Event(), []
+
+    class Slow(Journal):
+        def __init__(self, *given):
+            begun.set()
+            assert goes_on.wait(60)
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(worker_module, "Journal", Slow)
+    with app() as client:
+        worker = client.app.state.batches
+        create(client)
+        assert begun.wait(60)
+        client.portal.call(worker._task.cancel)
+        goes_on.set()
+        client.portal.call(worker.stop)
+        assert made[0]._file.closed and not list(worker.store.folder.glob("*.lock"))

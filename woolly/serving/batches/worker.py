@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,36 +152,41 @@ class BatchWorker:
 
     async def _run_one(self, running: _Running) -> None:
         """Takes the journal of a batch and runs it. OSError or ApiError 507 if the disk has no room; Busy as `Job`."""
-        store, batch = self.store, running.batch
-        try:
-            room = JournalRoom(store, batch["owner"])
-            journal = await run_held(Journal, store.journal(batch["id"]), room.take)
-        except JournalTaken:
-            raise
-        except RequestError as error:  # the file is no journal
-            batch["errors"] = _errors(error)
-            await self._save_end(batch, "failed")
-            return
-        try:
-            async with self.changing:  # another server may have ended it before the journal was free
-                running.batch = batch = await run_held(store.get, batch["owner"], batch["id"], "batch")
-                if batch["status"] in ENDED:
-                    await run_held(journal.remove)
-                    return
-                if batch["status"] != "cancelling":
-                    batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(time.time())}
-                    await run_held(store.save, batch)
+        # The stack, not the result, holds the journal: a cancelled `run_held` returns nothing, but has opened the file.
+        with ExitStack() as held:
             try:
-                status = await self._answer(running, journal)
-            except Exception as error:
-                if isinstance(error, (OSError, Busy)) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
-                    raise
-                reason = {"batch": batch["id"], "reason": str(error)}
-                log.warning("batch failed", extra=reason, exc_info=_unexpected(error))
-                batch["errors"], status = _errors(error), "failed"
-            await self._end(batch, journal, status)
-        finally:
-            journal.close()
+                journal = await run_held(self._open, running.batch, held)
+            except JournalTaken:
+                raise
+            except RequestError as error:  # the file is no journal
+                running.batch["errors"] = _errors(error)
+                await self._save_end(running.batch, "failed")
+            else:
+                await self._run_over(running, journal)
+
+    def _open(self, batch: Data, held: ExitStack) -> Journal:
+        room = JournalRoom(self.store, batch["owner"])
+        return held.enter_context(closing(Journal(self.store.journal(batch["id"]), room.take)))
+
+    async def _run_over(self, running: _Running, journal: Journal) -> None:
+        store, batch = self.store, running.batch
+        async with self.changing:  # another server may have ended it before the journal was free
+            running.batch = batch = await run_held(store.get, batch["owner"], batch["id"], "batch")
+            if batch["status"] in ENDED:
+                await run_held(journal.remove)
+                return
+            if batch["status"] != "cancelling":
+                batch |= {"status": "in_progress", "in_progress_at": batch["in_progress_at"] or int(time.time())}
+                await run_held(store.save, batch)
+        try:
+            status = await self._answer(running, journal)
+        except Exception as error:
+            if isinstance(error, (OSError, Busy)) or (isinstance(error, ApiError) and error.status == _NO_ROOM):
+                raise
+            reason = {"batch": batch["id"], "reason": str(error)}
+            log.warning("batch failed", extra=reason, exc_info=_unexpected(error))
+            batch["errors"], status = _errors(error), "failed"
+        await self._end(batch, journal, status)
 
     async def _answer(self, running: _Running, journal: Journal) -> str:
         """Answers the rows of a batch, and returns the status in which it ends."""
