@@ -47,6 +47,7 @@ SLOW = (
     "tests/packaging/test_benchmarks.py",
     "tests/packaging/test_kernels.py",
     "tests/packaging/test_platforms.py::test_types_hold_on_systems_that_no_test_runs_on",
+    "tests/packaging/test_checks.py",
     "tests/packaging/test_scripts.py",
     "tests/packaging/test_sdist.py",
     "tests/runtime/cuda",

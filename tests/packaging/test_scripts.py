@@ -40,10 +40,15 @@ case "$*" in
             cat >"${self%/*}/$command" <<'END'
 #!/bin/sh
 echo "${0##*/}: $* in $PWD, path ${PYTHONPATH:-none}, environment ${VIRTUAL_ENV:-none}"
+case "$*" in
+    *--last-failed*) exit "${AGAIN_ENDS:-0}" ;;
+    *) exit "${PYTEST_ENDS:-0}" ;;
+esac
 END
             chmod +x "${self%/*}/$command"
         done
         ;;
+    *lastfailed*) echo "$N_FAILED" ;;
     *importlib.metadata*) echo "pytest>=8" ;;
     *_base_executable*) [ -z "${PYTHON_IS_OLD:-}" ] && echo "$self" ;;
     -V) echo "Python 3.9.1" ;;
@@ -192,17 +197,6 @@ def test_run_and_test_share_one_build(house):
     (house.root / "pyproject.toml").write_text("changed")
     house.start("run")
     assert house.lines() == [f"pip . in {house.root}", f"pip woolly-test-packages in {house.root}"]
-
-
-def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):
-    for tool in ("ruff", "mypy", "clang-format"):
-        house.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
-    result = house.start("test", "quick", "-x")
-    assert result.stdout.startswith(
-        "pytest: -n logical --maxprocesses 8 --dist loadfile -m not slow --durations=10 --durations-min=1 -x in "
-    )
-    assert result.stderr.endswith("woolly: error: not in order: mypy\n")
-    assert result.returncode == 1
 
 
 def test_a_file_edited_during_the_build_is_built_at_the_next_start(house):

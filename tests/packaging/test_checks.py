@@ -1,0 +1,34 @@
+"""What scripts/test checks, with the stand-ins of the set-up: a failure hides no other, a few get a second try."""
+
+import pytest
+
+from tests.packaging.test_scripts import house  # noqa: F401 - a fixture
+
+
+def test_a_quick_check_leaves_out_the_slow_tests_and_goes_on_after_a_failure(house):  # noqa: F811
+    for tool in ("ruff", "mypy", "clang-format"):
+        house.write(tool, f"#!/bin/sh\nexit {int(tool == 'mypy')}\n")
+    result = house.start("test", "quick", "-x")
+    assert result.stdout.startswith(
+        "pytest: -n logical --maxprocesses 8 --dist loadfile -m not slow --durations=10 --durations-min=1 -x in "
+    )
+    assert result.stderr.endswith("woolly: error: not in order: mypy\n")
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "n_failed", "again_ends", "says"),
+    [
+        ("1", "3", "0", "woolly: UNSTEADY: the tests above failed beside others and passed alone"),
+        ("1", "3", "1", "woolly: error: not in order: pytest"),
+        ("1", "4", "0", "woolly: error: not in order: pytest"),
+        ("2", "1", "0", "woolly: error: not in order: pytest"),
+    ],
+)
+def test_a_few_failures_are_tried_again_alone_and_named(house, ends, n_failed, again_ends, says):  # noqa: F811
+    for tool in ("ruff", "mypy", "clang-format"):
+        house.write(tool, "#!/bin/sh\nexit 0\n")
+    result = house.start("test", PYTEST_ENDS=ends, N_FAILED=n_failed, AGAIN_ENDS=again_ends)
+    assert result.stderr.splitlines()[-1].startswith(says)
+    assert result.returncode == int("error" in says)
+    assert ("--last-failed" in result.stdout) == (ends == "1" and n_failed == "3")
