@@ -3,7 +3,7 @@
 import pytest
 
 from woolly.engine.opening import memory
-from woolly.errors import DeviceError
+from woolly.errors import DeviceError, RequestError
 from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
 from woolly.serving.loading import room
@@ -74,3 +74,33 @@ def test_models_leave_the_memory_that_is_needed_and_no_other(folder, machine):
     assert room.choose_leaving(wanted, [on_second, on_cpu, on_first], models_max=4) == [on_first]
     with pytest.raises(ApiError, match="available on NVIDIA Fake"):
         room.choose_leaving(wanted, [on_second, on_cpu], models_max=4)
+
+
+def test_all_models_together_keep_to_the_cap_of_their_memory(folder, machine, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 100 * GB)
+    info = Library(folder).find("one")
+    old, newer, on_gpu = (Loaded(info, Settings(), "ready", needs=needs(gpus, 9 * GB)) for gpus in ([], [], GPUS[:1]))
+    old.last_used, newer.last_used = 1, 2
+    wanted = Loaded(info, Settings(), needs=needs([], 6 * GB))
+    loaded = [newer, on_gpu, old]
+    for cap, leaving in ((None, []), (26 * GB, []), (20 * GB, [old]), (7 * GB, [old, newer])):
+        assert room.choose_leaving(wanted, loaded, None, cap) == leaving
+    newer.users = 1  # no answer is cut off
+    with pytest.raises(
+        ApiError, match=r"one takes about 6\.10 GB beside 9\.10 GB of other models, but models_memory is 7"
+    ):
+        room.choose_leaving(wanted, loaded, None, 7 * GB)
+    with pytest.raises(ApiError, match=r"takes about 6\.10 GB, but models_memory is 6\.00 GB$"):
+        room.choose_leaving(wanted, [], None, 6 * GB)
+    newer.users = 0
+    room.check_exchange(old, needs([], 12 * GB), loaded, 13 * GB)
+    with pytest.raises(ApiError, match="models_memory is 12"):
+        room.check_exchange(old, needs([], 12 * GB), loaded, 12 * GB)
+
+
+def test_a_cap_of_memory_takes_the_place_of_a_number_of_models():
+    assert Settings().most_models == 1 and Settings(models_memory="24GB").most_models is None
+    assert Settings(models_max=0).most_models is None and Settings(models_max=3, models_memory="24GB").most_models == 3
+    assert Settings(models_memory="24GB").models_bytes == 24 * GB
+    with pytest.raises(RequestError, match="models_memory is 'much'; bytes were expected"):
+        Settings(models_memory="much")

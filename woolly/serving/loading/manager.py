@@ -262,7 +262,7 @@ class ModelManager:
         while True:
             if self._closed:
                 raise server_stopping()
-            leaving = choose_leaving(slot, self.all_loaded, self._settings.models_max)
+            leaving = choose_leaving(slot, self.all_loaded, self._settings.most_models, self._settings.models_bytes)
             left = end - time.monotonic()
             if left <= 0 or not any(one.state == "ready" and one.users for one in leaving):
                 break
@@ -330,7 +330,7 @@ class ModelManager:
             )
         except WoollyError as error:
             raise _not_loadable(slot.info, error) from error
-        check_exchange(slot, needs, self.all_loaded)
+        check_exchange(slot, needs, self.all_loaded, self._settings.models_bytes)
 
     def _examine(self, path: Path, options: ModelOptions) -> Estimate:
         return examine(path, options).times(self.n_copies)

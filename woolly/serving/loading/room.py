@@ -11,11 +11,13 @@ from woolly.serving.loading.memory import Estimate, check_memory
 __all__ = ["check_exchange", "choose_leaving"]
 
 
-def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> list[Loaded]:
+def choose_leaving(
+    slot: Loaded, others: Sequence[Loaded], models_max: int | None, most_bytes: int | None = None
+) -> list[Loaded]:
     """Returns the models to unload before `slot` is loaded: the longest unused first, those in use last.
 
-    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. Pinned models stay,
-    and do not count.
+    `models_max` counts models of one kind: a model that makes vectors stays beside one that writes. `most_bytes` bounds
+    all models of a memory together. Pinned models stay; `models_max` does not count them, `most_bytes` does.
     Includes models that are unloading, because they hold their memory until they are gone. ApiError 503 if the memory
     would not suffice; then nothing needs to be unloaded.
     """
@@ -26,12 +28,12 @@ def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> l
         key=lambda other: (other.users > 0, other.last_used),
     )
     alike = [other for other in ready if other.info.kind == slot.info.kind]
-    too_many = alike[: max(0, len(alike) + 1 - models_max)]
+    too_many = [] if models_max is None else alike[: max(0, len(alike) + 1 - models_max)]
     leaving += too_many
     staying = [other for other in ready if other not in too_many and _helps(slot.needs, other)]
     while True:
         try:
-            check_memory(slot.info.name, slot.needs, _freed(slot.needs, leaving))
+            _check(slot, slot.needs, others, leaving, most_bytes)
             return leaving
         except ApiError:
             # Idle models may leave too, but no answer is cut off for lack of memory.
@@ -40,10 +42,30 @@ def choose_leaving(slot: Loaded, others: Sequence[Loaded], models_max: int) -> l
             leaving.append(staying.pop(0))
 
 
-def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded]) -> None:
+def check_exchange(slot: Loaded, needs: Estimate, others: Sequence[Loaded], most_bytes: int | None = None) -> None:
     """ApiError 503 if a loaded model could not be loaded again with other settings, which take `needs`."""
     leaving = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
+    _check(slot, needs, others, leaving, most_bytes)
+
+
+def _check(
+    slot: Loaded, needs: Estimate, others: Sequence[Loaded], leaving: Sequence[Loaded], most_bytes: int | None
+) -> None:
+    """ApiError 503 if the model fits neither into the memory nor into the share of it that models may take."""
     check_memory(slot.info.name, needs, _freed(needs, leaving))
+    if most_bytes is None:
+        return
+    staying = [other for other in others if other is not slot and other not in leaving]
+    held = _freed(needs, staying)
+    if needs.total + held > most_bytes:
+        beside = f" beside {held / 1e9:.2f} GB of other models" if held else ""
+        raise ApiError(
+            503,
+            "insufficient_memory",
+            f"{slot.info.name} takes about {needs.total / 1e9:.2f} GB{beside}, but models_memory is"
+            f" {most_bytes / 1e9:.2f} GB",
+            suggestion="unload another model, lower ctx_size, or raise models_memory",
+        )
 
 
 def _freed(needs: Estimate, leaving: Sequence[Loaded]) -> int:

@@ -29,7 +29,7 @@ _CHOICES = {
 
 _LEAST: dict[str, float] = {
     **{row.setting_name: row.low for row in rows_of().values() if row.low is not None},
-    "models_max": 1,
+    "models_max": 0,
     "keep_alive": 0,
     "load_wait": 0,
     "keep_requests": 0,
@@ -117,7 +117,15 @@ def check_settings(settings: Settings) -> None:
     check_keys(settings)
     _check_tls(settings)
     _check_oidc(settings)
-    for name in ("weight_memory", "max_body", "max_bodies", "max_session_size", "max_files", "cache_disk"):
+    for name in (
+        "weight_memory",
+        "models_memory",
+        "max_body",
+        "max_bodies",
+        "max_session_size",
+        "max_files",
+        "cache_disk",
+    ):
         parse_size(name, getattr(settings, name))
     parse_layers(settings.gpu_layers)
     if settings.max_bodies_bytes < settings.max_body_bytes:

@@ -67,10 +67,11 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "Whether a request loads its model; else only /models/load does.",
     )
     preload: tuple[str, ...] = _setting((), "--preload", "Further models to load at the start.")
-    models_max: int = _setting(
-        1,
+    models_max: int | None = _setting(
+        None,
         "--models-max",
-        "Most models of a kind (that write, embed, rank) loaded at once; the longest unused one leaves.",
+        "Most models of a kind (that write, embed, rank) loaded at once; the longest unused one leaves; 0: no limit.",
+        "1; with --models-memory as many as fit",
     )
     strict_models: bool = _setting(
         False, "--strict-models", "Refuse names that no model has, which the main or only model else answers to."
@@ -292,6 +293,13 @@ class Settings(Texts, TeamSettings, EngineOptions):
     def folder(self) -> Path:
         """Returns the folder of models."""
         return models_folder() if self.models_dir is None else self.models_dir
+
+    @property
+    def most_models(self) -> int | None:
+        """Returns how many models of a kind may be loaded at once, None for as many as the memory holds."""
+        if self.models_max is None:
+            return 1 if self.models_memory is None else None
+        return self.models_max or None
 
     @property
     def is_local(self) -> bool:

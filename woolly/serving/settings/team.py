@@ -46,6 +46,13 @@ class TeamSettings:
         "woolly.toml, if it has a table [models]",
         group="Models",
     )
+    models_memory: str | None = setting(
+        None,
+        "--models-memory",
+        "Most memory of all loaded models together, such as 24GB: of the system, and of each set of GPUs.",
+        "what is free",
+        group="Models",
+    )
     swap_wait: float = setting(
         10.0,
         "--swap-wait",
@@ -101,6 +108,13 @@ class TeamSettings:
         if self.oidc_issuer is None or self.oidc_audience is None:
             return None
         return Issuer(self.oidc_issuer, self.oidc_audience, self.oidc_admin)
+
+    @property
+    def models_bytes(self) -> int | None:
+        """Returns the most memory of all loaded models together, None for what is free."""
+        from woolly.runtime import parse_size
+
+        return parse_size("models_memory", self.models_memory)
 
     @property
     def has_tls(self) -> bool:

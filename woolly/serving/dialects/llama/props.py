@@ -88,7 +88,7 @@ def _of_many(settings: Settings) -> dict[str, Any]:
     """Returns the properties of a server that names no model: each request does."""
     return {
         "role": "router",
-        "max_instances": settings.models_max,
+        "max_instances": settings.most_models or 0,
         "models_autoload": settings.models_autoload,
         "total_slots": settings.parallel,
         "model_alias": None,
