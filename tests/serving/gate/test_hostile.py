@@ -155,6 +155,14 @@ def test_what_is_no_http_is_refused_and_closed(strict, data):
     assert_serves(strict)
 
 
+def test_nothing_is_read_after_a_body_of_two_lengths(strict):
+    hidden = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with connect(strict) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n" + both + hidden)
+        assert reply_of(connection).count(b"HTTP/1.1 ") == 1
+
+
 def test_who_sends_too_slowly_is_cut_off(strict):
     idle, headers, body = (connect(strict) for _ in range(3))
     with idle, headers, body:

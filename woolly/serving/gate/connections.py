@@ -19,6 +19,7 @@ from woolly.serving.errors import ApiError, error_body
 __all__ = ["connection_class", "socket_class"]
 
 
+_BOTH_LENGTHS = {b"content-length", b"transfer-encoding"}  # of a body; a reader may heed one or the other
 _FIRST_LOOK, _LOOK = 0.02, 0.5  # seconds between looks whether a client that has sent its last byte is still there
 
 
@@ -119,6 +120,10 @@ def connection_class(most: int, seconds: float) -> type[H11Protocol]:
             if self.transport.is_closing():
                 return
             super().data_received(data)
+            cycle = self.cycle
+            if cycle is not None and {name for name, _ in cycle.scope["headers"]} >= _BOTH_LENGTHS:
+                # A proxy may have counted otherwise: what follows could be a request that it never saw.
+                cycle.keep_alive = False
             self._watch()
 
         def eof_received(self) -> bool:  # type: ignore[override]
