@@ -1,5 +1,7 @@
 """The VulkanDevice on what is there, and its sentences if something fails."""
 
+import json
+import lzma
 import os
 import struct
 from contextlib import suppress
@@ -343,6 +345,20 @@ def test_an_archive_that_is_missing_or_damaged_is_one_sentence(tmp_path):
         (tmp_path / "kernels.bin").write_bytes(data)
         with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
             SpirvArchive(tmp_path / "kernels.bin")
+
+
+def test_a_pack_that_is_damaged_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_SOURCES", tmp_path)
+    pack = lzma.compress(b"code" * 9)
+    path = tmp_path / "kernels.bin"
+    whole, damaged = {"good": [0, 36]}, {"far": [30, 36], "before": [-4, 4], "odd": "a", "none": None, "empty": [0, 0]}
+    for kernels, packed in ((whole, pack[:20] + b"\0" * 8 + pack[28:]), (whole, pack[:-4]), (damaged, pack)):
+        one = {"at": 0, "bytes": len(packed), "kernels": kernels}
+        index = json.dumps({"sources": "", "weights": {}, "variants": {"plain": one}}).encode()
+        path.write_bytes(b"woollyv1" + len(index).to_bytes(4, "little") + index + packed)
+        for name in kernels:
+            with pytest.raises(DeviceError, match="is damaged: install Woolly again"):
+                SpirvArchive(path).kernel("plain", name)
 
 
 def test_an_archive_of_other_sources_is_refused_with_the_command(tmp_path, monkeypatch):
