@@ -10,7 +10,7 @@ from tests.cli.terminal import woolly
 from tests.convert.folders import checkpoint_of, safetensors
 from woolly import LLM, SamplingParams
 from woolly.errors import ModelError, UnsupportedError, WoollyError
-from woolly.gguf import open_gguf
+from woolly.gguf import GGUFWriter, open_gguf
 
 RANK, ALPHA = 4, 6.0
 IDS = [5, 9, 200, 31, 7]
@@ -95,3 +95,36 @@ def test_other_tensors_of_an_adapter_are_refused_by_name(base, tmp_path):
     path.write_bytes(safetensors({"base_model.model.lm_head.modules_to_save.weight": np.zeros((2, 2), np.float32)}))
     with pytest.raises(UnsupportedError, match=r"lm_head\.modules_to_save\.weight"):
         woolly("convert", "--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf")
+
+
+def test_a_dry_run_leaves_the_target_as_it_is(base, tmp_path):
+    write_adapter(tmp_path / "peft", base[1])
+    (tmp_path / "lora.gguf").write_bytes(b"mine")
+    wanted = ["--lora", "--base", base[1], tmp_path / "peft", tmp_path / "lora.gguf", "--dry-run"]
+    assert "would be an adapter that changes 6 tensors" in woolly("convert", *wanted)
+    assert json.loads(woolly("convert", *wanted, "--json"))["tensors"] == 6
+    assert (tmp_path / "lora.gguf").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("adapter.lora.alpha", "six", "alpha is 'six'; a number"),
+        ("adapter.lora.alpha", float("nan"), "alpha is nan; a number"),
+        ("general.type", [1, 2], "not a LoRA adapter"),
+        ("general.architecture", [1, 2], "for another architecture|is for ''"),
+        (None, (4,), "does not fit|of experts"),
+    ],
+)
+def test_a_damaged_adapter_is_one_sentence(key, value, says, base, tmp_path):
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    writer = GGUFWriter(tmp_path / "lora.gguf")
+    for name, one in (keys | ({key: value} if key else {})).items():
+        writer.add(name, one)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros(value if key is None else (4, 64), np.float32))
+    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.zeros((64, 4), np.float32))
+    writer.write()
+    with pytest.raises(ModelError, match=says):
+        woolly("export", base[0], tmp_path / "out.gguf", "--lora", tmp_path / "lora.gguf")
+    with pytest.raises(ModelError, match=says):
+        LLM(base[0], adapters=[tmp_path / "lora.gguf"], backend="reference")

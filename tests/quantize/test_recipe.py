@@ -151,3 +151,14 @@ def test_expressions_overrule_all_else_and_the_last_one_wins(plain):
 def test_what_is_no_expression_with_a_type_is_refused(text):
     with pytest.raises(RequestError, match="--tensor-type"):
         find_tensor_type(text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "many", ["a", "b"], [float("nan"), 30.0]])
+def test_a_count_that_is_no_number_counts_as_absent(value, tmp_path):
+    writer = GGUFWriter(tmp_path / "odd.gguf")
+    writer.add("general.architecture", "llama")
+    writer.add("llama.block_count", value)
+    writer.add_raw_tensor("blk.0.attn_v.weight", GGMLType.F16, (2, 256), bytes(1024))
+    writer.write()
+    with open_gguf(tmp_path / "odd.gguf") as file:
+        assert len(make_recipe(file, find_mix("Q4_K_M")).changes) == 1

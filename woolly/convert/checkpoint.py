@@ -70,7 +70,8 @@ def _weight_map(folder: Path, index: dict[str, Any]) -> dict[str, str]:
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise ModelError(f"{folder / _INDEX}: expected a weight_map from tensors to files")
     for file in set(places.values()):
-        if "/" in file or "\\" in file or file.startswith(".") or not file.endswith(".safetensors"):
+        is_name = file.isprintable() and len(file) <= 255 and not file.startswith(".") and not {"/", "\\"} & set(file)
+        if not is_name or not file.endswith(".safetensors"):
             raise ModelError(f"{folder / _INDEX}: {file!r:.90} is no name of a .safetensors file in this folder")
         if not (folder / file).is_file():
             raise ModelError(f"{folder}: the index names {file!r:.90}, which is not in the folder")

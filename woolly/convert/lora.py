@@ -19,7 +19,7 @@ from woolly.convert.safetensors import StoredTensor, read_safetensors
 from woolly.convert.source import Computed, Plain
 from woolly.convert.tensors import Fragment, lay_out
 from woolly.errors import ModelError, UnsupportedError
-from woolly.gguf import GGUFFile, GGUFWriter, Tensor
+from woolly.gguf import GGUFFile, GGUFWriter, Tensor, text_of
 from woolly.gguf.values import ValueType
 from woolly.quant import GGMLType
 
@@ -29,8 +29,11 @@ _HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.wei
 _REFUSED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
 
 
-def convert_lora(folder: Path, base: Path, target: Path) -> int:
-    """Write PEFT's folder as a GGUF adapter for the checkpoint in `base`; returns how many matrices it changes."""
+def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = False) -> int:
+    """Write PEFT's folder as a GGUF adapter for the checkpoint in `base`; returns how many matrices it changes.
+
+    With `dry_run` all is checked, and nothing is written.
+    """
     path = folder / "adapter_config.json"
     settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
     if settings.text("peft_type", "LORA").upper() != "LORA":
@@ -65,7 +68,8 @@ def convert_lora(folder: Path, base: Path, target: Path) -> int:
             rows = Fragment(Plain(b), piece.ops)
             writer.add_tensor(f"{one.name}.lora_a", Plain(a).floats(), GGMLType.F32)
             writer.add_tensor(f"{one.name}.lora_b", rows.array(True), GGMLType.F32)
-    writer.write()
+    if not dry_run:
+        writer.write()
     return len(pairs)
 
 
@@ -112,17 +116,24 @@ def merge_lora(model: GGUFFile, adapters: Sequence[tuple[GGUFFile, float]], targ
 
 
 def _add_pairs(model: GGUFFile, file: GGUFFile, scale: float, pairs: Pairs) -> None:
-    keys: Any = file.metadata
-    if keys.get("general.type") != "adapter" or keys.get("adapter.type") != "lora":
+    if (text_of(file.metadata, "general.type"), text_of(file.metadata, "adapter.type")) != ("adapter", "lora"):
         raise ModelError(f"{file.path}: this is not a LoRA adapter (general.type and adapter.type say so)")
-    if keys.get("general.architecture") != model.metadata.get("general.architecture"):
+    if text_of(file.metadata, "general.architecture") != text_of(model.metadata, "general.architecture"):
         raise ModelError(f"{file.path}: the adapter is for another architecture than {model.path}")
-    alpha = float(keys.get("adapter.lora.alpha", 0.0))
+    alpha: Any = file.metadata.get("adapter.lora.alpha", 0.0)
+    if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
     for name in sorted({name.removesuffix(".lora_a").removesuffix(".lora_b") for name in file.tensors}):
         a, b, base = file.tensors.get(f"{name}.lora_a"), file.tensors.get(f"{name}.lora_b"), model.tensors.get(name)
-        if a is None or b is None or base is None or (b.shape[0], a.shape[1]) != base.shape or a.shape[0] != b.shape[1]:
+        halves = [half.shape for half in (a, b) if half is not None and len(half.shape) == 2]
+        if a is None or b is None or base is None or len(halves) < 2 or not _fit(a, b, base):
             raise ModelError(f"{file.path}: what it adds to {name!r:.90} does not fit {model.path}")
         pairs.setdefault(name, []).append((a, b, scale * (alpha / a.shape[0] if alpha else 1.0)))
+
+
+def _fit(a: Tensor, b: Tensor, base: Tensor) -> bool:
+    """Whether the product of two halves has the shape of a weight."""
+    return (b.shape[0], a.shape[1]) == base.shape and a.shape[0] == b.shape[1]
 
 
 def _merged(tensor: Tensor, pairs: Pairs, threads: int) -> Callable[[], Iterator[NDArray[np.uint8]]]:

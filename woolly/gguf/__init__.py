@@ -2,7 +2,7 @@
 
 from woolly.gguf.described import Described
 from woolly.gguf.map import MemoryMap
-from woolly.gguf.metadata import Metadata, StringArray
+from woolly.gguf.metadata import Metadata, StringArray, text_of
 from woolly.gguf.reader import GGUFFile, open_gguf
 from woolly.gguf.tensor import Tensor
 from woolly.gguf.writer import GGUFWriter, copy_gguf
@@ -17,4 +17,5 @@ __all__ = [
     "Tensor",
     "copy_gguf",
     "open_gguf",
+    "text_of",
 ]

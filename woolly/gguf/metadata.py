@@ -15,13 +15,19 @@ from woolly.gguf.cursor import Cursor, quote
 from woolly.gguf.map import FileMap
 from woolly.gguf.values import ValueType
 
-__all__ = ["Entry", "Metadata", "StringArray", "read_entry"]
+__all__ = ["Entry", "Metadata", "StringArray", "read_entry", "text_of"]
 
 # GGUF allows arrays of arrays without a limit, and no known file nests at all; this bounds the walk.
 _MAX_DEPTH = 4
 _MAX_INNER_ARRAYS = 1 << 16
 _MAX_ELEMENTS = 1 << 25  # of all arrays: a hundred times the largest vocabulary, and 0.2 s to walk over
 _ARRAY_HEADER = struct.Struct("<IQ")
+
+
+def text_of(metadata: Mapping[str, Any], key: str) -> str:
+    """Returns the text of a key; empty if it is absent or no text. An array compares with a text element by element."""
+    value = metadata.get(key)
+    return value if isinstance(value, str) else ""
 
 
 class StringArray(Sequence[str]):

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from woolly.errors import RequestError
 from woolly.gguf import Described, Tensor
 from woolly.quant import GGMLType, can_dequantize
@@ -174,10 +176,10 @@ def _fitting(type: GGMLType, tensor: Tensor) -> GGMLType:
 
 
 def _largest(value: Any) -> int:
-    """A number of the metadata that may be given per layer."""
-    if value is None:
-        return 0
-    return int(value) if isinstance(value, (int, float)) else int(max(value, default=0))
+    """A number of the metadata that may be given per layer; 0 for what is no number, as for a key that is absent."""
+    values = value if isinstance(value, (list, tuple, np.ndarray)) else [value]
+    numbers = [one for one in values if isinstance(one, (int, float, np.number)) and np.isfinite(one)]
+    return int(max(numbers, default=0))
 
 
 class _Rules:

@@ -77,7 +77,12 @@ def convert(
     if target.exists() and not force and not dry_run:
         raise RequestError(f"{target} exists already: give another name, or --force to write over it")
     if lora:
-        _convert_lora(Path(source), base, target, type_name)
+        facts = _convert_lora(Path(source), base, target, type_name, dry_run=dry_run)
+        if as_json:
+            click.echo(json.dumps(facts, indent=2))
+        else:
+            what = f"{'would be an' if dry_run else 'an'} adapter that changes {counted(facts['tensors'], 'tensor')}"
+            results().print(f"{target}  {what}", soft_wrap=True)
         return
     if base is not None:
         raise UsageError("--base goes with --lora alone")
@@ -91,15 +96,18 @@ def convert(
         _print(draft, recipe, target, written)
 
 
-def _convert_lora(folder: Path, base: Path | None, target: Path, type_name: str | None) -> None:
+def _convert_lora(
+    folder: Path, base: Path | None, target: Path, type_name: str | None, *, dry_run: bool
+) -> dict[str, Any]:
+    """Writes an adapter and returns the facts about it; with `dry_run` it only checks what it would write."""
     from woolly.convert.lora import convert_lora
 
     if base is None:
         raise UsageError("--lora needs --base, the folder of the checkpoint that the adapter was trained on")
     if type_name is not None:
         raise UsageError(f"an adapter is written in F32, so {type_name} cannot go with --lora")
-    n = convert_lora(folder, base, target)
-    results().print(f"{target}  an adapter that changes {counted(n, 'tensor')}", soft_wrap=True)
+    n = convert_lora(folder, base, target, dry_run=dry_run)
+    return {"path": str(target), "type": "F32", "tensors": n}
 
 
 def of_checkpoint(name: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from woolly.errors import ModelError, RequestError, StoreError
-from woolly.gguf import GGUFFile, Tensor, open_gguf
+from woolly.gguf import GGUFFile, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
 from woolly.plan.passes.adapt import LowRank, adapt
 from woolly.store import resolve
@@ -69,10 +69,10 @@ def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter
 
 def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
     keys = file.metadata
-    if keys.get("general.type") != "adapter" or keys.get("adapter.type") != "lora":
+    if (text_of(keys, "general.type"), text_of(keys, "adapter.type")) != ("adapter", "lora"):
         raise ModelError(f"{file.path}: this is not a LoRA adapter (general.type and adapter.type say so)")
-    if (architecture := keys.get("general.architecture")) != plan.architecture:
-        raise ModelError(f"{file.path}: the adapter is for {architecture!r}, but the model is {plan.architecture!r}")
+    if (other := text_of(keys, "general.architecture")) != plan.architecture:
+        raise ModelError(f"{file.path}: the adapter is for {other!r:.60}, but the model is {plan.architecture!r}")
     if "adapter.alora.invocation_tokens" in keys:
         raise ModelError(f"{file.path}: adapters that start at invocation tokens (aLoRA) are not supported")
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
@@ -89,8 +89,8 @@ def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
             raise ModelError(f"{file.path}: the halves of {base!r} have ranks of {a.shape[0]} and {b.shape[1]}")
         pairs[base] = a, b
     alpha = keys.get("adapter.lora.alpha", 0.0)
-    if not isinstance(alpha, (int, float)):
-        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r}; a number was expected")
+    if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise ModelError(f"{file.path}: adapter.lora.alpha is {alpha!r:.60}; a number was expected")
     return Adapter(name, file, float(alpha), pairs)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from woolly.engine.opening.adapters import scaled_file
 from woolly.errors import ModelError, RequestError
-from woolly.gguf import GGUFFile, MemoryMap, Tensor, open_gguf
+from woolly.gguf import GGUFFile, MemoryMap, Tensor, open_gguf, text_of
 from woolly.plan import Plan, Weight
 from woolly.plan.passes.steer import steer
 from woolly.quant import GGMLType
@@ -106,7 +106,7 @@ def _checked_range(layers: tuple[int, int] | None) -> tuple[int, int]:
 
 def _directions(file: GGUFFile) -> dict[int, Float32]:
     """The direction of each layer."""
-    if file.metadata.get("general.architecture") != "controlvector":
+    if text_of(file.metadata, "general.architecture") != "controlvector":
         raise ModelError(f"{file.path}: this is not a control vector (general.architecture says so)")
     out: dict[int, Float32] = {}
     for tensor in file.tensors.values():
