@@ -70,6 +70,15 @@ def test_a_mark_that_a_person_wrote_is_no_picture(tokenizer):
     assert shade(one) == 3 and one.start == layout.text.rindex("<start_of_image>")
     alone = lay_out(asked(TextPart("<start_of_image>")), ChatTemplate(PARTS), tokenizer, EYES)
     assert alone.text == "user: <start_of_image>" and alone.pictures == ()  # nothing changes without pictures
+    whole = "<|vision_start|><|image_pad|><|vision_end|>"  # a mark with a shorter one in it
+    layout = lay_out(asked(picture(3), TextPart(whole)), ChatTemplate(TURNS), tokenizer, QWEN)
+    assert [one.start for one in layout.pictures] == [len("user: ")]
+
+
+def test_sizes_of_a_file_that_do_not_fit_are_one_sentence(tokenizer):
+    odd = Vision(TowerSettings("image", "gemma3", 31, 4, (0.5,) * 3, (0.5,) * 3, merge=4))
+    with pytest.raises(RequestError, match=r"does not fit the tower, whose file may be damaged .a grid of 7 x 7"):
+        lay_out(asked(picture(1)), ChatTemplate(PARTS), tokenizer, odd)
 
 
 def test_a_model_without_a_projector_says_what_it_lacks(tokenizer):

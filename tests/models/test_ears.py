@@ -120,6 +120,7 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path):
         (tensors(ear), {"clip.audio.num_mel_bins": 10**6}, ModelError, "num_mel_bins is 1000000"),
         (tensors(ear), {"clip.has_audio_encoder": False}, UnsupportedError, "no tower for pictures or sound"),
         (tensors(ear) | {"a.position_embd.weight": np.zeros((9, 32), np.float32)}, {}, ModelError, "has 9 rows; 1500"),
+        (tensors(EARS["qwen3a"]), {"clip.projector_type": "qwen3a", "clip.audio.num_mel_bins": 64}, ModelError, "rows"),
     ]
     for i, (arrays, keys, error, message) in enumerate(cases):
         with (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.towers import TOWERS, piece, tensors, write_tower
+from tests.cases.towers import PATCH, SIDE, TOWERS, piece, tensors, write_tower
 from woolly.engine.seeing import open_tower, tower_bytes
 from woolly.engine.seeing.work import row_work
 from woolly.errors import ModelError, RequestError
@@ -196,9 +196,33 @@ def test_a_piece_that_does_not_fit_is_refused(tmp_path):
 
 
 def test_feature_layers_outside_the_tower_are_refused(tmp_path):
-    tower = replace(TOWERS["llava"], extra={"vision.feature_layer": [1, 4]})
+    for layers, found in (([1, 4], r"\[1, 4\]"), ([2] * 50_000, r"\[2, 2, .*")):  # each would be a part of the plan
+        tower = replace(TOWERS["llava"], extra={"vision.feature_layer": layers})
+        with (
+            open_gguf(write_tower(tower, tmp_path / "tower.gguf")) as file,
+            pytest.raises(ModelError, match=rf"feature_layer is {found}; 1 to 3, each once, was expected"),
+        ):
+            trace_towers(file)
+
+
+def test_a_tower_of_pictures_beyond_all_bounds_is_refused(tmp_path):
+    large = replace(TOWERS["gemma4"], extra={**TOWERS["gemma4"].extra, "vision.projector.scale_factor": 10**6})
     with (
-        open_gguf(write_tower(tower, tmp_path / "tower.gguf")) as file,
-        pytest.raises(ModelError, match=r"feature_layer is \[1, 4\]; 1 to 3 was expected"),
+        open_gguf(write_tower(large, tmp_path / "large.gguf")) as file,
+        pytest.raises(ModelError, match=r"large.gguf: the largest picture would have \d+ rows of the tower; at most"),
     ):
         trace_towers(file)
+
+
+def test_sizes_that_no_program_can_have_are_one_sentence(tmp_path):
+    odd = replace(TOWERS["qwen2vl"], heads=16)
+    with pytest.raises(ModelError, match=r"odd.gguf: the tower cannot be built from these keys: sections of 0 \+ 0"):
+        open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
+
+
+def test_a_table_that_is_too_small_for_its_pictures_is_said_at_the_piece(tmp_path):
+    odd = replace(TOWERS["qwen3vl"], extra={**TOWERS["qwen3vl"].extra, "vision.image_size": 8 * PATCH * SIDE})
+    tower = open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
+    with pytest.raises(RequestError, match=r"position_embd.weight has 64 places, and the piece needs more"):
+        tower.check(piece((1, 4, 6)))
+    tower.close()

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from woolly.errors import ModelError, UnsupportedError
-from woolly.senses import PROJECTORS, Piece, Prepared, Rows, TowerSettings, encode_prompt, lay_out, read_settings
+from woolly.senses import (
+    PROJECTORS,
+    Piece,
+    Prepared,
+    Rows,
+    TowerSettings,
+    encode_prompt,
+    lay_out,
+    read_halves,
+    read_settings,
+)
 
 KEYS = {
     "general.architecture": "clip",
@@ -98,11 +108,21 @@ def test_settings_are_read_from_the_keys_of_the_file():
         ({"clip.vision.projector.scale_factor": 0}, ModelError, "scale_factor is 0"),
         ({"clip.vision.image_grid_pinpoints": [56, 60]}, ModelError, "multiples of the image_size 56"),
         ({"clip.projector_type": "resampler"}, UnsupportedError, "minicpmv_version is 2; 3"),
+        ({"clip.vision.patch_size": 1 << 31}, ModelError, "a whole number from 1 to 2147483647"),
+        ({"clip.vision.image_mean": ["a", "b", "c"]}, ModelError, "image_mean is no array of numbers"),
+        ({"clip.vision.image_mean": 0.5}, ModelError, "image_mean is no array of numbers"),
+        ({"clip.vision.image_std": [0.5, float("nan"), 0.5]}, ModelError, "image_std is no array of numbers"),
+        ({"clip.vision.image_grid_pinpoints": [float("inf"), 56]}, ModelError, "pinpoints is no array of numbers"),
+        # Arrays compare with a text element by element, and have no truth.
+        ({"general.architecture": np.zeros(2)}, ModelError, "holds no projector"),
+        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "no tower for pictures"),
+        ({"clip.projector_type": np.ones(2)}, UnsupportedError, "the projector type '' is not supported"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(change, error, says):
-    with pytest.raises(error, match=says):
-        read_settings({**KEYS, **change})
+    for read in (read_settings, read_halves):
+        with pytest.raises(error, match=says):
+            read({**KEYS, **change})
 
 
 def test_llava_1_6_goes_line_by_line_through_its_tiles_without_padding():

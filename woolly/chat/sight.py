@@ -131,6 +131,8 @@ def _prepared(given: GivenPicture, sight: Vision, n_before: int) -> tuple[Prepar
         return prepare(picture, sight.tower), n_rows
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
+    except (ArithmeticError, LookupError, ValueError) as error:
+        raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
 def _heard(given: GivenSound, sight: Vision, n_before: int, before: float) -> tuple[Prepared, int, float]:
@@ -148,6 +150,8 @@ def _heard(given: GivenSound, sight: Vision, n_before: int, before: float) -> tu
         return prepare_sound(sound, sight.ears), n_rows, seconds
     except RequestError as error:
         raise error if error.code == "context_length" else given.refusal(str(error)) from None
+    except (ArithmeticError, LookupError, ValueError) as error:
+        raise given.refusal(f"it does not fit the tower, whose file may be damaged ({str(error)[:120]})") from error
 
 
 def _check_rows(n_rows: int, last: GivenPicture | GivenSound, sight: Vision) -> None:
@@ -180,7 +184,8 @@ def _shown(message: Message, sight: Vision, known: Sequence[str]) -> Message:
 
     def plain(text: str) -> str:
         for mark in (sight.mark("image"), sight.mark("audio")):
-            text = mark.sub(lambda found: found[0][0] + _APART + found[0][1:], text)
+            while mark.search(text):  # a mark may hold a shorter one
+                text = mark.sub(lambda found: found[0][0] + _APART + found[0][1:], text)
         return text
 
     content = message.content

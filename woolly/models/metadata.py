@@ -136,7 +136,7 @@ class Keys:
         return default
 
     def _wrong(self, name: str, expected: str, value: object) -> ModelError:
-        found = repr(value) if isinstance(value, (bool, int, float, str)) else "an array"
+        found = f"{value!r:.60}" if isinstance(value, (bool, int, float, str)) else "an array"
         return ModelError(f"metadata key {self.architecture}.{name} is {found}, but {expected} was expected")
 
 

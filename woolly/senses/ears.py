@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import text_of
 from woolly.senses.prepared import Kind
 
 __all__ = ["LISTENERS", "EarSettings", "Listener", "after_conv", "read_ears"]
@@ -77,18 +78,18 @@ class EarSettings:
 
 def read_ears(metadata: Mapping[str, Any]) -> EarSettings:
     """The settings of the tower for sound in a file's metadata; ModelError or UnsupportedError if there is none."""
-    if not metadata.get("clip.has_audio_encoder", False):
+    if metadata.get("clip.has_audio_encoder") is not True:
         raise UnsupportedError("the file holds no tower for sound (clip.has_audio_encoder)")
-    projector = metadata.get("clip.audio.projector_type", metadata.get("clip.projector_type"))
+    projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in LISTENERS:
         raise UnsupportedError(
-            f"the projector type {projector!r} of sounds is not supported yet; these are:"
+            f"the projector type {projector!r:.60} of sounds is not supported yet; these are:"
             f" {', '.join(sorted(LISTENERS))}"
         )
-    needs_stack = LISTENERS[str(projector)].needs_stack
+    needs_stack = LISTENERS[projector].needs_stack
     return EarSettings(
         kind="audio",
-        projector=str(projector),
+        projector=projector,
         n_mels=_whole(metadata, "num_mel_bins", 8, 512),
         stack=_whole(metadata, "projector.stack_factor", 1, 64) if needs_stack else 1,
     )
@@ -98,6 +99,6 @@ def _whole(metadata: Mapping[str, Any], name: str, least: int, most: int) -> int
     value = metadata.get(f"clip.audio.{name}")
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ModelError(
-            f"metadata key clip.audio.{name} is {value!r}; a whole number from {least} to {most} was expected"
+            f"metadata key clip.audio.{name} is {value!r:.60}; a whole number from {least} to {most} was expected"
         )
     return value

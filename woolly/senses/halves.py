@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import text_of
 from woolly.senses.ears import EarSettings, read_ears
 from woolly.senses.settings import TowerSettings, read_settings
 
@@ -29,17 +30,17 @@ class Halves:
 
 def read_halves(metadata: Mapping[str, Any]) -> Halves:
     """The towers in a file's metadata; a family that is not supported leaves the other. ModelError if there is none."""
-    if metadata.get("general.architecture") != "clip":
+    if text_of(metadata, "general.architecture") != "clip":
         raise ModelError("the file holds no projector: general.architecture is not clip")
     sight: TowerSettings | None = None
     ears: EarSettings | None = None
     refused: list[UnsupportedError] = []
-    if metadata.get("clip.has_vision_encoder", False):
+    if metadata.get("clip.has_vision_encoder") is True:
         try:
             sight = read_settings(metadata)
         except UnsupportedError as error:
             refused.append(error)
-    if metadata.get("clip.has_audio_encoder", False):
+    if metadata.get("clip.has_audio_encoder") is True:
         try:
             ears = read_ears(metadata)
         except UnsupportedError as error:

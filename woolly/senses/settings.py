@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf import text_of
 from woolly.senses.prepared import Kind
 
 __all__ = ["MOST_PATCHES", "PROJECTORS", "Projector", "TowerSettings", "read_settings"]
 
 # Patches of a piece, also if the file allows more pixels: 16,384 of 14 x 14 are 1,792 x 1,792 pixels.
 MOST_PATCHES = 16384
+
+_MOST = (1 << 31) - 1  # of any whole number: pixels, tiles, rows
 
 
 @dataclass(frozen=True)
@@ -111,20 +114,20 @@ class TowerSettings:
 
 def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
     """The settings of the vision tower in a file's metadata; ModelError or UnsupportedError if there is none."""
-    if metadata.get("general.architecture") != "clip":
+    if text_of(metadata, "general.architecture") != "clip":
         raise ModelError("the file holds no projector: general.architecture is not clip")
-    if not metadata.get("clip.has_vision_encoder", False):
+    if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file holds no tower for pictures (clip.has_vision_encoder)")
-    projector = metadata.get("clip.vision.projector_type", metadata.get("clip.projector_type"))
+    projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in PROJECTORS:
         raise UnsupportedError(
-            f"the projector type {projector!r} is not supported yet; these are: {', '.join(sorted(PROJECTORS))}"
+            f"the projector type {projector!r:.60} is not supported yet; these are: {', '.join(sorted(PROJECTORS))}"
         )
-    family = PROJECTORS[str(projector)]
+    family = PROJECTORS[projector]
     pinpoints = [int(one) for one in _listed(metadata, "image_grid_pinpoints")]
     settings = TowerSettings(
         kind="image",
-        projector=str(projector),
+        projector=projector,
         image_size=_whole(metadata, "image_size", 1),
         patch_size=_whole(metadata, "patch_size", 1),
         mean=_colours(metadata, "image_mean"),
@@ -136,12 +139,12 @@ def read_settings(metadata: Mapping[str, Any]) -> TowerSettings:
         max_tiles=_optional(metadata, "preproc_max_tiles"),
         preproc_image_size=_optional(metadata, "preproc_image_size"),
         pinpoints=tuple(zip(pinpoints[::2], pinpoints[1::2], strict=False)),
-        merge_type=str(metadata.get("clip.vision.mm_patch_merge_type", "")),
+        merge_type=text_of(metadata, "clip.vision.mm_patch_merge_type"),
         n_queries=_queries(metadata) if projector == "resampler" else 0,
     )
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
         raise ModelError(
-            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints}; multiples of the image_size"
+            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"
             f" {settings.image_size} were expected"
         )
     if min(settings.std) <= 0:
@@ -153,17 +156,19 @@ def _queries(metadata: Mapping[str, Any]) -> int:
     """Rows that MiniCPM-V makes of a piece; UnsupportedError for versions that lay pictures out otherwise."""
     version = metadata.get("clip.minicpmv_version", 2)
     if not isinstance(version, int) or version < 3:
-        raise UnsupportedError(f"clip.minicpmv_version is {version!r}; 3 (MiniCPM-V 2.6) and later are supported")
+        raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")
     number = metadata.get("clip.minicpmv_query_num", 0)
     if not isinstance(number, int) or not 0 <= number <= MOST_PATCHES:
-        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r}; a number of rows was expected")
+        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; a number of rows was expected")
     return number or 64
 
 
 def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
     value = metadata.get(f"clip.vision.{name}")
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ModelError(f"metadata key clip.vision.{name} is {value!r}; a whole number from {least} was expected")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise ModelError(
+            f"metadata key clip.vision.{name} is {value!r:.60}; a whole number from {least} to {_MOST} was expected"
+        )
     return value
 
 
@@ -173,13 +178,15 @@ def _optional(metadata: Mapping[str, Any], name: str, least: int = 0) -> int | N
 
 def _colours(metadata: Mapping[str, Any], name: str) -> tuple[float, ...]:
     values = _listed(metadata, name)
-    if len(values) < 3 or not all(np.isfinite(one) for one in values):
+    if len(values) < 3:
         raise ModelError(f"metadata key clip.vision.{name} has {len(values)} numbers; one for each of 3 was expected")
     return tuple(float(one) for one in values[:3])
 
 
 def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
     value = metadata.get(f"clip.vision.{name}", ())
-    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
-        raise ModelError(f"metadata key clip.vision.{name} is {value!r}; an array was expected")
-    return [float(one) for one in value]
+    is_array = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    values: list[Any] = list(value) if is_array else [None]
+    if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MOST for one in values):
+        raise ModelError(f"metadata key clip.vision.{name} is no array of numbers, which was expected")
+    return [float(one) for one in values]

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.seeing.sweep import RunningStage, Sweep
-from woolly.errors import RequestError
+from woolly.errors import ModelError, RequestError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models.towers import TracedTower, trace_towers
+from woolly.plan import Plan
 from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
 from woolly.senses import EarSettings, Kind, Piece, TowerSettings, read_halves
 from woolly.store.digest import digest_of
@@ -89,7 +90,7 @@ class Tower:
         try:
             settings.row_grid(piece.grid)
             half.traced.arrange(piece.grid)
-        except ValueError as error:
+        except (ArithmeticError, LookupError, ValueError) as error:
             raise RequestError(f"the {what} does not fit the tower: {error}") from None
 
     def n_rows(self, piece: Piece, kind: Kind | None = None) -> int:
@@ -154,7 +155,7 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
             own = []
             for stage in traced.stages:
                 its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=stage.most_rows)
-                programs.append(choose(name).compile(stage.plan, traced.tensors, its))
+                programs.append(_compiled(name, stage.plan, traced, its, path))
                 programs[-1].load_weights()
                 own.append(programs[-1])
             halves.append((traced, own))
@@ -166,3 +167,11 @@ def open_tower(path: Path, backend: str, options: Options) -> Tower:
             program.close()
         file.close()
         raise
+
+
+def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:
+    """The program of a stage; ModelError if sizes that the file gives do not fit together."""
+    try:
+        return choose(backend).compile(plan, traced.tensors, options)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: the tower cannot be built from these keys: {error}") from error

@@ -56,6 +56,10 @@ def _chosen(hp: TowerParams) -> tuple[int, ...]:
     if not hp.keys.has("vision.feature_layer"):
         return (hp.n_layers - (hp.n_layers in _WHOLE),)
     chosen = hp.keys.whole_numbers("vision.feature_layer")
-    if not all(0 <= one <= hp.n_layers for one in chosen) or max(chosen) == 0:
-        raise ModelError(f"metadata key clip.vision.feature_layer is {list(chosen)}; 1 to {hp.n_layers} was expected")
+    is_known = all(0 <= one <= hp.n_layers for one in chosen) and max(chosen) > 0
+    if not is_known or len(set(chosen)) < len(chosen):
+        raise ModelError(
+            f"metadata key clip.vision.feature_layer is {list(chosen)!r:.60}; 1 to {hp.n_layers}, each once, was"
+            " expected"
+        )
     return chosen

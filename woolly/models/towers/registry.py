@@ -26,13 +26,14 @@ from woolly.models.towers.arrangement import Arrangement, Grid
 from woolly.models.towers.params import EarParams, TowerParams, read_ear, read_tower
 from woolly.models.towers.stage import TowerStage
 from woolly.models.towers.tensors import as_matrix, made, transposed
-from woolly.plan import Tracer
+from woolly.plan import Plan, Tracer
 from woolly.senses import MOST_PATCHES, EarSettings, TowerSettings, read_halves
 
 __all__ = ["TracedTower", "trace_towers"]
 
 
 _SOUND = ("a.", "mm.a.")  # how the names of a tower for sound begin
+_MOST_OF_ONE = 8 * MOST_PATCHES  # rows of one run for a picture
 _MOST_ROWS = 2048  # of a run of a stage whose rows do not see each other: 35 MB for the widest filters
 
 
@@ -76,10 +77,27 @@ def _trace_sight(file: GGUFFile, keys: Keys, settings: TowerSettings) -> TracedT
         tensors |= module.remake(params)
     tracer = Tracer(f"clip {settings.projector}", tensors, is_tower=True)
     module.build(tracer, params)
-    plan = tracer.plan()
-    stage = TowerStage(plan, _most_patches(module, params) + 1 + settings.n_queries)
+    plan, n_rows = tracer.plan(), _most_patches(module, params) + 1 + settings.n_queries
+    if n_rows > _MOST_OF_ONE:
+        raise ModelError(f"the largest picture would have {n_rows} rows of the tower; at most {_MOST_OF_ONE} are taken")
+    stage = TowerStage(plan, n_rows)
     constants = _constants(file, getattr(module, "CONSTANTS", ()), plan.width)
-    return TracedTower((stage,), settings, tensors, params, lambda grid: (module.arrange(params, grid),), constants)
+
+    def arrange(grid: Grid) -> tuple[Arrangement, ...]:
+        return (_within_tables(plan, module.arrange(params, grid)),)
+
+    return TracedTower((stage,), settings, tensors, params, arrange, constants)
+
+
+def _within_tables(plan: Plan, arranged: Arrangement) -> Arrangement:
+    """Returns an arrangement; ValueError for places that a table lacks: the file's sizes do not fit together."""
+    if arranged.places is not None and arranged.places.size:
+        highest = arranged.places.max(axis=0)
+        for step in (one for one in plan.steps if one.op == "blend"):
+            first, n_places = step.integer("first"), step.weights[0].shape[0]
+            if (highest[first : first + step.integer("taps")] >= n_places).any():
+                raise ValueError(f"{step.weights[0].tensor} has {n_places} places, and the piece needs more")
+    return arranged
 
 
 def _most_patches(module: ModuleType, hp: TowerParams) -> int:
@@ -104,12 +122,15 @@ def _trace_ears(file: GGUFFile, keys: Keys, settings: EarSettings) -> TracedTowe
     params = read_ear(keys, settings)
     tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_SOUND)})
     longest = module.arrange(params, (1, 1, settings.family.most_frames))
-    left, stages = dict(tensors), []
+    left, stages = dict(tensors), list[TowerStage]()
     for builder, arranged in zip(module.stages(settings), longest, strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
         plan, n_rows = tracer.plan(), len(arranged.order)
+        brought = arranged.order[:1].size * (arranged.unit or (stages[-1].plan.width if stages else params.patch))
+        if brought != (reads := plan.values[plan.steps[0].output].width):
+            raise ModelError(f"a part of the tower reads rows of {reads} numbers, but the one before makes {brought}")
         stages.append(TowerStage(plan, n_rows if plan.paged else min(n_rows, _MOST_ROWS)))
     return TracedTower(tuple(stages), settings, tensors, params, lambda grid: module.arrange(params, grid))
 
