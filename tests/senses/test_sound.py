@@ -141,7 +141,7 @@ def test_arrays_need_a_rate_and_may_have_channels():
         (wav(np.zeros((10, 40))), "has 40 channels; 1 to 16 are taken"),
         (wav(tone(0)), "has no samples"),
         (wav(np.full(900, np.nan), coding=3, bits=32), "samples that are no numbers from -1 to 1"),
-        (b"fLaC" + b"\0" * 90, "is a damaged FLAC file"),
+        (b"fLaC" + b"\0" * 90, r"is a damaged FLAC file \((?!.* at 0x)"),  # no address in this process' memory
         ("no/such/file.wav", "file.wav cannot be read"),
         (np.zeros(9), "is a ndarray; a path, bytes, or an array with its rate"),
         ((np.zeros(9), "16000"), "the rate of the sound is '16000'"),

@@ -104,7 +104,9 @@ def _decode(data: bytes, kind: str, name: str) -> tuple[Float32, int]:
     except MemoryError:
         raise
     except Exception as error:  # a damaged file raises errors of several classes
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        # soundfile's own text has the address of the file in memory before libsndfile's reason.
+        said = str(getattr(error, "error_string", error))
+        reason = " ".join(said.split())[:120] or type(error).__name__
         raise RequestError(f"{name} is a damaged {kind} file ({reason}); send it again, or another one") from None
 
 
