@@ -2,6 +2,7 @@
 
 import base64
 import http.server
+import math
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from woolly.errors import RequestError
 from woolly.senses.address import picture_bytes, read_base64
+from woolly.senses.given import GivenPicture
 from woolly.senses.remote import check_address, fetch
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -140,7 +142,7 @@ def test_a_picture_is_fetched_and_redirects_are_followed(server):
 def test_a_head_that_does_not_end_is_left_at_the_deadline(server, monkeypatch):
     monkeypatch.setattr("woolly.senses.remote.time", SimpleNamespace(monotonic=lambda: CLOCK.now))
     said = refusal(fetch, f"http://example.com:{server}/slow", resolve=lambda *_: ["127.0.0.1"], checks=False)
-    assert said == "the picture at example.com cannot be fetched (it took more than 20 seconds)"
+    assert said == "the picture at example.com cannot be fetched (it took too long)"
 
 
 def test_a_redirect_to_a_private_address_is_refused(server, monkeypatch):
@@ -161,3 +163,9 @@ def test_a_redirect_to_a_private_address_is_refused(server, monkeypatch):
 @pytest.mark.parametrize("url", ["http://u:p@example.com/", "http:///a", "http://a b/", "http://example.com:99999/"])
 def test_odd_addresses_are_refused(url):
     refusal(fetch, url)
+
+
+def test_pictures_of_one_conversation_share_their_time():
+    given = GivenPicture(address="http://93.184.216.34/a.png", where="messages.0.content.0")
+    with pytest.raises(RequestError, match=r"messages.0.content.0: .*cannot be fetched \(it took too long"):
+        given.read(allows_remote=True, deadline=-math.inf)  # nothing is connected to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ _OTHER = "its projector (mmproj file) has no tower for them; send text"
 _MOST_PICTURES = 64
 _MOST_PIXELS = 200_000_000
 _MOST_SECONDS = 60 * 60
+_FETCHING = 30.0  # seconds for all that other servers give: a slow one would hold up the pictures of all clients
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,14 @@ def read_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Pre
         return []
     prepared: list[Prepared] = []
     n_pixels, n_rows, seconds = 0, 0, 0.0
+    left = _FETCHING
     for one in given:
         if isinstance(one, GivenSound):
             its, n_rows, seconds = _heard(one, sight, n_rows, seconds)
         else:
-            its, n_rows = _prepared(one, sight, n_rows)
+            begun = time.monotonic()
+            its, n_rows = _prepared(one, sight, n_rows, begun + left)
+            left -= time.monotonic() - begun if one.is_remote else 0.0
             n_pixels += its.size[0] * its.size[1]
         prepared.append(its)
         if n_pixels > _MOST_PIXELS:
@@ -118,12 +123,12 @@ def read_pictures(messages: Sequence[Message], sight: Vision | None) -> list[Pre
     return prepared
 
 
-def _prepared(given: GivenPicture, sight: Vision, n_before: int) -> tuple[Prepared, int]:
+def _prepared(given: GivenPicture, sight: Vision, n_before: int, deadline: float) -> tuple[Prepared, int]:
     """Returns a picture as the tower reads it, and its rows with those of the pictures and sounds before it.
 
     Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
     """
-    picture = given.read(allows_remote=sight.allows_remote)
+    picture = given.read(allows_remote=sight.allows_remote, deadline=deadline)
     assert sight.tower is not None
     try:
         n_rows = n_before + measure(picture.size, sight.tower).n_rows

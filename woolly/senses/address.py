@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 
 from woolly.errors import RequestError
@@ -16,10 +17,11 @@ _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)((?:;[a-z0-9-]+=[^;,]*)*);base64,
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 
 
-def picture_bytes(address: str, *, allows_remote: bool = False) -> bytes:
+def picture_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
     """Returns the bytes of the file that an address of a client means.
 
-    data: URLs of base64 are taken, http and https if `allows_remote`; files of this machine never are.
+    data: URLs of base64 are taken, http and https if `allows_remote`, until `deadline`; files of this machine never
+    are.
     """
     found = _SCHEME.match(address)
     scheme = found[1].lower() if found else ""
@@ -36,7 +38,7 @@ def picture_bytes(address: str, *, allows_remote: bool = False) -> bytes:
             )
         from woolly.senses.remote import fetch
 
-        return fetch(address)
+        return fetch(address, deadline=deadline)
     if scheme == "file":
         raise RequestError("files of the server are not read for a client; send the picture as a data: URL")
     raise RequestError(f"{address[:40]!r} is no address of a picture; expected data:image/png;base64,...")

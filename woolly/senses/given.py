@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from woolly.errors import RequestError
@@ -22,15 +23,23 @@ class GivenPicture:
     media_type: str = ""  # of base64 text, if the client names it
     where: str = ""  # the field of the request that holds it, for messages
 
-    def read(self, *, allows_remote: bool = False) -> Picture:
-        """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether it comes from another server."""
+        return self.address[:4].lower() == "http"
+
+    def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Picture:
+        """Returns the decoded picture; RequestError, with the field at fault, if it cannot be used.
+
+        One of another server must be here at `deadline`, by time.monotonic().
+        """
         try:
             if self.source is not None:
                 return read_picture(self.source)
             if self.media_type:
                 check_type(self.media_type)
             if self.address:
-                return read_picture(picture_bytes(self.address, allows_remote=allows_remote))
+                return read_picture(picture_bytes(self.address, allows_remote=allows_remote, deadline=deadline))
             return read_picture(read_base64(self.base64))
         except RequestError as error:
             raise self.refusal(str(error)) from None
