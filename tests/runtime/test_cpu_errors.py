@@ -207,6 +207,7 @@ def test_native_code_refuses_more_experts_than_it_was_given():
     expert = program.add_matrix(int(GGMLType.F32), 4, 4, data)
     attributes = {"scoring": "softmax", "normalize": 0, "weights_scale": 1.0, "eps": 0.0, "scale": 1.0, "act": "silu"}
     attributes |= {"groups": 0, "groups_used": 0, "group_top": 2, "weigh": "output", "limit": 0.0}
+    attributes |= {"cap": 0.0, "shared": 0}
     for n_experts, n_used in ((2, 3), (2, 0), (3, 1)):
         router = program.add_matrix(int(GGMLType.F32), n_experts, 4, data)
         weights = [("router", [router]), *((role, [expert] * 2) for role in ("gate", "up", "down"))]

@@ -8,7 +8,7 @@ from woolly.runtime.reference.moe import expert_weights
 
 def routed(n_used, logits, scoring="softmax", normalize=False, weights_scale=1.0, select=None, **groups):
     attributes = {"n_used": n_used, "scoring": scoring, "normalize": normalize, "weights_scale": weights_scale}
-    attributes |= {"groups": 0, "groups_used": 0, "group_top": 2} | groups
+    attributes |= {"groups": 0, "groups_used": 0, "group_top": 2, "cap": 0.0, "shared": 0} | groups
     step = Step("moe", (0,), (1,), (), tuple(attributes.items()), "")
     return expert_weights(step, np.array([logits], np.float32), select)[0]
 
@@ -26,6 +26,18 @@ def test_weights_are_scores_over_all_experts_unless_normalized_over_the_chosen()
     odds = np.log([1.0, 3.0, 1 / 3])
     np.testing.assert_allclose(routed(2, odds, "sigmoid"), [0.5, 0.75, 0], rtol=1e-6)
     np.testing.assert_allclose(routed(2, odds, "sigmoid", normalize=True), [0.4, 0.6, 0], rtol=1e-6)
+
+
+def test_experts_that_share_a_matrix_are_one_with_both_weights():
+    log = np.log([1.0, 3.0, 2.0, 1.0, 2.0, 1.0])
+    np.testing.assert_allclose(routed(3, log, shared=2), [3 / 10, 2 / 10, 2 / 10], rtol=1e-6)
+    np.testing.assert_allclose(routed(4, log, shared=2), [4 / 10, 2 / 10, 2 / 10], rtol=1e-6)
+
+
+def test_a_cap_bounds_the_logits_before_they_become_weights():
+    odds = np.log([1.0, 3.0]) / np.log(3)
+    want = np.exp(2 * np.tanh(odds / 2))
+    np.testing.assert_allclose(routed(2, odds, cap=2.0), want / want.sum(), rtol=1e-6)
 
 
 def test_a_bias_of_the_choice_leaves_the_weights_alone():

@@ -136,7 +136,7 @@ class Step:
     def used_share(self, weight: Weight) -> float:
         """Share of a weight that one row is multiplied with: n_used experts of a tensor of experts, else all."""
         is_chosen = len(weight.shape) == 3 and "n_used" in self.kind.attributes
-        return self.integer("n_used") / weight.shape[0] if is_chosen else 1.0
+        return min(1.0, self.integer("n_used") / weight.shape[0]) if is_chosen else 1.0
 
     def row_bytes(self) -> int:
         """Bytes of weights that one row reads: of experts, those that the row goes to."""

@@ -100,7 +100,10 @@ void Choice::choose(const float* logits, Routes& own, int32_t* chosen, float* sh
         sum = 0;
         for (int32_t e = 0; e < n_experts; ++e) sum += score(e);
     }
-    for (int j = 0; j < k; ++j) shares[j] = shares[j] / sum * weights_scale;
+    for (int j = 0; j < k; ++j) {
+        shares[j] = shares[j] / sum * weights_scale;
+        chosen[j] /= shared;
+    }
 }
 
 }  // namespace woolly

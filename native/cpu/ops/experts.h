@@ -37,8 +37,9 @@ struct Choice {
     bool normalize;
     float weights_scale;
     const Vector* select;  // added to the scores that the choice sees; null for none
+    int shared;            // experts in turn that have one matrix: what is chosen are matrices
 
-    // The experts of one row in ascending order, and their weights. Of equal ranks the lower index wins.
+    // The matrices of one row's experts in ascending order, and their weights. Of equal ranks the lower index wins.
     void choose(const float* logits, Routes& own, int32_t* chosen, float* shares) const;
 
   private:

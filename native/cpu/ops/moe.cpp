@@ -31,7 +31,7 @@ struct Moe final : Step {
     const Value residual;
     const int n_experts, n_used;
     const Choice choice;
-    const float scale;
+    const float scale, cap;  // cap: bound of the router's logits, 0 for none
     const Gate how;
     const Panels input, routed;  // `routed` reads the router's own input
     const GridPanels grid;
@@ -61,15 +61,17 @@ struct Moe final : Step {
                  scoring_named(a.text("scoring")),
                  a.integer("normalize") != 0,
                  a.number("weights_scale"),
-                 a.vector("select")},
+                 a.vector("select"),
+                 std::max(1, a.integer("shared"))},
           scale(a.number("scale")),
+          cap(a.number("cap")),
           how(gate_named(a, a.text("act"))),
           input(a, all()),
           routed(a, {&router}, has_own_input ? 1 : 0),
           grid(a, input, experts(), most_tiles(a.program->max_rows() * n_used)),
           scratch(a.program->scratch<MoeScratch>()) {
         for (const auto* each : {gates.empty() ? &ups : &gates, &ups, &downs})
-            if (n_used < 1 || n_used > n_experts || each->size() != size_t(n_experts))
+            if (n_used < 1 || n_used > n_experts || each->size() * size_t(choice.shared) != size_t(n_experts))
                 a.fail("of " + std::to_string(n_experts) + " experts cannot use " + std::to_string(n_used) + " of " +
                        std::to_string(each->size()) + " matrices");
         const Matrix &up = *ups[0], &gate = gates.empty() ? up : *gates[0], &down = *downs[0];
@@ -186,9 +188,11 @@ void Moe::score_experts(const Worker& w, const ActivationRow* rows, int64_t n_ro
             const int n = int(std::min(block, last - r));
             in.dot(w, router, weights, rows + r, n, tile);
             for (int i = 0; i < n; ++i)
-                for (int64_t c = 0; c < n_columns; ++c)
+                for (int64_t c = 0; c < n_columns; ++c) {
+                    const float logit = tile[i * kPanel + c] + (bias == nullptr ? 0.0f : bias->data[column + c]);
                     scratch.logits[size_t((r + i) * router.rows + column + c)] =
-                        tile[i * kPanel + c] + (bias == nullptr ? 0.0f : bias->data[column + c]);
+                        cap > 0 ? cap * std::tanh(logit / cap) : logit;
+                }
         }
     });
 }

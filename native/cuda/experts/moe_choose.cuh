@@ -132,11 +132,14 @@ struct Choice {
     int n_experts, n_used, scoring, normalize;
     float weights_scale;
     int n_groups, groups_used, group_top;
+    float cap;   // logits are bounded by it, 0: by nothing
+    int shared;  // experts in turn that have one matrix
 };
 #define CHOICE                                                                                                     \
     const float *select, int n_experts, int n_used, int scoring, int normalize, float weights_scale, int n_groups, \
-        int groups_used, int group_top
-#define CHOICE_OF {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top}
+        int groups_used, int group_top, float cap, int n_shared
+#define CHOICE_OF \
+    {select, n_experts, n_used, scoring, normalize, weights_scale, n_groups, groups_used, group_top, cap, n_shared}
 
 // Over the lanes of a warp.
 __device__ __forceinline__ u32 warp_largest(u32 x) {
@@ -184,6 +187,7 @@ __device__ __forceinline__ void score_experts(const Choice& c, const float* logi
         for (int i = 0; i < 4; i++) v[i] = first + 32 * i < n_experts ? __ldcg(logits + first + 32 * i) : -infinity();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+            if (c.cap > 0.0f) v[i] = c.cap * tanhf(v[i] / c.cap);
             if (first + 32 * i < n_experts) ranks[first + 32 * i] = v[i];
             most = fmaxf(most, v[i]);
         }
@@ -244,7 +248,7 @@ __device__ __forceinline__ void take_in_turn(const Choice& c, const float* logit
         __syncwarp();
     }
 }
-// The taken experts and their weights, in ascending order.
+// The matrices of the taken experts and their weights, in ascending order.
 __device__ __forceinline__ void put_choice(const Choice& c, const float* scores, const int* taken, int* experts,
                                            float* shares, int lane) {
     const int n_experts = c.n_experts;
@@ -259,7 +263,7 @@ __device__ __forceinline__ void put_choice(const Choice& c, const float* scores,
             const int at = n + __popc(all & ((1u << lane) - 1));
             float share = scores[e];
             if (c.normalize) share /= total + 1e-20f;
-            experts[at] = e;
+            experts[at] = e / c.shared;
             shares[at] = c.weights_scale == 1.0f ? share : share * c.weights_scale;
         }
         n += __popc(all);

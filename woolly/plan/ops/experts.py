@@ -36,7 +36,8 @@ class ExpertOps(Recorder):
         matrices=("router", "gate", "up", "down"),
         attributes=(
             *("roles", "n_used", "scoring", "normalize", "weights_scale"),
-            *("act", "limit?", "weigh", "groups?", "groups_used?", "group_top?", "eps", "scale", "epilogue"),
+            *("act", "limit?", "weigh", "groups?", "groups_used?", "group_top?", "cap?", "shared?"),
+            *("eps", "scale", "epilogue"),
         ),
         scratch=("activations", "routes"),
         part="experts",
@@ -63,6 +64,8 @@ class ExpertOps(Recorder):
         groups_used: int = 0,
         group_top: int = 2,
         weigh: Literal["output", "input"] = "output",
+        cap: float = 0.0,
+        shared: int = 1,
         router_x: Handle | None = None,
     ) -> Handle:
         """Each row through the `n_used` experts that its router scores highest; of equal scores the lower index wins.
@@ -74,8 +77,9 @@ class ExpertOps(Recorder):
         whose logit is below its own by at most a fiftieth of the larger magnitude. It multiplies what the expert gives,
         or what it gets if `weigh` is "input". `select` names a bias of the scores that only the choice sees. Of
         `groups` equal runs of experts the `groups_used` whose `group_top` best scores, 1 or 2, sum highest take part.
-        The router reads `router_x` if it is given. Passes give the step a norm, a scale and a residual as they do
-        linears.
+        With a `cap` of c the router's logits are c * tanh(logit / c). `shared` experts in turn have one matrix each of
+        gate, up and down. The router reads `router_x` if it is given. Passes give the step a norm, a scale and a
+        residual as they do linears.
         """
         if not 1 <= n_used <= n_experts:
             self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
@@ -88,6 +92,8 @@ class ExpertOps(Recorder):
             self._fail(f"moe got the activation {act!r}; one of {', '.join(acts)} was expected")
         if limit and gate is None:
             self._fail(f"moe got a limit of {limit:g} without a gate")
+        if cap < 0 or (cap and scoring == "sparsemixer") or shared < 1 or n_experts % shared:
+            self._fail(f"moe of {n_experts} experts with scoring {scoring!r} got a cap of {cap:g}, and {shared} share")
         if groups and (n_experts % groups != 0 or not 1 <= groups_used <= groups or n_experts < 2 * groups):
             self._fail(f"moe uses {groups_used} of {groups} groups of {n_experts} experts; whole groups were expected")
         if group_top not in (1, 2) or weigh not in ("output", "input"):
@@ -103,7 +109,8 @@ class ExpertOps(Recorder):
             weights["select"] = self._vector(select)
             if weights["select"].shape != (n_experts,):
                 self._fail(f"{weights['select'].name} has shape {weights['select'].shape}, expected ({n_experts},)")
-        inner, outer = (n_experts, ffn, x.width), (n_experts, x.width, ffn)
+        n_matrices = n_experts // shared
+        inner, outer = (n_matrices, ffn, x.width), (n_matrices, x.width, ffn)
         if gate == up:
             weights |= self._experts("gate", up, inner, 0) | self._experts("up", up, inner, ffn)
         else:
@@ -126,6 +133,8 @@ class ExpertOps(Recorder):
             groups=groups,
             groups_used=groups_used if groups else 0,
             group_top=group_top if groups else 0,
+            cap=float(cap),
+            shared=shared if shared > 1 else 0,
             eps=0.0,
             scale=1.0,
             epilogue="none",

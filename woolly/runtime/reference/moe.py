@@ -22,9 +22,11 @@ _REACH = np.float32(0.02)
 
 
 def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -> Float32:
-    """Weight of each expert for each row, 0 for the ones not chosen. Of equal logits the lower index wins."""
+    """Weight of each matrix for each row, 0 for the ones not chosen. Of equal logits the lower index wins."""
     if step.text("scoring") == "sparsemixer":
         return scaled(_mixed(logits, step.integer("n_used")), step.number("weights_scale"))
+    if cap := step.number("cap"):
+        logits = np.float32(cap) * np.tanh(logits / np.float32(cap))
     # exp of a large argument is inf, and 1 / inf is the right limit: 0.
     with np.errstate(over="ignore"):
         if step.text("scoring") == "sigmoid":
@@ -46,6 +48,8 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None) -
     np.put_along_axis(chosen, order, np.take_along_axis(scores, order, axis=1), axis=1)
     if step.integer("normalize"):
         chosen /= chosen.sum(axis=1, keepdims=True) + _LEAST
+    # Experts that share a matrix are one, with the sum of their weights.
+    chosen = chosen.reshape(len(logits), -1, step.integer("shared") or 1).sum(axis=2)
     return scaled(chosen, step.number("weights_scale"))
 
 

@@ -61,7 +61,7 @@ class _Given:
 @emits("moe")
 def _moe(e: Emitter, step: Step) -> None:
     weights = dict(zip(step.roles, step.weights, strict=True))
-    n_experts, n_used, max_rows = weights["down"].shape[0], step.integer("n_used"), e.max_rows
+    n_experts, n_used, max_rows = weights["router"].shape[0], step.integer("n_used"), e.max_rows
     n_entries, is_wide = max_rows * n_used, e.device.kernels_for == 90
     n_places = n_entries + PLACES_APART * n_experts
     m = Mixture(
@@ -108,6 +108,7 @@ def _rows(e: Emitter, m: Mixture) -> Mixed:
         *(vector(e, m, "select"), m.n_experts, m.n_used, _SCORING.index(step.text("scoring"))),
         *(step.integer("normalize"), step.number("weights_scale")),
         *(step.integer("groups"), step.integer("groups_used"), step.integer("group_top")),
+        *(step.number("cap"), step.integer("shared") or 1),
     )
     arrivals = e.array("moe arrivals", 4 * (1 + MOST_FEW), lambda: np.zeros(1 + MOST_FEW, np.uint32))
     needs_normed = any(weight.type == GGMLType.F32 for role, weight in m.weights.items() if role in ("gate", "up"))
