@@ -41,6 +41,21 @@ def parallel(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     return out | {"ffn_norm_exps.weight": (width,)}
 
 
+def grove(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """The usual tensors, and a small expert of each two."""
+    out, n = block(Tiny(**{**vars(tiny), "blocks": None}), i), tiny.experts // 2
+    out |= {f"ffn_{x}_chexps.weight": (n, 16, tiny.width) for x in ("gate", "up")}
+    return out | {"ffn_down_chexps.weight": (n, tiny.width, 16)}
+
+
+def beside(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """The usual tensors, and a network of all rows."""
+    out = block(Tiny(**{**vars(tiny), "blocks": None}), i)
+    out |= {f"ffn_{x}.weight": (tiny.ffn, tiny.width) for x in ("gate", "up")}
+    return out | {"ffn_down.weight": (tiny.width, tiny.ffn)}
+
+
+GROK = {"attention.output_scale": 0.3, "attn_logit_softcapping": 1.5, "embedding_scale": 3.0, "logit_scale": 0.5}
 MIXTURES = {
     tiny.name: tiny
     for tiny in (
@@ -225,6 +240,48 @@ MIXTURES = {
             experts=4,
             ffn=32,
             extra={key: n for key, n in GRANITE.items() if key != "attention.scale"},
+        ),
+        # Of three experts for a row two are often of one group, which then counts twice.
+        Tiny(
+            "grovemoe",
+            "grovemoe",
+            qk_norm=True,
+            head_dim=32,
+            tied=False,
+            experts=6,
+            expert_ffn=24,
+            blocks=grove,
+            extra={
+                "experts_per_group": 2,
+                "expert_group_scale": 0.5,
+                "expert_chunk_feed_forward_length": 16,
+                "expert_used_count": 3,
+            },
+        ),
+        Tiny(
+            "grok",
+            "grok",
+            experts=5,
+            ffn=40,
+            norms="attn_norm attn_output_norm ffn_norm layer_output_norm",
+            extra=GROK,
+        ),
+        Tiny(
+            "grok-2",
+            "grok",
+            experts=5,
+            expert_ffn=24,
+            norms="attn_norm attn_output_norm ffn_norm post_ffw_norm",
+            tied=False,
+            blocks=beside,
+            extra=GROK
+            | YARN
+            | {
+                "rope.scaling.yarn_beta_fast": 8.0,
+                "router_logit_softcapping": 1.2,
+                "final_logit_softcapping": 2.0,
+                "attention.temperature_length": 512,
+            },
         ),
         Tiny("arctic", "arctic", experts=5, ffn=40, tied=False, blocks=parallel),
         Tiny(

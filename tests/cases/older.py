@@ -61,6 +61,18 @@ OLDER = {
             tied=False,
             root={"output.bias": normal(8, N_VOCAB)},
         ),
+        Tiny(
+            "gptj",
+            "gptj",
+            layer_norm=True,
+            mlp="plain",
+            **EVEN,
+            norms="attn_norm",
+            n_rot=8,
+            biases="attn_norm output_norm ffn_up ffn_down",
+            tied=False,
+            root={"output.bias": normal(9, N_VOCAB)},
+        ),
         Tiny("falcon", "falcon", **WHOLE, norms="attn_norm", n_kv_heads=1, biases="attn_norm output_norm"),
         Tiny(
             "falcon-40b",

@@ -76,8 +76,8 @@ def test_the_table_names_architectures_that_run():
 # Without a class in transformers, or without a row yet; docs/use/convert.md names the same.
 NOT_YET = {
     "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bloom", "codeshell", "cohere2moe", "dbrx", "deepseek",
-    "exaone-moe", "falcon", "gpt2", "gptneox", "granite_swa", "hy_v3", "jais", "jais2", "jina-bert-v2",
-    "jina-bert-v3", "laguna", "maincoder", "mellum", "minicpm3", "mpt", "muse-glimmer", "neo-bert",
+    "exaone-moe", "falcon", "gpt2", "gptj", "gptneox", "granite_swa", "grok", "grovemoe", "hy_v3", "jais", "jais2",
+    "jina-bert-v2", "jina-bert-v3", "laguna", "maincoder", "mellum", "minicpm3", "mpt", "muse-glimmer", "neo-bert",
     "nomic-bert-moe", "olmo", "openelm", "orion", "phi2", "plamo", "plamo3", "plm", "qwen", "refact", "rwkv7",
     "smallthinker", "starcoder", "step35", "t5encoder",
 }  # fmt: skip

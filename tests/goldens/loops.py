@@ -1,7 +1,10 @@
 """Decoders that transformers has no class for, written down in torch from their papers, in f64."""
 
+import math
+from functools import partial
+
 import torch
-from torch.nn.functional import layer_norm, relu, silu, softmax
+from torch.nn.functional import gelu, layer_norm, relu, silu, softmax
 
 
 class Block:
@@ -39,18 +42,19 @@ class Block:
         value = self.file.get(f"attention.{key}")
         return int(value[int(self.prefix.split(".")[1])] if hasattr(value, "__len__") else value)
 
-    def swiglu(self, x):
+    def swiglu(self, x, act=silu):
         if self.get("ffn_gate.weight") is None:
             gate, up = self.linear(x, "ffn_up").chunk(2, dim=-1)
         else:
             gate, up = self.linear(x, "ffn_gate"), self.linear(x, "ffn_up")
-        return self.linear(silu(gate) * up, "ffn_down")
+        return self.linear(act(gate) * up, "ffn_down")
 
-    def experts(self, x, scores, act, used):
-        """Each row through its best experts, whose shares are made to sum to 1."""
+    def experts(self, x, scores, act, used, kind="exps", each=1):
+        """Each row through its best experts, whose shares are made to sum to 1; `each` of them have one matrix."""
         shares, chosen = scores.topk(used)
         shares = shares / shares.sum(-1, keepdim=True)
-        gate, up, down = (self.get(f"ffn_{name}_exps.weight") for name in ("gate", "up", "down"))
+        gate, up, down = (self.get(f"ffn_{name}_{kind}.weight") for name in ("gate", "up", "down"))
+        chosen = chosen // each
         rows = [
             sum(s * (down[e] @ (act(gate[e] @ row) * (up[e] @ row))) for s, e in zip(shares[i], chosen[i], strict=True))
             for i, row in enumerate(x)
@@ -58,12 +62,14 @@ class Block:
         return torch.stack(rows)
 
 
-def turned(x, base, adjacent):
-    """Rotary positions of (heads, rows, columns), as products of complex numbers."""
+def turned(x, base, adjacent, relative=1.0, magnitude=1.0):
+    """Rotary positions of (heads, rows, columns), as products of complex numbers; other frequencies with `relative`."""
     width = x.shape[-1]
     pairs = x.unflatten(-1, (-1, 2)) if adjacent else x.unflatten(-1, (2, -1)).transpose(-1, -2)
-    angles = torch.outer(torch.arange(x.shape[1]).double(), base ** (-torch.arange(0, width, 2).double() / width))
-    out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.polar(torch.ones_like(angles), angles))
+    frequencies = relative * base ** (-torch.arange(0, width, 2).double() / width)
+    angles = torch.outer(torch.arange(x.shape[1]).double(), frequencies)
+    turns = torch.polar(torch.full_like(angles, magnitude), angles)
+    out = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turns)
     return (out if adjacent else out.transpose(-1, -2)).flatten(-2)
 
 
@@ -76,16 +82,22 @@ def slopes(heads, most=8.0):
     return torch.tensor([2.0**-e for e in exponents]).double()[:, None, None]
 
 
-def mixed(q, k, v, *, window=0, fall=0.0, scale=None):
+def mixed(q, k, v, *, window=0, fall=0.0, scale=None, cap=0.0):
     """What causal attention gives, as (rows, heads * columns); heads of k and v serve several of q."""
     k, v = (x.repeat_interleave(len(q) // len(x), dim=0) for x in (k, v))
     far = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
     scores = q @ k.transpose(1, 2) * (scale or q.shape[-1] ** -0.5) - fall * far
+    scores = capped(scores, cap)
     hidden = (far < 0) | (far >= window) if window else far < 0
     return (softmax(scores.masked_fill(hidden, -torch.inf), -1) @ v).transpose(0, 1).flatten(1)
 
 
-def attention(b, x, *, turn=None, norms=False, late=False, fall=0.0, scale=None, window=0):
+def capped(x, cap):
+    """X within a bound, 0 for none."""
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def attention(b, x, *, turn=None, norms=False, late=False, fall=0.0, scale=None, window=0, cap=0.0):
     """Attention of one layer; `turn` is the base of its rope and whether pairs are adjacent."""
     q, k, v = (b.heads(x, name, b.count("head_count" if name == "q" else "head_count_kv")) for name in "qkv")
     if norms and not late:
@@ -94,7 +106,7 @@ def attention(b, x, *, turn=None, norms=False, late=False, fall=0.0, scale=None,
         q, k = turned(q, *turn), turned(k, *turn)
     if late:
         q, k = b.norm(q, "attn_q_norm"), b.norm(k, "attn_k_norm")
-    return b.linear(mixed(q, k, v, fall=fall, scale=scale, window=window), "attn_output")
+    return b.linear(mixed(q, k, v, fall=fall, scale=scale, window=window, cap=cap), "attn_output")
 
 
 def latent(b, x, base):
@@ -108,6 +120,34 @@ def latent(b, x, base):
     q = torch.cat([q[..., :-n_rot], turned(q[..., -n_rot:].contiguous(), base, True)], -1)
     shared = turned(kv[None, :, rank:].contiguous(), base, True).expand(heads, -1, -1)
     return b.linear(mixed(q, torch.cat([k, shared], -1), v), "attn_output")
+
+
+def yarn(base, n, file):
+    """Frequencies of YaRN relative to those of the base, and what cosines are multiplied by."""
+    factor, length = float(file.get("rope.scaling.factor")), float(file.get("rope.scaling.original_context_length"))
+    ends = [
+        n * math.log(length / (beta * 2 * math.pi)) / (2 * math.log(base))
+        for beta in (float(file.get("rope.scaling.yarn_beta_fast")), 1.0)
+    ]
+    low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), n - 1)
+    ramp = ((torch.arange(n // 2).double() - low) / max(high - low, 0.001)).clamp(0, 1)
+    return ramp / factor + 1 - ramp, 1 + 0.1 * math.log(factor)
+
+
+def grok(b, x, h):
+    """A layer of Grok: both parts have a norm after them, too."""
+    file, n = b.file, int(b.file.get("rope.dimension_count"))
+    turn = [float(file.get("rope.freq_base")), False]
+    turn += yarn(turn[0], n, file) if file.get("rope.scaling.type") == "yarn" else []
+    scale, cap = float(file.get("attention.output_scale")), float(file.get("attn_logit_softcapping"))
+    x = x + b.norm(attention(b, h, turn=turn, scale=scale, cap=cap), "attn_output_norm")
+    h = b.norm(x, "ffn_norm")
+    scores = softmax(capped(b.linear(h, "ffn_gate_inp"), float(file.get("router_logit_softcapping", 0.0))), -1)
+    act = partial(gelu, approximate="tanh")
+    y = b.experts(h, scores, act, 2)
+    if b.get("ffn_up.weight") is None:
+        return x + b.norm(y, "layer_output_norm")
+    return x + b.norm((y + b.swiglu(h, act)) / math.sqrt(2), "post_ffw_norm")
 
 
 def layer(file, i, x):
@@ -133,6 +173,14 @@ def layer(file, i, x):
         return (
             x + chosen + b.linear(silu(b.linear(h, "ffn_gate_shexp")) * b.linear(h, "ffn_up_shexp"), "ffn_down_shexp")
         )
+    elif name == "grovemoe":
+        x = x + attention(b, h, turn=(base, False), norms=True)
+        h = b.norm(x, "ffn_norm")
+        scores, used = softmax(b.linear(h, "ffn_gate_inp"), -1), int(file.get("expert_used_count"))
+        small = b.experts(h, scores, silu, used, "chexps", int(file.get("experts_per_group")))
+        return x + b.experts(h, scores, silu, used) + float(file.get("expert_group_scale")) * small
+    elif name == "grok":
+        return grok(b, x, h)
     elif name == "openelm":
         x = x + attention(b, h, turn=(base, False), norms=True)
     elif name == "maincoder":
@@ -153,7 +201,10 @@ def layer(file, i, x):
     return x + b.swiglu(b.norm(x, "ffn_norm"))
 
 
-NAMES = ("arctic", "bailingmoe", "jais", "maincoder", "openelm", "plamo", "plamo3", "plm", "refact", "smallthinker")
+NAMES = (
+    *("arctic", "bailingmoe", "grok", "grovemoe", "jais", "maincoder", "openelm", "plamo", "plamo3", "plm", "refact"),
+    "smallthinker",
+)
 
 
 def has(file):
@@ -163,8 +214,9 @@ def has(file):
 
 def logits(file, ids):
     top = Block(file)
-    x = top.get("token_embd.weight")[ids]
+    x = top.get("token_embd.weight")[ids] * float(file.get("embedding_scale", 1.0))
     for i in range(int(file.get("block_count"))):
         x = layer(file, i, x)
     head = "output" if "output.weight" in file.tensors else "token_embd"
-    return top.linear(top.norm(x, "output_norm"), head).numpy()
+    y = top.linear(top.norm(x, "output_norm"), head) * float(file.get("logit_scale", 1.0))
+    return capped(y, float(file.get("final_logit_softcapping", 0.0))).numpy()

@@ -9,6 +9,7 @@ CLASSES = {
     "dbrx": "Dbrx",
     "falcon": "Falcon",
     "gpt2": "GPT2",
+    "gptj": "GPTJ",
     "gptneox": "GPTNeoX",
     "mpt": "Mpt",
     "phi2": "Phi",
@@ -29,6 +30,11 @@ TOP = {
     "lm_head": "output",
 }
 INSIDE = {
+    "attn.q_proj": "attn_q",
+    "attn.k_proj": "attn_k",
+    "attn.v_proj": "attn_v",
+    "mlp.fc_in": "ffn_up",
+    "mlp.fc_out": "ffn_down",
     "self_attn.q_proj": "attn_qkv",
     "self_attn.k_proj": "attn_qkv",
     "self_attn.v_proj": "attn_qkv",
@@ -94,6 +100,8 @@ def options(file):
         | {"multi_query": True, "new_decoder_architecture": "blk.0.attn_norm_2.weight" in file.tensors},
         "gpt2": {"n_embd": width, "n_head": heads, "n_layer": n, "n_positions": context, "n_inner": ffn},
         "starcoder": {"n_embd": width, "n_head": heads, "n_layer": n, "n_positions": context, "n_inner": ffn},
+        "gptj": {"n_embd": width, "n_head": heads, "n_layer": n, "n_positions": context, "n_inner": ffn}
+        | {"rotary_dim": int(file.get("rope.dimension_count"))},
         "gptneox": {"use_parallel_residual": bool(file.get("use_parallel_residual", True))},
         "mpt": {"d_model": width, "n_heads": heads, "n_layers": n, "max_seq_len": context}
         | {"expansion_ratio": ffn // width, "layer_norm_epsilon": eps},

@@ -35,11 +35,13 @@ gemma3n also divides squared deviations by n - 1, where transformers divides by 
 llama4 has chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of the same weights
 named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer norms and the
 sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever the file
-says. Where the two engines differ, Woolly does what transformers does: so of gemma3n and phimoe, whose columns say
-so.
+says. Its grovemoe sends what the experts give, not what they get, through the small ones, with shares of other
+experts than those that the authors' code takes. Its grok does not bound the router's logits, as xAI's code does if
+the file says so: 2e-1 becomes 5e-4 without. Where the two engines differ, Woolly does what transformers does: so of
+gemma3n and phimoe, whose columns say so.
 
 transformers has no RWKV-7: the formulas of its paper are computed in f64. It has no arctic, bailingmoe, baichuan of
-40 layers, jais, maincoder, openelm, plamo, plamo3, plm, refact and smallthinker either: loops of
+40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo3, plm, refact and smallthinker either: loops of
 `tests/goldens/loops.py` stand for it.
 
 Woolly honours keys that llama.cpp reads in some architectures only, since transformers does what they say, and one

@@ -98,6 +98,7 @@ class Experts:
     groups_used: int
     group_top: int = 2  # best scores of a group that it is chosen by
     weigh: Literal["output", "input"] = "output"  # what an expert's weight multiplies
+    cap: float = 0.0  # of the router's logits, 0 for none
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Phi 1.5 and 2: one layer norm feeds attention and a feed-forward network without a gate, side by side."""
+"""Phi 1.5 and 2, GPT-J: one layer norm feeds attention and a feed-forward network without a gate, side by side."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 from woolly.plan.ops.basic import Act
 
-__all__ = ["build", "build_parallel", "read"]
+__all__ = ["ARCHITECTURES", "build", "build_parallel", "read"]
+
+ARCHITECTURES = ("phi2", "gptj")
 
 
 def read(keys: Keys) -> TransformerParams:
     """Parameters of the file."""
-    return read_transformer(keys, "halves", norm="layer")
+    return read_transformer(keys, "adjacent" if keys.architecture == "gptj" else "halves", norm="layer")
 
 
 def build(p: Tracer, hp: TransformerParams) -> None:

@@ -55,6 +55,7 @@ def experts(
         groups_used=mixture.groups_used,
         group_top=mixture.group_top,
         weigh=mixture.weigh,
+        cap=mixture.cap,
         router_x=router_x,
     )
 

@@ -1,0 +1,58 @@
+"""GroveMoE: Qwen 3 with experts of two sizes; those of a group share a small one, which weighs little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
+from woolly.plan import Tracer
+
+__all__ = ["GroveParams", "build", "read"]
+
+
+@dataclass(frozen=True)
+class GroveParams:
+    """The common parameters, the experts, and what experts of a group share."""
+
+    common: TransformerParams
+    experts: Experts
+    each: int  # experts of a group
+    ffn: int  # width inside the small expert of a group
+    scale: float  # of what the small ones give
+
+
+def read(keys: Keys) -> GroveParams:
+    """Parameters of the file."""
+    hp = read_transformer(keys, "halves", knows=EXPERT_KEYS)
+    experts, each = read_experts(keys, normalize=True), keys.positive("experts_per_group")
+    if experts is None or experts.count % each:
+        raise ModelError(f"a grovemoe file needs experts in groups of {each}")
+    ffn = keys.positive("expert_chunk_feed_forward_length", hp.layers[0].head_dim)
+    return GroveParams(replace(hp, experts=experts), experts, each, ffn, keys.number("expert_group_scale"))
+
+
+def build(p: Tracer, hp: GroveParams) -> None:
+    """The whole model. A small expert has the weights of all experts of its group that a row chose."""
+    common, mixture = hp.common, hp.experts
+    x = p.embed("token_embd", width=common.width)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, i, qk_norm=True)
+            h = p.rms_norm(x, "ffn_norm", eps=common.eps)
+            small = p.moe(
+                h,
+                "ffn_gate_inp",
+                *("ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"),
+                n_experts=mixture.count,
+                ffn=hp.ffn,
+                n_used=mixture.used,
+                scoring=mixture.scoring,
+                normalize=mixture.normalize,
+                weights_scale=mixture.scale,
+                shared=hp.each,
+            )
+            x = x + parts.experts(p, h, mixture) + small * hp.scale
+    p.output(parts.logits(p, x, common))
