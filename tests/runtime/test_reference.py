@@ -188,6 +188,7 @@ def one_act(kind, x):
         "gelu": 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         "gelu_erf": 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
         "gelu_quick": x / (1 + math.exp(-1.702 * x)),
+        "exp": math.exp(x),
         "relu": max(x, 0.0),
         "relu2": max(x, 0.0) ** 2,
         "sigmoid": 1 / (1 + math.exp(-x)),

@@ -49,9 +49,9 @@ void both(const float* gate, const float* up, int64_t n, float* y, const F& f) {
 }  // namespace
 
 Act act_named(const Arguments& arguments, const std::string& name) {
-    constexpr const char* names[] = {"silu",    "gelu",     "gelu_erf", "relu",    "relu2",
-                                     "sigmoid", "softplus", "tanh",     "clamped", "gelu_quick"};
-    for (int i = 0; i < 10; ++i)
+    constexpr const char* names[] = {"silu",     "gelu", "gelu_erf", "relu",       "relu2", "sigmoid",
+                                     "softplus", "tanh", "clamped",  "gelu_quick", "exp"};
+    for (int i = 0; i < 11; ++i)
         if (name == names[i]) return Act(i);
     arguments.fail("has no activation '" + name + "'");
 }
@@ -83,6 +83,8 @@ void activate(const KernelTable& kernels, Act act, const float* x, int64_t n, fl
             return each(x, n, y, [](float v) { return std::tanh(v); });
         case Act::gelu_quick:
             return each(x, n, y, [](float v) { return gelu_quick_of(v); });
+        case Act::exp:  // of all numbers: the loops above bound theirs
+            return each(x, n, y, [](float v) { return std::exp(v); });
         case Act::clamped:  // a gate alone
             return;
     }

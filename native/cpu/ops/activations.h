@@ -8,7 +8,7 @@
 
 namespace woolly {
 
-enum class Act : uint8_t { silu, gelu, gelu_erf, relu, relu2, sigmoid, softplus, tanh, clamped, gelu_quick };
+enum class Act : uint8_t { silu, gelu, gelu_erf, relu, relu2, sigmoid, softplus, tanh, clamped, gelu_quick, exp };
 
 // The activation of a gate. A limit bounds what it gives from above, and what that is multiplied with on both sides; 0
 // for none.

@@ -3,7 +3,7 @@
 
 #include "primitives/common.cuh"
 
-enum Activation { SILU, GELU, GELU_ERF, RELU, RELU2, SIGMOID, SOFTPLUS, TANH, CLAMPED, GELU_QUICK };
+enum Activation { SILU, GELU, GELU_ERF, RELU, RELU2, SIGMOID, SOFTPLUS, TANH, CLAMPED, GELU_QUICK, EXP };
 
 __device__ inline float activation(int kind, float x) {
     switch (kind) {
@@ -23,6 +23,8 @@ __device__ inline float activation(int kind, float x) {
             return (x > 0.0f ? x : x != x ? x : 0.0f) + log1pf(expf(-fabsf(x)));
         case GELU_QUICK:
             return x / (1.0f + expf(-1.702f * x));
+        case EXP:
+            return expf(x);
         default:
             return tanhf(x);
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Act", "BasicOps", "Gate"]
 
 Gate = Literal["silu", "gelu", "gelu_erf", "relu", "clamped"]
-Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh"]
+Act = Literal["silu", "gelu", "gelu_erf", "gelu_quick", "relu", "relu2", "sigmoid", "softplus", "tanh", "exp"]
 
 _PARTS = {"attn_output": "output", "ffn_gate": "gate, up", "ffn_up": "gate, up", "ffn_down": "down"}
 

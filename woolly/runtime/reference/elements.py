@@ -37,6 +37,7 @@ _ACTS: dict[str, Callable[[Float32], Float32]] = {
     "sigmoid": _sigmoid,
     "softplus": lambda x: np.logaddexp(x, np.float32(0)),
     "tanh": np.tanh,
+    "exp": np.exp,
 }
 
 

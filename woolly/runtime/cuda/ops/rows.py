@@ -14,7 +14,9 @@ from woolly.runtime.gpu.emit import Emitter, GridRows
 __all__ = ["ACTIVATIONS", "threads_for"]
 
 # Numbers of native/cuda/primitives/activations.cuh, in order.
-ACTIVATIONS = ("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick")
+ACTIVATIONS = (
+    *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
+)
 _POOLS = ("mean", "first", "last")
 _BLOCK = 256  # threads
 _NONE = Address(0)
