@@ -14,6 +14,7 @@ from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
 from tests.cases.mixtures import MIXTURES
 from tests.cases.older import OLDER
+from tests.cases.rwkv import RWKV
 from tests.cases.streams import GEMMA3N
 from tests.cases.tiny import GRANITE, N_VOCAB, TINY, YARN, Tiny, metadata
 from tests.cases.windowed import WINDOWED
@@ -74,6 +75,7 @@ def gemma4_row(name: str, windows: list[bool], **more: Any) -> Tiny:
 
 FAMILIES = (
     HYBRIDS
+    | RWKV
     | TINY
     | WINDOWED
     | LATENTS

@@ -83,6 +83,15 @@ def _qwen(tiny: Tiny, i: int) -> Shapes:
     return out | _mlp(tiny, tiny.ffn)
 
 
+def _qwen_first(tiny: Tiny, i: int) -> Shapes:
+    """The tensors of the first files: q, k, v and z are one."""
+    out = _qwen(tiny, i)
+    if "attn_qkv.weight" in out:
+        both = out.pop("attn_qkv.weight")[0] + out.pop("attn_gate.weight")[0]
+        out["ssm_in.weight"] = (both, tiny.width)
+    return out
+
+
 def _lfm2(tiny: Tiny, i: int) -> Shapes:
     out = _norms(tiny, "attn_norm", "ffn_norm")
     if metadata(tiny)["attention.head_count_kv"][i]:
@@ -133,15 +142,20 @@ def _minimax(tiny: Tiny, i: int) -> Shapes:
     return out | {"attn_output.weight": (tiny.width, q)}
 
 
-def _rwkv7(tiny: Tiny, i: int) -> Shapes:
-    n, ranks = tiny.width, {"w": 8, "a": 6, "v": 5 if i else 6, "g": 12}
-    out = {f"{name}.{end}": (n,) for name in ("attn_norm", "attn_norm_2", "time_mix_ln") for end in ("weight", "bias")}
-    out |= {f"time_mix_{x}1.weight": (rank, n) for x, rank in ranks.items()}
-    out |= {f"time_mix_{x}2.weight": (n, rank) for x, rank in ranks.items()}
-    out |= {f"time_mix_{x}.weight": (n,) for x in ("w0", "a0", "v0", "k_k", "k_a", "r_k")}
-    out |= {f"time_mix_{x}.weight": (n, n) for x in ("receptance", "key", "value", "output")}
-    out |= {"time_mix_lerp_fused.weight": (6, 1, 1, n), "channel_mix_lerp_k.weight": (1, 1, n)}
-    return out | {"channel_mix_key.weight": (tiny.ffn, n), "channel_mix_value.weight": (n, tiny.ffn)}
+def _plamo2(tiny: Tiny, i: int) -> Shapes:
+    """Names of norms inside and after blocks have no suffix."""
+    keys, width = metadata(tiny), tiny.width
+    inner, state, heads = (keys[f"ssm.{x}"] for x in ("inner_size", "state_size", "time_step_rank"))
+    out = _norms(tiny, "attn_norm", "ffn_norm") | {"post_attention_norm": (width,), "post_ffw_norm": (width,)}
+    out |= {"ffn_up.weight": (2 * tiny.ffn, width), "ffn_down.weight": (width, tiny.ffn)}
+    if n := keys["attention.head_count"][i]:
+        kv, d = keys["attention.head_count_kv"][i], tiny.head_dim
+        out |= {"attn_qkv.weight": ((n + 2 * kv) * d, width), "attn_output.weight": (width, n * d)}
+        return out | {"attn_q_norm.weight": (n, d), "attn_k_norm.weight": (kv, d)}
+    out |= {"ssm_in.weight": (2 * inner, width), "ssm_conv1d.weight": (inner, 4), "ssm_out.weight": (width, inner)}
+    out |= {"ssm_x.weight": (2 * state + 64, inner), "ssm_dt.weight": (heads, 64), "ssm_dt.bias": (heads,)}
+    out |= {"ssm_b_norm": (state,), "ssm_c_norm": (state,), "ssm_dt_norm": (64,)}
+    return out | {"ssm_a": (heads,), "ssm_d": (heads,)}
 
 
 NO_HEADS = {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
@@ -163,6 +177,17 @@ HYBRIDS = {
         ),
         Tiny(
             "qwen35moe", "qwen35moe", n_layers=4, n_rot=8, experts=4, expert_ffn=24, shared=40, blocks=_qwen, extra=QWEN
+        ),
+        Tiny(
+            "qwen3next-first",
+            "qwen3next",
+            n_layers=4,
+            n_rot=8,
+            experts=4,
+            expert_ffn=24,
+            shared=40,
+            blocks=_qwen_first,
+            extra=NEXT,
         ),
         Tiny(
             "qwen3next", "qwen3next", n_layers=4, n_rot=8, experts=4, expert_ffn=24, shared=40, blocks=_qwen, extra=NEXT
@@ -270,28 +295,11 @@ HYBRIDS = {
             extra={"full_attention_interval": 2, "residual_scale": 3.5},
         ),
         Tiny(
-            "rwkv7",
-            "rwkv7",
-            width=128,  # llama.cpp computes heads of 64 alone
-            tied=False,
-            layer_norm=True,
-            n_layers=3,
-            biases="output_norm",
-            blocks=_rwkv7,
-            factors={"time_mix_lerp_fused.weight": 4.0, "channel_mix_lerp_k.weight": 4.0},
-            root={
-                f"token_embd_norm.{end}": [at + 0.005 * i for i in range(128)]
-                for end, at in (("weight", 0.7), ("bias", -0.3))
-            },
-            extra={
-                "attention.head_count": 0,
-                "wkv.head_size": 64,
-                "token_shift_count": 2,
-                "attention.decay_lora_rank": 8,
-                "attention.iclr_lora_rank": 6,
-                "attention.value_residual_mix_lora_rank": 5,
-                "attention.gate_lora_rank": 12,
-            },
+            "plamo2",
+            "plamo2",
+            n_layers=4,
+            blocks=_plamo2,
+            extra=ssm(64, 16, 4, 0) | {"attention.head_count": [0, 4, 0, 4], "attention.head_count_kv": [0, 2, 0, 2]},
         ),
     )
 }

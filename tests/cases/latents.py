@@ -27,6 +27,14 @@ def latent(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     return out | usual
 
 
+def indexed(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
+    """The usual tensors, and those of an index over positions."""
+    out, heads, head = latent(tiny, i), 2, 16
+    out |= {"indexer.attn_q_b.weight": (heads * head, 20), "indexer.attn_k.weight": (head, tiny.width)}
+    out |= {"indexer.k_norm.weight": (head,), "indexer.k_norm.bias": (head,)}
+    return out | {"indexer.proj.weight": (heads, tiny.width)}
+
+
 def kimi(tiny: Tiny, i: int) -> dict[str, tuple[int, ...]]:
     """A delta net whose tensors have the axes of 1 that the converter leaves, or attention over the latent."""
     keys, out = metadata(tiny), latent(tiny, i)
@@ -68,6 +76,7 @@ def row(name: str, architecture: str = "deepseek2", *, absorbed: bool = True, q_
     )
 
 
+INDEX = {"attention.indexer.head_count": 2, "attention.indexer.key_length": 16, "attention.indexer.top_k": 512}
 SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 2.5}
 LATENTS = {
     tiny.name: tiny
@@ -84,6 +93,38 @@ LATENTS = {
                 "expert_group_count": 4,
                 "expert_group_used_count": 2,
                 "rope.scaling.yarn_log_multiplier": 0.0707,
+            },
+        ),
+        row(
+            "deepseek-v32",
+            "deepseek32",
+            n_layers=3,
+            dense=1,
+            more={"exp_probs_b.bias": 8},
+            blocks=indexed,
+            extra=YARN
+            | SIGMOID
+            | INDEX
+            | {
+                "leading_dense_block_count": 1,
+                "expert_group_count": 4,
+                "expert_group_used_count": 2,
+                "rope.scaling.yarn_log_multiplier": 0.1,
+            },
+        ),
+        row(
+            "glm-dsa",
+            "glm-dsa",
+            n_layers=3,
+            dense=1,
+            more={"exp_probs_b.bias": 8, "nextn.enorm.weight": 64},
+            blocks=indexed,
+            extra=INDEX
+            | {
+                "leading_dense_block_count": 1,
+                "nextn_predict_layers": 1,
+                "expert_weights_norm": True,
+                "expert_weights_scale": 2.5,
             },
         ),
         row("deepseek-v2-lite", absorbed=False, q_rank=0, dense=1, extra={"leading_dense_block_count": 1}),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cases.hybrids import HYBRIDS
+from tests.cases.rwkv import RWKV
 from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.errors import RequestError
@@ -14,7 +14,7 @@ MILLION = 1 << 20
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
-    tiny = replace(HYBRIDS["rwkv7"], context=2_000_000_000)
+    tiny = replace(RWKV["rwkv7"], context=2_000_000_000)
     return write_tiny(tiny, tmp_path_factory.mktemp("endless") / "tiny.gguf")
 
 

@@ -107,7 +107,7 @@ def options(file):
         out |= {"layer_types": ["full_attention" if one else "linear_attention" for one in full]}
         out |= {"linear_num_key_heads": groups, "linear_num_value_heads": heads, "linear_conv_kernel_dim": kernel}
         out |= {"linear_key_head_dim": state, "linear_value_head_dim": inner // heads}
-        sections = {"mrope_section": [int(x) for x in file.get("rope.dimension_sections")[:3]]}
+        sections = {"mrope_section": [int(x) for x in file.get("rope.dimension_sections", [2, 1, 1])[:3]]}
         out["rope_parameters"] |= sections if arch != "qwen3next" else {}
     if arch.startswith("lfm2"):
         out |= {"layer_types": ["full_attention" if one else "conv" for one in kv], "conv_L_cache": 3}
@@ -173,6 +173,8 @@ def source(file, name, parameter):
             return array, [full]
         return classes.experts(file, block, kind)
     last = path[-1]
+    if last == "in_proj_qkvz" and f"{block}ssm_in.weight" in file.tensors:
+        return file.tensors[f"{block}ssm_in.weight"], [f"{block}ssm_in.weight"]
     if last == "in_proj_qkvz":
         return _next_qkvz(file, block)
     if last == "input_linear":

@@ -4,6 +4,8 @@ import numpy as np
 
 CLASSES = {
     "deepseek-v3": "DeepseekV3",
+    "deepseek-v32": "DeepseekV32",
+    "glm-dsa": "GlmMoeDsa",
     "deepseek-v2-lite": "DeepseekV2",
     "glm-flash": "Glm4MoeLite",
     "kimi-linear": "KimiLinear",
@@ -23,6 +25,9 @@ NAMES = {
     "o_norm": "ssm_norm",
 }
 
+# Of the index; norms of k have the name in other models, too.
+INDEX = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
+
 
 def options(file):
     """The part of the configuration that these models have of their own."""
@@ -38,7 +43,7 @@ def options(file):
         if file.get("attention.temperature_scale"):
             rope["llama_4_scaling_beta"] = float(file.get("attention.temperature_scale"))
             rope["partial_rotary_factor"] = 1.0  # of head_dim below
-    own = {}
+    own = {"index_topk": 48, "index_n_heads": 2, "index_head_dim": 16}
     if file.architecture == "kimi-linear":
         kinds = ["full_attention" if n else "linear_attention" for n in file.get("attention.head_count_kv")]
         own = {"layer_types": kinds, "linear_head_dim": int(file.get("kda.head_dim"))}
@@ -71,6 +76,9 @@ def source(file, block, last, kind):
         return np.log(-file.tensors[f"{block}ssm_a"]).reshape(1, 1, -1, 1), [f"{block}ssm_a"]
     if kind == "dt_bias":
         return file.tensors[f"{block}ssm_dt.bias"], [f"{block}ssm_dt.bias"]
+    if kind in ("weight", "bias") and last in INDEX:
+        name = f"{block}indexer.{INDEX[last]}.{kind}"
+        return (file.tensors[name], [name]) if name in file.tensors else None
     if last in NAMES:
         name = f"{block}{NAMES[last]}.weight"
         return file.tensors[name], [name]

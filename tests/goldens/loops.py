@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 import torch
-from torch.nn.functional import gelu, layer_norm, relu, silu, softmax
+from torch.nn.functional import gelu, layer_norm, relu, silu, softmax, softplus
 
 
 class Block:
@@ -28,6 +28,7 @@ class Block:
         weight = self.get(name) if weight is None else weight
         if self.file.get("attention.layer_norm_epsilon") is not None:
             return layer_norm(x, x.shape[-1:], weight, self.get(f"{name}.bias"), self.eps)
+        weight = weight[:, None] if weight.ndim == 2 else weight  # each head has its own
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps) * weight
 
     def heads(self, x, name, n):
@@ -150,6 +151,25 @@ def grok(b, x, h):
     return x + b.norm((y + b.swiglu(h, act)) / math.sqrt(2), "post_ffw_norm")
 
 
+def plamo2(b, h):
+    """A layer of PLaMo 2 with a state: each head of it fades by one number."""
+    inner, n, heads, kernel = (
+        int(b.file.get(f"ssm.{x}")) for x in ("inner_size", "state_size", "time_step_rank", "conv_kernel")
+    )
+    z, x = b.linear(h, "ssm_in").reshape(len(h), heads, 2, -1).unbind(2)
+    before = torch.cat([x.new_zeros(kernel - 1, inner), x.flatten(1)])
+    x = silu(sum(before[i : len(h) + i] * b.get("ssm_conv1d.weight")[:, i] for i in range(kernel)))
+    keys, queries, dt = b.linear(x, "ssm_x").split([n, n, b.get("ssm_dt.weight").shape[1]], -1)
+    keys, queries, dt = b.norm(keys, "ssm_b_norm"), b.norm(queries, "ssm_c_norm"), b.norm(dt, "ssm_dt_norm")
+    steps, x = softplus(b.linear(dt, "ssm_dt")), x.unflatten(-1, (heads, -1))
+    state, rows = x.new_zeros(heads, x.shape[-1], n), []
+    for t, step in enumerate(steps):
+        fade = torch.exp(step * b.get("ssm_a"))[:, None, None]
+        state = fade * state + (step[:, None] * x[t])[..., None] * keys[t]
+        rows.append(state @ queries[t] + b.get("ssm_d")[:, None] * x[t])
+    return b.linear((torch.stack(rows) * silu(z)).flatten(1), "ssm_out")
+
+
 def layer(file, i, x):
     """X after layer i, as the architecture's paper has it."""
     b, base, name = Block(file, i), float(file.get("rope.freq_base")), file.architecture
@@ -161,6 +181,10 @@ def layer(file, i, x):
         x = x + attention(b, h, fall=slopes(b.count("head_count")), scale=1 / d)
     elif name == "plamo":
         return x + attention(b, h, turn=(base, False)) + b.swiglu(h)
+    elif name == "plamo2":
+        y = attention(b, h, turn=(base, False), norms=True) if b.count("head_count") else plamo2(b, h)
+        x = x + b.norm(y, "post_attention_norm")
+        return x + b.norm(b.swiglu(b.norm(x, "ffn_norm")), "post_ffw_norm")
     elif name == "plamo3":
         window = int(file.get("attention.sliding_window")) if i % 8 < 7 else 0
         turn = (float(file.get("rope.freq_base_swa")) if window else base, False)
@@ -202,8 +226,8 @@ def layer(file, i, x):
 
 
 NAMES = (
-    *("arctic", "bailingmoe", "grok", "grovemoe", "jais", "maincoder", "openelm", "plamo", "plamo3", "plm", "refact"),
-    "smallthinker",
+    *("arctic", "bailingmoe", "grok", "grovemoe", "jais", "maincoder", "openelm", "plamo", "plamo2", "plamo3", "plm"),
+    *("refact", "smallthinker"),
 )
 
 

@@ -128,7 +128,7 @@ def load(model, file):
 
 def logits(path, ids):
     file = File(path)
-    if file.architecture == "rwkv7":
+    if file.architecture in ("rwkv6", "rwkv7", "arwkv7"):
         return rwkv7.logits(file, ids)
     if loops.has(file):
         return loops.logits(file, ids)

@@ -27,22 +27,22 @@ ENCODERS = "\n## Encoders\n"  # peer_encoders.py writes what follows
 HEAD = """# Architectures
 
 How far the logits of Woolly's reference are from those of two other engines, on random models of a few kilobytes that
-show what each family has (`tests/cases/families.py`, `hybrids.py`): the largest distance over 48 positions, as a part
-of the norm of the logits. transformers computes in f32 (`tests/goldens/make.py`); llama.cpp with f32 weights and
-cache (`tests/goldens/peer.py` writes this page). llama.cpp takes gelu from a table of f16, which costs it about 1e-3,
-and 1e-2 at single positions of gemma4-e; with that table in Woolly's place the median falls from 5e-4 to 4e-5. Its
-gemma3n also divides squared deviations by n - 1, where transformers divides by n; with both, 8e-3 becomes 2e-4. Its
-llama4 has chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of the same weights
-named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer norms and the
-sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever the file
-says. Its grovemoe sends what the experts give, not what they get, through the small ones, with shares of other
-experts than those that the authors' code takes. Its grok does not bound the router's logits, as xAI's code does if
-the file says so: 2e-1 becomes 5e-4 without. Where the two engines differ, Woolly does what transformers does: so of
-gemma3n and phimoe, whose columns say so.
+show what each family has (`tests/cases/families.py`, `hybrids.py`, `rwkv.py`): the largest distance over 48
+positions, as a part of the norm of the logits. transformers computes in f32 (`tests/goldens/make.py`); llama.cpp with
+f32 weights and cache (`tests/goldens/peer.py` writes this page). llama.cpp takes gelu from a table of f16, which
+costs it about 1e-3, and 1e-2 at single positions of gemma4-e; with that table in Woolly's place the median falls from
+5e-4 to 4e-5. Its gemma3n also divides squared deviations by n - 1, where transformers divides by n; with both, 8e-3
+becomes 2e-4. Its llama4 has chunks of 8192 whatever the file says. Its qwen2vl rounds to f16 in some place: a file of
+the same weights named qwen2 agrees to 1e-6. Its phimoe computes RMS norms and normalized softmaxes in place of layer
+norms and the sparse mixer; with both in Woolly's place, 1 becomes 2e-6. Its smallthinker has windows of 4096 whatever
+the file says. Its grovemoe sends what the experts give, not what they get, through the small ones, with shares of
+other experts than those that the authors' code takes. Its grok does not bound the router's logits, as xAI's code does
+if the file says so: 2e-1 becomes 5e-4 without. Its plamo2 had not ended after ten minutes. Where the two engines
+differ, Woolly does what transformers does: so of gemma3n and phimoe, whose columns say so.
 
-transformers has no RWKV-7: the formulas of its paper are computed in f64. It has no arctic, bailingmoe, baichuan of
-40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo3, plm, refact and smallthinker either: loops of
-`tests/goldens/loops.py` stand for it.
+transformers has no RWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no arctic,
+bailingmoe, baichuan of 40 layers, grok, grovemoe, jais, maincoder, openelm, plamo, plamo2, plamo3, plm, refact and
+smallthinker either: loops of `tests/goldens/loops.py` stand for it.
 
 Woolly honours keys that llama.cpp reads in some architectures only, since transformers does what they say, and one
 file may give other logits in the two engines: `attention.sliding_window` (llama.cpp: in 28 architectures),

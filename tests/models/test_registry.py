@@ -59,8 +59,8 @@ def test_a_module_without_build_is_no_architecture():
 
 def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
     says = {
-        "plamo2": "it needs a recurrence that is not built yet; ",
-        "deepseek32": "it needs attention to positions that an index chooses; near it, deepseek2",
+        "rwkv6qwen2": "it needs a recurrence that is not built yet; ",
+        "deepseek4": "it needs attention to positions that an index chooses; near it, deepseek",
         "t5": "it needs a decoder that reads an encoder; ",
     }
     for name, expected in says.items():

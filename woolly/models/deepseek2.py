@@ -1,10 +1,11 @@
-"""DeepSeek V2, V3 and R1, Kimi K2, GLM-4.7-Flash, Mistral 4: attention over a latent, experts after dense layers."""
+"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM 5, Mistral 4: attention over a latent, then experts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
+from woolly.errors import UnsupportedError
 from woolly.models import parts
 from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, LONGEST, TransformerParams, read_experts, read_transformer
@@ -12,7 +13,7 @@ from woolly.plan import Handle, Tracer
 
 __all__ = ["ARCHITECTURES", "DeepseekParams", "build", "build_draft", "read"]
 
-ARCHITECTURES = ("deepseek2", "mistral4")
+ARCHITECTURES = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 _KNOWN = ("attention.kv_lora_rank", "attention.temperature_scale", "attention.temperature_length")
 
 
@@ -26,6 +27,7 @@ class DeepseekParams:
 
 def read(keys: Keys) -> DeepseekParams:
     """Parameters of the file. YaRN scales the scores instead of the turned part alone, unless the file says nothing."""
+    _check_index(keys)
     yarn = "rope.scaling.yarn_log_multiplier"
     hp = read_transformer(keys, "adjacent", knows=(*EXPERT_KEYS, *_KNOWN, yarn, "nextn_predict_layers"))
     latent = parts.read_latent(keys, hp.layers[0])
@@ -37,8 +39,9 @@ def read(keys: Keys) -> DeepseekParams:
         scale *= (1.0 + 0.1 * multiplier * math.log(rope.factor)) ** 2
         # What other models' magnitude is divided by is here both: the published pairs are equal.
         rope = replace(rope, log_multiplier=1.0)
-    # GLM-4.7-Flash has sigmoids that its first files do not name; only its size tells.
+    # GLM-4.7-Flash has sigmoids that its first files do not name; only its size tells. GLM 5 has them always.
     is_glm = hp.n_layers in (47, 48) and keys.integer("vocab_size", 0) == 154880
+    is_glm = is_glm or keys.architecture == "glm-dsa"
     experts = read_experts(keys, normalize=False, scoring="sigmoid" if is_glm else "softmax")
     if experts is not None and experts.scoring == "softmax" and keys.architecture == "deepseek2":
         experts = replace(experts, group_top=1)  # V2 chooses groups by their best expert, V3 and Mistral 4 by two
@@ -47,6 +50,16 @@ def read(keys: Keys) -> DeepseekParams:
     temper = keys.number("attention.temperature_scale", 0.0)
     hp = replace(hp, layers=layers, experts=experts, temper=temper, temper_length=min(length, LONGEST))
     return DeepseekParams(hp, latent)
+
+
+def _check_index(keys: Keys) -> None:
+    """Refuses a context in which the index of V3.2 and GLM 5 leaves positions out; up to its number rows see all."""
+    most = keys.integer("attention.indexer.top_k", 0)
+    if most and keys.context > most:
+        raise UnsupportedError(
+            f"attention to the {most} positions that an index chooses is not supported yet; with a context of at most"
+            f" {most} rows see all positions: open the model with that"
+        )
 
 
 def build(p: Tracer, hp: DeepseekParams) -> None:
@@ -67,5 +80,6 @@ def build_draft(p: Tracer, hp: DeepseekParams) -> None:
 
 def _layer(p: Tracer, x: Handle, hp: DeepseekParams, i: int) -> Handle:
     common = hp.common
+    p.skip("indexer")
     x = x + parts.latent_attention(p, p.rms_norm(x, "attn_norm", eps=common.eps), common, i, hp.latent)
     return x + parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)

@@ -24,8 +24,8 @@ __all__ = ["architectures", "trace", "trace_draft"]
 
 # What well-known architectures need that no plan can say yet.
 _NEEDS = {
-    "a recurrence that is not built yet": "arwkv7 plamo2 rwkv6",
-    "attention to positions that an index chooses": "deepseek32 deepseek4 dots3note glm-dsa minimax-m3",
+    "a recurrence that is not built yet": "rwkv6qwen2",
+    "attention to positions that an index chooses": "deepseek4 dots3note minimax-m3",
     "a decoder that reads an encoder": "t5",
     "images or sound": "clip",
 }

@@ -10,15 +10,16 @@ from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_recurrent
 from woolly.plan import Handle, Tracer
 
-__all__ = ["RwkvParams", "build", "read"]
+__all__ = ["RwkvParams", "build", "read", "time_mix"]
 
 
 @dataclass(frozen=True)
 class RwkvParams:
-    """The common parameters, and the width of a head."""
+    """The common parameters, the width of a head, and after how many layers RWKV-6 halves its rows, 0 for never."""
 
     common: TransformerParams
     head: int
+    rescale: int = 0
 
 
 def read(keys: Keys) -> RwkvParams:
@@ -36,7 +37,7 @@ def build(p: Tracer, hp: RwkvParams) -> None:
     first: Handle | None = None
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
-            a, v = _time_mix(p, p.layer_norm(x, "attn_norm", eps=eps), hp.head, first)
+            a, v = time_mix(p, p.layer_norm(x, "attn_norm", eps=eps), hp.head, first)
             first = v if first is None else first
             x = x + a
             h = p.layer_norm(x, "attn_norm_2", eps=eps)
@@ -46,10 +47,14 @@ def build(p: Tracer, hp: RwkvParams) -> None:
     p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
 
 
-def _time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Handle, Handle]:
-    """What the state gives, and v; later layers mix their v with that of the first."""
-    n = h.width
-    to_r, to_w, to_k, to_v, to_a, to_g = p.split(p.lerp(h, p.previous(h), "time_mix_lerp_fused"), *(n,) * 6)
+def time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Handle, Handle]:
+    """What the state gives, and v; later layers mix their v with that of the first.
+
+    Files of distilled models may lack the gate, and the norm of each head.
+    """
+    n, gated = h.width, p.has("time_mix_g1")
+    mixed = p.split(p.lerp(h, p.previous(h), "time_mix_lerp_fused"), *(n,) * (6 if gated else 5))
+    to_r, to_w, to_k, to_v, to_a = mixed[:5]
 
     def narrow(x: Handle, name: str) -> Handle:
         return p.linear(x, f"time_mix_{name}1", width=p.rows(f"time_mix_{name}1"))
@@ -66,11 +71,13 @@ def _time_mix(p: Tracer, h: Handle, head: int, first: Handle | None) -> tuple[Ha
     else:
         v = v + (first - v) * p.act(wide(narrow(to_v, "v"), "v"), "sigmoid")
     rate = p.act(wide(narrow(to_a, "a"), "a"), "sigmoid")
-    gate = p.linear(p.act(narrow(to_g, "g"), "sigmoid"), "time_mix_g2", width=n)
     kappa = p.rms_norm(k * p.vector("time_mix_k_k"), eps=1e-12, group=head) * head**-0.5
     learned = k * p.vector("time_mix_k_a")
     k = k + learned * rate - learned
     y = p.wkv7(r, decay, k, v, kappa * -1.0, kappa * rate, head=head)
-    y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
+    if p.has("time_mix_ln"):
+        y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
     y = y + v * p.dots(k * p.vector("time_mix_r_k"), r, group=head)
-    return p.linear(y * gate, "time_mix_output", width=n), v
+    if gated:
+        y = y * p.linear(p.act(narrow(mixed[5], "g"), "sigmoid"), "time_mix_g2", width=n)
+    return p.linear(y, "time_mix_output", width=n), v

@@ -11,10 +11,16 @@ __all__ = ["gated_delta_net", "mamba", "mamba2", "short_conv"]
 def gated_delta_net(p: Tracer, h: Handle, hp: TransformerParams) -> Handle:
     """Qwen's linear attention: q, k and v through one convolution, the delta rule, a norm and a gate.
 
-    Files with beta and alpha in one matrix, Qwen3-Next's, have the heads of v that share a head of k side by side.
+    Files with beta and alpha in one matrix, Qwen3-Next's, have the heads of v that share a head of k side by side; the
+    first of them also have q, k, v and z of each head of k side by side in one matrix.
     """
     r, grouped = hp.scan, p.has("ssm_ba")
-    qkv, z = p.linear(h, "attn_qkv", width=2 * r.keys + r.inner), p.linear(h, "attn_gate", width=r.inner)
+    if p.has("ssm_in"):
+        all_four, share = p.linear(h, "ssm_in", width=2 * r.keys + 2 * r.inner), r.inner // r.groups
+        q, k, v, z = p.split(all_four, r.state, r.state, share, share, groups=r.groups)
+        qkv = p.join(p.join(q, k), v)
+    else:
+        qkv, z = p.linear(h, "attn_qkv", width=2 * r.keys + r.inner), p.linear(h, "attn_gate", width=r.inner)
     q, k, v = p.split(p.conv(qkv, "ssm_conv1d", kernel=r.kernel), r.keys, r.keys, r.inner)
     if grouped:
         share = r.heads // r.groups

@@ -1,0 +1,65 @@
+"""RWKV-6: rows mix with the one before them by shares that they choose themselves; states fade row by row."""
+
+from __future__ import annotations
+
+from woolly.errors import ModelError
+from woolly.models import parts
+from woolly.models.metadata import Keys
+from woolly.models.params import read_recurrent
+from woolly.models.rwkv7 import RwkvParams
+from woolly.plan import Handle, Tracer
+
+__all__ = ["build", "read"]
+
+_MIXED = "wkvrg"  # what rows are mixed for, in the order of the tensors
+
+
+def read(keys: Keys) -> RwkvParams:
+    """Parameters of the file."""
+    hp, head = read_recurrent(keys, norm="layer"), keys.positive("wkv.head_size")
+    if hp.width % head != 0 or keys.integer("token_shift_count", 2) != 2:
+        raise ModelError(f"an embedding of {hp.width} with heads of {head} is no RWKV-6 model of two token shifts")
+    return RwkvParams(hp, head, keys.integer("rescale_every_n_layers", 0))
+
+
+def build(p: Tracer, hp: RwkvParams) -> None:
+    """The whole model. Converters halve matrices of later layers, so that what is added to halved rows is in scale."""
+    common, eps = hp.common, hp.common.eps
+    x = p.layer_norm(p.embed("token_embd", width=common.width), "token_embd_norm", eps=eps)
+    for i in range(common.n_layers):
+        with p.scope(f"blk.{i}"):
+            x = x + _time_mix(p, p.layer_norm(x, "attn_norm", eps=eps), hp.head)
+            h = p.layer_norm(x, "attn_norm_2", eps=eps)
+            before = p.previous(h)
+            k = p.linear(p.lerp(h, before, "channel_mix_lerp_k"), "channel_mix_key", width=common.layers[i].ffn)
+            r = p.linear(p.lerp(h, before, "channel_mix_lerp_r"), "channel_mix_receptance", width=common.width)
+            y = p.linear(p.act(k, "relu2"), "channel_mix_value", width=common.width)
+            x = x + y * p.act(r, "sigmoid")
+            if hp.rescale and (i + 1) % hp.rescale == 0:
+                x = x * 0.5
+    p.output(parts.unembedded(p, p.layer_norm(p.output_rows(x), "output_norm", eps=eps), common))
+
+
+def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
+    """What the state before each row gives, and the row itself by weights of its own.
+
+    The state before a row is RWKV-7's after it, if that is changed by the rows before and along no other vector.
+    """
+    n, before = h.width, p.previous(h)
+    low = p.act(p.linear(p.lerp(h, before, "time_mix_lerp_x"), "time_mix_w1", width=p.rows("time_mix_w1")), "tanh")
+    chosen = p.split(p.per_head_linear(low, "time_mix_w2", heads=5, width=n), *(n,) * 5)
+    if p.has("time_mix_lerp_fused"):
+        fixed = p.split(p.lerp(h, before, "time_mix_lerp_fused"), *(n,) * 5)
+    else:
+        fixed = tuple(p.lerp(h, before, f"time_mix_lerp_{x}") for x in _MIXED)
+    back = before - h
+    to_w, to_k, to_v, to_r, to_g = (y + back * share for y, share in zip(fixed, chosen, strict=True))
+    names = ((to_r, "receptance"), (to_k, "key"), (to_v, "value"), (to_g, "gate"))
+    r, k, v, gate = (p.linear(x, f"time_mix_{name}", width=n) for x, name in names)
+    rate = p.act(p.linear(to_w, "time_mix_decay_w1", width=p.rows("time_mix_decay_w1")), "tanh")
+    rate = p.linear(rate, "time_mix_decay_w2", width=n) + p.vector("time_mix_decay")
+    decay, none = p.act(rate, "exp") * -1.0, k * 0.0
+    y = p.wkv7(r, p.previous(decay), p.previous(k), p.previous(v), none, none, head=head)
+    y = y + v * p.dots(r * p.vector("time_mix_first"), k, group=head)
+    y = p.layer_norm(y, eps=64e-5, group=head) * p.vector("time_mix_ln") + p.vector("time_mix_ln.bias")
+    return p.linear(p.glu(gate, y), "time_mix_output", width=n)
