@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from woolly.errors import RequestError
 from woolly.machine.extra import how_to_add
+from woolly.serving.answers.threads import run_held
 from woolly.serving.batches.rows import BadRow, BatchRow, id_of, read_row
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.json_guard import parse_json
@@ -52,28 +52,29 @@ def count_rows(path: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-async def read_rows(path: Path, endpoint: str | None = None) -> AsyncIterator[BatchRow | BadRow]:
+async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[BatchRow | BadRow, None]:
     """Yields each row, and in the place of one that cannot be read, or that is not for `endpoint`, a BadRow."""
-    values = _table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)
-    number = 0
-    while (given := await asyncio.to_thread(next, values, None)) is not None:
-        value: Any = None
-        try:
-            if isinstance(given, bytes):
-                if len(given) > _LONGEST:
-                    raise ApiError(400, "invalid_request", f"the line has {len(given)} bytes; at most {_LONGEST}")
-                value = await parse_json(given)
-            else:
-                value = given
-            row = read_row(number, value)
-            if endpoint is not None and row.url != endpoint:
-                raise ApiError(
-                    400, "invalid_request", f"the row is for {row.url}, the batch for {endpoint}", param="url"
-                )
-            yield row
-        except ApiError as error:
-            yield BadRow(number, id_of(number, value), error)
-        number += 1
+    with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
+        number = 0
+        # Held: a reader that is cancelled closes the file when the thread is done with it.
+        while (given := await run_held(next, values, None)) is not None:
+            value: Any = None
+            try:
+                if isinstance(given, bytes):
+                    if len(given) > _LONGEST:
+                        raise ApiError(400, "invalid_request", f"the line has {len(given)} bytes; at most {_LONGEST}")
+                    value = await parse_json(given)
+                else:
+                    value = given
+                row = read_row(number, value)
+                if endpoint is not None and row.url != endpoint:
+                    raise ApiError(
+                        400, "invalid_request", f"the row is for {row.url}, the batch for {endpoint}", param="url"
+                    )
+                yield row
+            except ApiError as error:
+                yield BadRow(number, id_of(number, value), error)
+            number += 1
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
@@ -105,14 +106,14 @@ def _parquet() -> Any:
         raise RequestError(f".parquet needs pyarrow: {how_to_add('parquet')}, or use .jsonl") from None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path) -> Generator[bytes, None, None]:
     with path.open("rb") as file:
         for line in file:
             if line.strip():
                 yield line
 
 
-def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _table_rows(path: Path) -> Generator[dict[str, Any], None, None]:
     """Yields rows of a table. A column of text that holds JSON, such as `messages` or `body`, is read as JSON."""
     with _read_as_table(path):
         for block in _parquet().ParquetFile(path).iter_batches(batch_size=_BLOCK):

@@ -9,7 +9,8 @@ import json
 import re
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ _PATIENCE = 900.0  # seconds without an answer, such as of a model that does not
 _groups = itertools.count(1)  # below 0 when used: ids of requests are above
 
 # Yields rows, and those that cannot be read.
-Source = Callable[[], AsyncIterator[BatchRow | BadRow]]
+Source = Callable[[], AsyncGenerator[BatchRow | BadRow, None]]
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,16 @@ class Job:
         tasks: set[asyncio.Task[None]] = set()
         n_rows = 0
         try:
-            async for row in self._source():
-                if self._is_over:
-                    break
-                n_rows += 1
-                tasks.add(asyncio.create_task(self._settle(row)))
-                while len(tasks) >= self._at_once:
-                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        task.result()
+            async with aclosing(self._source()) as rows:  # its file is closed also if a row ends the job
+                async for row in rows:
+                    if self._is_over:
+                        break
+                    n_rows += 1
+                    tasks.add(asyncio.create_task(self._settle(row)))
+                    while len(tasks) >= self._at_once:
+                        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                        for task in done:
+                            task.result()
             if tasks:
                 await asyncio.gather(*tasks)
         finally:
