@@ -100,6 +100,25 @@ def test_two_models_stay_where_two_may(folder):
     asyncio.run(story())
 
 
+def test_a_model_whose_probe_fails_is_closed(folder, monkeypatch):
+    opened = []
+
+    def broken(llm):
+        opened.append(llm)
+        raise MemoryError
+
+    async def story():
+        models = manager(folder, probe=True)
+        with pytest.raises(ApiError) as caught:
+            await models.load("one")
+        assert caught.value.code == "insufficient_memory"
+        assert opened[0].is_closed and models.all_loaded == ()
+        await models.close()
+
+    monkeypatch.setattr(LLM, "identity", broken)
+    asyncio.run(story())
+
+
 def test_a_swap_waits_for_answers_that_run(folder):
     async def story():
         models = manager(folder)

@@ -297,6 +297,9 @@ class ModelManager:
             tell_template(name, slot.llm)
         except BaseException as error:
             self._loaded.pop(name, None)
+            llm, slot.llm = slot.llm, None
+            if llm is not None:  # its probe failed
+                await asyncio.to_thread(llm.close)
             log.warning("model not loaded", extra={"model": name, "reason": str(error)})
             if isinstance(error, ApiError) or not isinstance(error, Exception):
                 raise
