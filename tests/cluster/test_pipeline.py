@@ -268,7 +268,10 @@ def test_a_silent_stage_is_lost(model, tmp_path, monkeypatch):
         with over([first, f"{second}|{spare}"], model, tmp_path) as llm:
             want = texts(llm)
             silent = threading.Event()
-            monkeypatch.setattr(places, "SILENCE", 0.3)
+            # As if a minute had passed on this connection alone: others may be late on a busy machine.
+            connection = llm.engine.program._places[1]._connection
+            receive = connection.receive
+            monkeypatch.setattr(connection, "receive", lambda wait: receive(lambda silence: wait(silence + 60)))
             session = stages[1]._owner
             monkeypatch.setattr(session, "_answer", lambda message: silent.wait(60) and None)
             monkeypatch.setattr(session, "_beat", lambda silence: None)

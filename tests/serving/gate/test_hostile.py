@@ -18,6 +18,7 @@ from tests.serving.conftest import SLOW_MAIN, WAIT, serving
 RESET = struct.pack("ii", 1, 0)  # closing then cuts the connection off
 
 FULL = ("too_many_connections", "queue_full")
+LATE = ("request_timeout", "request_too_slow")  # by a server of few seconds, on a machine that stood still
 SMALL = {"prompt": "One two three", "max_tokens": 3, "temperature": 0}
 
 
@@ -34,7 +35,7 @@ def assert_serves(server):
         deadline = time.monotonic() + WAIT
         while (reply := client.post("/v1/completions", json=SMALL)).status_code != 200:
             # What its clients have closed may be open for the server for a moment.
-            assert reply.json()["error"]["code"] in FULL and time.monotonic() < deadline, reply.text
+            assert reply.json()["error"]["code"] in (*FULL, *LATE) and time.monotonic() < deadline, reply.text
             time.sleep(0.05)
         assert reply.json()["usage"]["completion_tokens"] <= 3
         # No answer is left behind that nobody reads.

@@ -353,7 +353,9 @@ def test_memory_of_a_model_that_goes_counts_as_free_and_is_waited_for(folder, mo
             while slot.state != "unloading":
                 await asyncio.sleep(0.01)
             coming = asyncio.create_task(models.load("two"))
-            await asyncio.sleep(0.1)
+            # Until it waits for that of one: if it looked for memory later, there would be too little.
+            while {one.info.name: one.stage for one in models.all_loaded}.get("two") != "freeing":
+                await asyncio.sleep(0.01)
             assert opened == []
         assert (await coming).loaded
         await going

@@ -12,6 +12,7 @@ from tests.cases.encoders import ENCODERS
 from tests.cases.tiny import write_tiny
 from woolly import LLM
 from woolly.engine.reading.reader import ReadingRunner
+from woolly.serving.answers import texts
 from woolly.store import models_for
 
 TEXTS = ["sheep", "a goat on the hill"]
@@ -173,25 +174,39 @@ def test_what_cannot_be_read_is_a_400_in_one_sentence(client, path, body, param)
     assert reply.status_code == 400 and reply.json()["error"]["param"] == param, reply.text
 
 
-def test_silence_ends_the_reading(app_with, readers):
-    with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=2) as client:
+def test_silence_ends_the_reading(app_with, readers, monkeypatch):
+    plain, clock, passed = texts.wait_for_reading, time.monotonic, []
+    is_held, is_waited_for, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(engine):
+        is_held.set()
+        go_on.wait(60)
+
+    def waiting(*given):
+        is_waited_for.set()
+        return plain(*given)
+
+    def pass_time():
+        assert is_waited_for.wait(60)
+        while not go_on.is_set() and len(passed) < 1000:
+            passed.append(100)
+            client.portal.call(asyncio.sleep, 0)
+        go_on.set()
+
+    with app_with(models_dir=readers, model=str(readers / "embedder.gguf"), request_timeout=600) as client:
         client.post("/v1/embeddings", json={"input": "a"})
         driver = client.app.state.models.ready("embedder").model.driver
-        is_held, go_on = threading.Event(), threading.Event()
-
-        def hold(engine):
-            is_held.set()
-            go_on.wait(60)
-
-        holding = threading.Thread(target=driver.call, args=(hold,))
-        holding.start()
+        cancel = driver.cancel_reading  # which may wait for the engine's thread
+        monkeypatch.setattr(driver, "cancel_reading", lambda reading: (go_on.set(), cancel(reading)))
+        monkeypatch.setattr(texts, "wait_for_reading", waiting)
+        monkeypatch.setattr("time.monotonic", lambda: clock() + sum(passed))
+        threads = [threading.Thread(target=driver.call, args=(hold,)), threading.Thread(target=pass_time)]
+        threads[0].start()
         assert is_held.wait(60)
-        releasing = threading.Timer(8, go_on.set)  # a cancel may wait for the engine's thread
-        releasing.start()
+        threads[1].start()
         reply = client.post("/v1/embeddings", json={"input": "b"})
-        go_on.set()
-        holding.join()
-        releasing.cancel()
+        for thread in threads:
+            thread.join()
         assert reply.status_code == 504 and reply.json()["error"]["code"] == "request_timeout"
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
         assert client.app.state.models.ready("embedder").model.engine.reader.is_idle

@@ -125,10 +125,8 @@ def test_the_flow_of_ole(server):
         assert again["choices"][0]["message"]["content"] == text
 
 
-def test_a_benchmark_lets_answers_flow_and_changes_none(server):
-    asked = {**QUESTION, "max_tokens": 160, "ignore_eos": True}
-    with server.client() as api:
-        alone = api.post("/api/v1/inference/chat", json=asked).json()["choices"][0]["message"]["content"]
+def beside_a_benchmark(server, asked):
+    """An answer that began before a benchmark: its text, its events meanwhile, and whether it outlasted it."""
     arrived, text, begun = [], [], threading.Event()
 
     def read():
@@ -148,5 +146,16 @@ def test_a_benchmark_lets_answers_flow_and_changes_none(server):
         end = time.monotonic()
     reader.join()
     assert measured.status_code == 200 and measured.json()["speedup_vs_baseline"] > 0
-    assert sum(start < moment < end for moment in arrived) >= 5
-    assert "".join(text) == alone
+    return "".join(text), sum(start < moment < end for moment in arrived), arrived[-1] > end
+
+
+def test_a_benchmark_lets_answers_flow_and_changes_none(server):
+    asked = {**QUESTION, "max_tokens": 160, "ignore_eos": True}
+    with server.client() as api:
+        alone = api.post("/api/v1/inference/chat", json=asked).json()["choices"][0]["message"]["content"]
+    for _ in range(5):  # an answer may be over before this process gets to ask for the benchmark
+        text, n_events, has_outlasted_it = beside_a_benchmark(server, asked)
+        assert text == alone
+        if n_events >= 5 or has_outlasted_it:
+            break
+    assert n_events >= 5
