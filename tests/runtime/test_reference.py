@@ -45,12 +45,14 @@ def test_chunks_give_the_logits_of_the_whole(name, tmp_path):
     expected = whole(prog)
     # NumPy rounds a product of many rows in another way than one of few; a state carries the differences on.
     close = {"rtol": 1e-4, "atol": 2e-4} if prog.plan.slots else CLOSE
-    for chunk, n in ((1, 40), (7, len(IDS)), (32, len(IDS))):  # single tokens beyond a page's end: each is a whole run
-        state, parts = prog.new_state(5, 2), []
-        for i, first in enumerate(range(0, n, chunk)):
-            tokens, slots = IDS[first : min(first + chunk, n)], (-1 if first == 0 else 1 - i % 2, i % 2)
-            parts.append(prog.run(Batch.of([(tokens, first, [4, 0, 2])], range(len(tokens)), slots=[slots]), state))
-        np.testing.assert_allclose(np.concatenate(parts), expected[:n], err_msg=f"chunks of {chunk}", **close)
+    # Single tokens at the beginning and over a page's end: each is a whole run. Then chunks that end anywhere.
+    for sizes in ([1] * 4 + [26] + [1] * 6, [7] * 11 + [3], [32, 32, 16]):
+        state, parts, first = prog.new_state(5, 2), [], 0
+        for i, n in enumerate(sizes):
+            tokens, slots = IDS[first : first + n], (-1 if first == 0 else 1 - i % 2, i % 2)
+            parts.append(prog.run(Batch.of([(tokens, first, [4, 0, 2])], range(n), slots=[slots]), state))
+            first += n
+        np.testing.assert_allclose(np.concatenate(parts), expected[:first], err_msg=f"chunks of {sizes}", **close)
 
 
 def test_sequences_in_one_batch_do_not_see_each_other(tmp_path):
