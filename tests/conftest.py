@@ -81,6 +81,22 @@ SLOW = (
 )
 
 
+#: Files that take the longest, the longest first: two processes share the tests by files, and one of a minute that is
+#: begun last leaves the other process without work.
+LONGEST = (
+    "tests/runtime/cuda/test_ahead.py",  # compiles the emulated GPU for all files after it
+    "tests/docs/test_blocks.py",
+    "tests/native/test_native.py",
+    "tests/serving/test_lifecycle.py",
+    "tests/serving/test_schema.py",
+    "tests/runtime/test_cpu_ops.py",
+    "tests/packaging/test_platforms.py",
+    "tests/serving/test_stopping.py",
+    "tests/runtime/vulkan/test_models.py",
+    "tests/runtime/test_reference.py",
+)
+
+
 # The same examples on every machine, and as much time for each as a busy machine takes.
 hypothesis.settings.register_profile(
     "steady",
@@ -99,9 +115,14 @@ def _wants_gpu(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hides GPUs from all tests but those of GPUs: what others expect is of the CPU, which a machine with both has."""
+    """Hides GPUs from all tests but those of GPUs: what others expect is of the CPU, which a machine with both has.
+
+    Lets files be handed out in the order of `pytest_collection_modifyitems`.
+    """
     if not _wants_gpu(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist would begin with the files of the most tests
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -111,19 +132,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of `SLOW` and leaves out those of GPUs; in a whole run, an entry without a test is an error."""
+    """Marks the tests of `SLOW`, leaves out those of GPUs, and puts the longest files first.
+
+    In a whole run, an entry without a test is an error.
+    """
     if not _wants_gpu(config):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("gpu")])
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
-    unused = set(SLOW)
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+    unused = {*SLOW, *LONGEST}
     for item in items:
+        unused.discard(item.nodeid.partition("::")[0])
         for entry in SLOW:
             if item.nodeid.startswith(entry):
                 item.add_marker(pytest.mark.slow)
                 unused.discard(entry)
     chosen = (config.option.file_or_dir, config.option.keyword, config.option.markexpr, config.option.ignore)
     if unused and not any(chosen):
-        raise pytest.UsageError(f"tests/conftest.py: SLOW names what is not there: {', '.join(sorted(unused))}")
+        names = ", ".join(sorted(unused))
+        raise pytest.UsageError(f"tests/conftest.py: SLOW or LONGEST names what is not there: {names}")
 
 
 @pytest.fixture(scope="session", autouse=True)
