@@ -162,6 +162,8 @@ def test_an_engine_that_breaks_fails_every_request_and_works_again(tiny_model, m
 
 
 def test_closing_ends_open_requests_and_the_thread(tiny_model):
+    before = {*threading.enumerate()}
+
     async def main():
         llm = AsyncLLM(tiny_model, ctx=256)
         task = asyncio.create_task(llm.generate("x", SLOW))
@@ -174,7 +176,7 @@ def test_closing_ends_open_requests_and_the_thread(tiny_model):
             await llm.generate("x", GREEDY)
 
     asyncio.run(main())
-    assert not [thread for thread in threading.enumerate() if thread.name == "woolly-engine"]
+    assert not [thread for thread in {*threading.enumerate()} - before if thread.name == "woolly-engine"]
 
 
 def test_streams_are_prepared_off_the_event_loop(tiny_model, monkeypatch):

@@ -291,7 +291,7 @@ def test_closing_frees_threads_file_and_memory_also_while_a_stream_is_open(tmp_p
     end = time.monotonic() + 60
     while threads() - before and time.monotonic() < end:  # the system may list a joined thread for a moment
         time.sleep(0.001)
-    assert not threads() - before and n_files() == n_before
+    assert not threads() - before and n_files() <= n_before  # what another test left may have gone meanwhile
     assert path.name not in Path("/proc/self/maps").read_text()
     assert next(chunk.finish_reason for chunk in stream if chunk.finish_reason) in ("cancelled", "length")
     stream.close()

@@ -191,7 +191,7 @@ def test_memory_is_given_back_with_the_last_reference(opened):
 
 def test_a_program_that_is_dropped_while_it_loads_ends_that_before_it_gives_memory_back(opened, monkeypatch):
     begun, may_go_on, left = threading.Event(), threading.Event(), []
-    upload, close = Watched.upload, Watched.close
+    upload, close, before = Watched.upload, Watched.close, {*threading.enumerate()}
 
     def slow(self, *copied):
         begun.set()
@@ -200,7 +200,7 @@ def test_a_program_that_is_dropped_while_it_loads_ends_that_before_it_gives_memo
 
     def watched(self):
         if self._is_first:
-            left.append([t.name for t in threading.enumerate() if t.name.startswith("woolly-upload")])
+            left.append([t.name for t in {*threading.enumerate()} - before if t.name.startswith("woolly-upload")])
         close(self)
 
     monkeypatch.setattr(Watched, "upload", slow)
