@@ -14,6 +14,10 @@
 #ifdef TEST_TILES
 #include "machine/system.h"
 #endif
+// Columns of a case at most, over the 1024 that are opened at once; fewer for code that is not optimized.
+#ifndef TEST_COLUMNS
+#define TEST_COLUMNS 2560
+#endif
 
 namespace woolly {
 extern const KernelTable k_tiles_table;  // tests/tiles.cpp
@@ -227,7 +231,7 @@ int main() {
         ++types;
         const int block = type_info(type).block;
         for (int round = 0; round < 40; ++round) {
-            const int64_t columns = int64_t(block) * between(1, 2560 / block);
+            const int64_t columns = int64_t(block) * between(1, TEST_COLUMNS / block);
             const int n = round < 20 ? round + 1 : between(1, 75);
             if ((!wide || same(kernels, type, columns, n)) && same_by_tiles(kernels, type, columns, n)) continue;
             ++different;
