@@ -21,6 +21,35 @@ from woolly.serving.life import lifecycle
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
 
 
+@pytest.fixture(scope="module")
+def public(tiny_model, tmp_path_factory):
+    """A server without keys that others may reach, with a limit of requests and a page that may call it."""
+    flags = ("--host", "0.0.0.0", "--rate-limit", "3", "--cors-origins", "https://ole.example", "--log-prompts")
+    with serving(tiny_model, tmp_path_factory.mktemp("public"), *flags, ctx=64) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def keyed(tiny_model, tmp_path_factory):
+    """A server that others may reach, with keys of both kinds; its log is JSON."""
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "keys").touch(0o600)
+    (folder / "keys").write_text("secret-key-one\nsecret-key-two\n")
+    flags = ("--host", "0.0.0.0", "--api-key", "k", "--api-key-file", str(folder / "keys"))
+    with serving(tiny_model, folder, *flags, "--log-format", "json", "--log-level", "debug", ctx=64) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def named(tiny_model, tmp_path_factory):
+    """A server with a name of its own, and a name for its model from the environment."""
+    flags = ("--allowed-hosts", "woolly.lan", "--use-optimized-inference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WOOLLY_ALIAS", "sheep")
+        with serving(tiny_model, tmp_path_factory.mktemp("named"), *flags, ctx=256) as server:
+            yield server
+
+
 @contextlib.contextmanager
 def streaming(server, body=LONG):
     """A stream of which the first event has come; gives a list that is filled to its end."""
@@ -41,8 +70,8 @@ def streaming(server, body=LONG):
     assert not reader.is_alive()
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path):
-    with serving(smollm2, tmp_path, "--grace", str(WAIT), main=SLOW_MAIN) as server:
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--grace", str(WAIT), main=SLOW_MAIN) as server:
         with contextlib.ExitStack() as stack, server.slowly():
             seen = stack.enter_context(streaming(server))
             server.process.send_signal(signal.SIGTERM)
@@ -56,8 +85,8 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(smollm2, tmp_path):
     assert seen[-1] == "[DONE]" and len(seen) > 100
 
 
-def test_after_the_grace_period_what_runs_is_cancelled_and_told(smollm2, tmp_path):
-    with serving(smollm2, tmp_path, "--grace", "0.2", main=SLOW_MAIN) as server:
+def test_after_the_grace_period_what_runs_is_cancelled_and_told(tiny_model, tmp_path):
+    with serving(tiny_model, tmp_path, "--grace", "0.2", main=SLOW_MAIN) as server:
         with server.slowly(), streaming(server) as seen:
             server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WAIT) == 0
@@ -109,18 +138,13 @@ def test_a_value_that_no_option_takes_is_one_line_and_exit_code_2(tiny_model):
     assert "Traceback" not in ended.stderr
 
 
-def test_a_public_address_without_keys_is_warned_of_loudly(tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, "--host", "0.0.0.0", ctx=64) as server:
-        assert "ANYONE WHO CAN REACH THIS ADDRESS" in server.log.read_text()
-    with serving(tiny_model, tmp_path, "--host", "0.0.0.0", "--api-key", "k", ctx=64) as server:
-        assert "ANYONE" not in server.log.read_text()
+def test_a_public_address_without_keys_is_warned_of_loudly(public, keyed):
+    assert "ANYONE WHO CAN REACH THIS ADDRESS" in public.log.read_text()
+    assert "ANYONE" not in keyed.log.read_text()
 
 
-def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path):
-    (tmp_path / "keys").touch(0o600)
-    (tmp_path / "keys").write_text("secret-key-one\nsecret-key-two\n")
-    flags = ("--api-key-file", str(tmp_path / "keys"), "--log-format", "json", "--log-level", "debug")
-    with serving(tiny_model, tmp_path, *flags, ctx=64) as server, server.client() as client:
+def test_keys_and_tokens_open_the_door_and_are_never_logged(keyed):
+    with keyed.client() as client:
         refused = client.get("/v1/models", headers={"authorization": "Bearer wrong-key"})
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
         assert client.get("/metrics").status_code == 401
@@ -129,15 +153,14 @@ def test_keys_and_tokens_open_the_door_and_are_never_logged(tiny_model, tmp_path
         body = {"user_id": "ole", "api_key": "secret-key-one"}
         token = client.post("/api/v1/auth/token", json=body).json()["token"]
         assert client.get("/v1/models", headers={"authorization": f"Bearer {token}"}).status_code == 200
-        log = server.log_with("user:ole")
+        log = keyed.log_with("user:ole")
     assert "secret-key" not in log and "wrong-key" not in log and token not in log
     lines = [json.loads(line) for line in log.splitlines()]
     assert any(line.get("client") == "user:ole" and line["event"] == "request" for line in lines)
 
 
-def test_the_first_warning_is_json_as_all_that_follows(tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, "--api-key", "k", "--log-format", "json", ctx=64) as server:
-        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+def test_the_first_warning_is_json_as_all_that_follows(keyed):
+    lines = [json.loads(line) for line in keyed.log.read_text().splitlines()]
     assert lines[0]["level"] == "warning" and "--api-key" in lines[0]["event"]
 
 
@@ -154,15 +177,13 @@ def test_a_model_that_is_broken_is_told_without_the_address_of_a_page(tmp_path):
     assert "browser" not in ended.stderr
 
 
-def test_settings_of_the_environment_reach_the_server(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setenv("WOOLLY_ALIAS", "sheep")
-    with serving(tiny_model, tmp_path, ctx=64) as server, server.client() as client:
+def test_settings_of_the_environment_reach_the_server(named):
+    with named.client() as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "sheep"
 
 
-def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_call(tiny_model, tmp_path):
-    flags = ("--rate-limit", "3", "--cors-origins", "https://ole.example", "--log-prompts")
-    with serving(tiny_model, tmp_path, *flags, ctx=64) as server, server.client() as client:
+def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_call(public):
+    with public.client() as client:
         body = {"prompt": "quagga", "max_tokens": 2}
         replies = [client.post("/v1/completions", json=body) for _ in range(4)]
         assert [reply.status_code for reply in replies] == [200, 200, 200, 429]
@@ -172,23 +193,24 @@ def test_a_client_that_asks_too_often_waits_and_pages_that_are_configured_may_ca
         preflight = {"origin": "https://ole.example", "access-control-request-method": "POST"}
         allowed = client.options("/v1/completions", headers=preflight)
         assert allowed.headers["access-control-allow-origin"] == "https://ole.example"
-        assert "quagga" in server.log_with("quagga")
+        assert "quagga" in public.log_with("quagga")
 
 
-def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(tiny_model, tmp_path):
+def test_the_earlier_command_serves_from_the_reference_backend_where_it_is_told(named, tiny_model, tmp_path):
+    body = {"prompt": "sheep", "max_tokens": 4, "temperature": 0}
     with serving(tiny_model, tmp_path, "--no-optimized-inference", ctx=64) as server, server.client() as client:
-        slow = client.post("/v1/completions", json={"prompt": "sheep", "max_tokens": 4, "temperature": 0}).json()
-    with serving(tiny_model, tmp_path, "--use-optimized-inference", ctx=64) as server, server.client() as client:
-        fast = client.post("/v1/completions", json={"prompt": "sheep", "max_tokens": 4, "temperature": 0}).json()
+        slow = client.post("/v1/completions", json=body).json()
+    with named.client() as client:
+        fast = client.post("/v1/completions", json=body).json()
     assert slow["choices"] == fast["choices"]
 
 
-def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed(server, tiny_model, tmp_path):
+def test_a_page_that_poses_as_this_machine_is_refused_unless_its_name_is_allowed(server, named):
     with server.client() as client:
         for host, status in (("evil.example", 403), ("localhost:1", 200), ("[::1]:8080", 200), ("10.0.0.1", 200)):
             assert client.get("/v1/models", headers={"host": host}).status_code == status
         assert client.get("/health", headers={"host": "evil.example"}).status_code == 200
-    with serving(tiny_model, tmp_path, "--allowed-hosts", "woolly.lan", ctx=64) as other, other.client() as client:
+    with named.client() as client:
         assert client.get("/v1/models", headers={"host": "woolly.lan:8080"}).status_code == 200
         assert client.get("/v1/models", headers={"host": "lan"}).status_code == 403
 
@@ -221,19 +243,18 @@ def test_the_earlier_commands_name_is_the_same_command():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_client_that_goes_away_while_it_is_written_to_does_not_end_the_server(tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, ctx=256) as server:
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
-        assert ignored >> (signal.SIGPIPE - 1) & 1
-        host, port = server.url.removeprefix("http://").split(":")
-        body = json.dumps(LONG).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        for _ in range(20):
-            with socket.create_connection((host, int(port)), WAIT) as client:
-                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-                assert client.recv(64)
-                # Closed with a reset, whatever is under way.
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert httpx.get(f"{server.url}/health", timeout=WAIT).status_code == 200
-        assert server.process.poll() is None
+def test_a_client_that_goes_away_while_it_is_written_to_does_not_end_the_server(named):
+    status = Path(f"/proc/{named.process.pid}/status").read_text()
+    ignored = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+    assert ignored >> (signal.SIGPIPE - 1) & 1
+    host, port = named.url.removeprefix("http://").split(":")
+    body = json.dumps(LONG).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    for _ in range(20):
+        with socket.create_connection((host, int(port)), WAIT) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert client.recv(64)
+            # Closed with a reset, whatever is under way.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert httpx.get(f"{named.url}/health", timeout=WAIT).status_code == 200
+    assert named.process.poll() is None

@@ -66,19 +66,21 @@ def test_a_second_signal_ends_at_once(stuck):
     assert server.process.wait(WAIT) == 128 + signal.SIGINT
 
 
-def test_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
+def test_the_start_names_the_page_and_a_hangup_drains_as_sigterm_does(tiny_model, tmp_path):
     # What runs these tests may itself ignore the signal, as under nohup, and a child would inherit that.
     main = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); from woolly.cli import main; main()"
     with serving(tiny_model, tmp_path, ctx=64, main=main) as server:
+        assert f"open {server.url} in your browser" in server.log.read_text()
         server.process.send_signal(signal.SIGHUP)
         assert server.process.wait(WAIT) == 0
         assert "draining" in server.log.read_text()
 
 
-def test_a_server_under_nohup_outlives_the_terminal(tiny_model, tmp_path, monkeypatch):
+def test_a_server_without_a_page_names_none_and_under_nohup_outlives_the_terminal(tiny_model, tmp_path, monkeypatch):
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from woolly.cli import main; main()"
     monkeypatch.setattr(conftest, "_MAIN", ignoring)
-    with serving(tiny_model, tmp_path, ctx=64) as server, server.client() as client:
+    with serving(tiny_model, tmp_path, "--no-webui", ctx=64) as server, server.client() as client:
+        assert "browser" not in server.log.read_text()
         server.process.send_signal(signal.SIGHUP)
         time.sleep(0.3)
         assert client.get("/health").status_code == 200
@@ -104,10 +106,3 @@ def test_few_files_are_fewer_connections_and_few_lines_of_the_log(tiny_model, tm
                     return
             time.sleep(0.1)
         raise AssertionError("the server does not recover")
-
-
-def test_the_start_names_the_page(tiny_model, tmp_path):
-    with serving(tiny_model, tmp_path, ctx=64) as server:
-        assert f"open {server.url} in your browser" in server.log.read_text()
-    with serving(tiny_model, tmp_path, "--no-webui", ctx=64) as server:
-        assert "browser" not in server.log.read_text()
