@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
 from tests.docs.blocks import blocks_of
 from woolly import LLM, models
@@ -69,3 +70,12 @@ def test_a_refusal_says_what_is_missing_and_what_near_it_runs(tmp_path):
         writer.write()
         with open_gguf(tmp_path / f"{name}.gguf") as file, pytest.raises(UnsupportedError, match=re.escape(expected)):
             trace(file)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v32", "grok-2"])
+def test_a_context_that_needs_more_than_is_built_is_refused_with_the_one_that_does_not(name, tmp_path):
+    with open_gguf(write_tiny(replace(FAMILIES[name], context=4096), tmp_path / "tiny.gguf")) as file:
+        assert trace(file, ctx=512).steps
+        for ctx in (513, None):
+            with pytest.raises(UnsupportedError, match="at most 512"):
+                trace(file, ctx=ctx)
