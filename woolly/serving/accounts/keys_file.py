@@ -227,3 +227,5 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         return dict(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise RequestError(f"{path} is no TOML: {error}") from None
+    except RecursionError:
+        raise RequestError(f"{path} is no file of keys: its values are nested too deeply") from None
