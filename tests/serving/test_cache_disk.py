@@ -50,3 +50,19 @@ def test_health_shows_the_identity_that_was_proved_unless_the_server_has_keys(ap
         client.app.state.health.set("ready")
         assert client.post("/v1/completions", json=BODY, headers={"X-API-Key": "k" * 8}).status_code == 200
         assert "identity" not in client.get("/health").json()
+
+
+def test_a_reply_says_at_which_text_its_prompt_became_another(app_with, caplog):
+    def chat(client, system, **more):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "hi"}]
+        return client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, **more})
+
+    with app_with() as client:
+        assert chat(client, "wool " * 40 + "monday " * 20).headers["x-woolly-cache"].endswith(", cold")
+        note = chat(client, "wool " * 40 + "tuesday " * 20).headers["x-woolly-cache"]
+        n_cached, n_prompt = (int(word) for word in note.split() if word.isdecimal())
+        assert 0 < n_cached < n_prompt and ", diverged at token " in note and "uesday" in note.partition(": ")[2]
+        stream = chat(client, "wool " * 40 + "friday " * 20, stream=True).text
+        assert "friday" in stream.partition('"cache_note":')[2]
+        answered = [record for record in caplog.records if record.message == "answered"]
+        assert all("uesday" not in str(vars(record)) for record in answered)  # prompts are no part of a log

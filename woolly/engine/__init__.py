@@ -1,5 +1,6 @@
 """WHEN: the scheduler packs many requests into one step."""
 
+from woolly.engine.cache_note import cache_note
 from woolly.engine.drafts.draft import Draft
 from woolly.engine.drafts.lookup import PromptLookup
 from woolly.engine.drafts.model import DraftModel, check_vocabulary
@@ -31,6 +32,7 @@ __all__ = [
     "Score",
     "Stream",
     "affordable_ctx",
+    "cache_note",
     "check_vocabulary",
     "context_limit",
     "default_ctx",

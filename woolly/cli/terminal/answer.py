@@ -69,6 +69,7 @@ class Timing:
             "prompt_tokens_per_second": round((n_prompt - n_cached) / first, 1) if first > 0 else None,
             "answer_tokens_per_second": round((n_answer - 1) / rest, 1) if n_answer > 1 and rest > 0 else None,
             **(drafted if answer.n_drafted_tokens else {}),
+            **({"cache_note": answer.cache_note} if answer.cache_note else {}),
         }
 
 
@@ -77,8 +78,9 @@ def stats_of(facts: dict[str, Any]) -> str:
     read, rate = facts["prompt_tokens_per_second"], facts["answer_tokens_per_second"]
     drafted = facts.get("drafted_tokens", 0)
     return (
-        f"prompt   {counted(facts['prompt_tokens'], 'token')}, {facts['cached_tokens']} of them from the cache,"
-        f" first token after {facts['first_token_s']:.2f} s"
+        f"prompt   {counted(facts['prompt_tokens'], 'token')}, {facts['cached_tokens']} of them from the cache"
+        + (f" ({note})" if (note := facts.get("cache_note", "").partition(", ")[2]) else "")
+        + f", first token after {facts['first_token_s']:.2f} s"
         + (f", {read:.1f} tokens/s" if read else "")
         + f"\nanswer   {counted(facts['answer_tokens'], 'token')}"
         + (f", {rate:.1f} tokens/s" if rate else "")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from woolly.engine.cache_note import cache_note
 from woolly.engine.request import FinishReason, Request
 from woolly.errors import RequestError
 from woolly.sampling.logprobs import TokenLogprob
@@ -64,6 +65,8 @@ class Completion:
     # Tokens that were guessed ahead, and those of them that came true; they depend on what else ran.
     n_drafted_tokens: int = field(default=0, compare=False)
     n_accepted_tokens: int = field(default=0, compare=False)
+    # What the cache had of the prompt, why no more, and the text at which the prompt became another.
+    cache_note: str | None = field(default=None, compare=False)
     others: tuple[Completion, ...] = ()
 
     def __str__(self) -> str:
@@ -106,6 +109,7 @@ class Completion:
             error=request.error,
             n_drafted_tokens=request.n_drafted,
             n_accepted_tokens=request.n_accepted,
+            cache_note=cache_note(request),
         )
 
 

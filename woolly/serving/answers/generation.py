@@ -248,6 +248,7 @@ class Generator:
                 "model": running.model.name,
                 "prompt_tokens": usage["prompt_tokens"],
                 "cached_tokens": usage["cached_tokens"],
+                "cache": running.cache_note(has_text=self._settings.log_prompts) or None,
                 "completion_tokens": usage["completion_tokens"],
                 "first_token_ms": timings["prompt_ms"],
                 "reason": ",".join(running.reasons()),

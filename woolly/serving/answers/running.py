@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from woolly.engine import Chunk, Completion, EngineDriver, Request
+from woolly.engine import Chunk, Completion, EngineDriver, Request, cache_note
 from woolly.engine.threads.mailbox import LoopBell, LoopMailbox
 from woolly.errors import ModelError, RequestError
 from woolly.serving.errors import ApiError, answer_cancelled, model_changed
@@ -159,6 +159,10 @@ class Running(AsyncIterator[Chunk]):
             "predicted_per_second": 1000 * n_after / predicted_ms if predicted_ms > 0 else 0.0,
             **({"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}),
         }
+
+    def cache_note(self, *, has_text: bool = True) -> str:
+        """Returns what the cache had of the prompt, and at which text the prompt became another."""
+        return cache_note(self._requests[0], has_text=has_text) or ""
 
     def advance(self, n_computed: int) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
         """Yields the progress of the prompt, preceded by that of its beginning the first time."""

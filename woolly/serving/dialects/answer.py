@@ -77,7 +77,9 @@ async def answer_chat(
         if stream:
             return EventStream(await begin_frames(held), held.pop_all(), dialect.media_type)
         head, chunks = await begin(held)
-        return json_reply(await dialect.whole(chunks, head))
+        reply = await dialect.whole(chunks, head)
+        note = head.running.cache_note()
+        return json_reply(reply, {"x-woolly-cache": note} if note else None)
 
 
 async def open_chat(

@@ -11,7 +11,7 @@ from woolly.serving.gate.origins import Origins
 __all__ = ["Cors"]
 
 _METHODS = "GET, POST, DELETE, OPTIONS"
-_EXPOSED = "x-request-id, retry-after, x-woolly-ignored"
+_EXPOSED = "x-request-id, retry-after, x-woolly-ignored, x-woolly-cache"
 _SECONDS = "600"  # that a browser may remember the reply to its question
 
 

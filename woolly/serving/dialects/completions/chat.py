@@ -236,6 +236,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: Head, envelope: Envelo
             if n_open == 0:
                 last |= _verbose(head)
                 last |= _figures(head, choices) if form.usage == "last" else {"timings": timings_of([head.running])}
+                last |= {"cache_note": note} if (note := head.running.cache_note()) else {}
             yield last
     if form.usage == "own":
         yield envelope.around([], **form.more, **_figures(head, choices))

@@ -1,0 +1,33 @@
+"""What the cache had of a prompt, in words: how much, why no more, and at which text the prompt became another."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from woolly.engine.request import Request
+
+__all__ = ["cache_note"]
+
+_DIVERGED = re.compile(r"diverged at token (\d+)")
+_SHOWN = 16  # tokens of the text at which a prompt diverged
+_CHARACTERS = 60
+
+
+def cache_note(request: Request, *, has_text: bool = True) -> str | None:
+    """Returns a line such as `192 of 250 tokens, diverged at token 201: "Today is Monday"`, in ASCII.
+
+    None before the request has started. Without `has_text` the prompt is not quoted.
+    """
+    found = request.prefix
+    if found is None:
+        return None
+    said = f"{found.hit_tokens} of {found.hit_tokens + found.miss_tokens} tokens"
+    if found.reason is None:
+        return said
+    said += f", {found.reason}"
+    if not has_text or (at := _DIVERGED.match(found.reason)) is None:
+        return said
+    ids = request.prompt[int(at[1]) : int(at[1]) + _SHOWN]
+    text = "".join(request.detokenizer.text_of(id) for id in ids)
+    return f"{said}: {json.dumps(text[:_CHARACTERS])}"
