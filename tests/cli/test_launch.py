@@ -66,6 +66,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setenv("RECORD", str(record))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-another")
     monkeypatch.delenv("WOOLLY_API_KEY", raising=False)
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))  # for the pages of a server that is started
 
     def start(*arguments, url):
         monkeypatch.setenv("ASK", f"{url}/v1/models")
@@ -135,8 +136,13 @@ def test_a_dry_run_prints_all_and_starts_nothing(start, url, model, monkeypatch)
     assert result.stdout.splitlines()[-1].split()[0].endswith("cline")
     result, record = start("claude", "--print", "-m", model, url="http://127.0.0.1:9")
     assert record is None
-    assert f"woolly serve -m {model} --host 127.0.0.1 --port 9 --ctx-size 4096 &" in result.stdout
+    assert f"woolly serve -m {model} --host 127.0.0.1 --port 9 --ctx-size 4096 --cache-disk 20GB &" in result.stdout
     assert "export ANTHROPIC_MODEL=tiny" in result.stdout
+    result, _ = start("claude", "--print", "-m", model, "--cache-disk", "none", url="http://127.0.0.1:9")
+    assert "--cache-disk" not in result.stdout
+    result, _ = start("claude", "--print", "--cache-disk", "1GB", url=url)
+    assert "cache_disk is 1GB, but a server with settings of its own runs at" in str(result.exception)
+    result, _ = start("claude", "--print", "-m", model, url="http://127.0.0.1:9")
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:9" in result.stdout
 
 

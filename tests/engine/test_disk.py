@@ -298,3 +298,28 @@ def test_a_text_that_is_erased_leaves_the_disk_too(opened, tmp_path):
         llm.driver.call(lambda engine: engine.forget(GREEN))
     assert not files(tmp_path)
     assert answered(opened) == (first, 0)
+
+
+def test_a_system_prompt_is_written_at_once_and_outlives_pages_that_were_used_later(opened, tmp_path):
+    with opened() as llm:
+        (request,) = llm.prepare(GREEN, PARAMS, n_shared=70)[0]
+        llm.driver.complete([[request]])
+        names = {digest.hex() for digest in request.digests_to(2)}
+    found = {file.digest: file for file in files(tmp_path)}
+    assert names < set(found) and len(found) == 4
+    lasting, others = ([f.rank for f in found.values() if (f.digest in names) is is_its] for is_its in (True, False))
+    assert min(lasting) - max(others) > 29 * 86_400
+    assert all(abs(file.used - time.time()) < 3600 for file in found.values())  # what is shown is the use itself
+
+
+def test_a_hybrid_goes_on_after_the_system_prompt_of_another_chat_at_once(opened, tmp_path):
+    path = write_tiny(HYBRIDS["qwen35"], tmp_path / "hybrid.gguf")
+    other = [*GREEN[:70], *range(200, 280)]
+    with opened(path=path, cache_disk=None) as llm:
+        alone = ask(llm, other).output
+    for n_shared, hit in ((0, 0), (70, 64)):
+        with opened(path=path, cache_disk=None) as llm:
+            for prompt in (GREEN, other):
+                (request,) = llm.prepare(prompt, PARAMS, n_shared=n_shared)[0]
+                llm.driver.complete([[request]])
+            assert (request.prefix.hit_tokens, request.output) == (hit, alone)

@@ -49,6 +49,7 @@ class PageFile:
     kind: Kind
     n_bytes: int
     used: float  # time of the last use
+    rank: float  # the lowest goes first, if one must
     is_pinned: bool
 
     def fault(self) -> str | None:
@@ -167,11 +168,12 @@ class PageFolder:
     def touch(self, kind: Kind, digest: bytes, depth: int) -> bool:
         """Notes a use, and returns whether the file is there.
 
-        A page counts as used a second before its parent: it goes first, and never stays alone.
+        A page ranks a second before its parent: it goes first, and never stays alone. What is above all others, such
+        as a system prompt, has a negative depth.
         """
-        now = time.time() - depth
+        now = time.time()
         try:
-            os.utime(self._path(kind, digest), (now, now))
+            os.utime(self._path(kind, digest), (now, now - depth))
         except OSError:
             return False
         return True
@@ -255,7 +257,7 @@ class PageFolder:
 
     def _trim(self, most_bytes: int) -> None:
         """Removes the longest unused files, of any identity, until they take at most this."""
-        for file in sorted(self._survey(), key=lambda file: file.used):
+        for file in sorted(self._survey(), key=lambda file: file.rank):
             if self._size <= most_bytes:
                 return
             if file.is_pinned:
@@ -283,7 +285,7 @@ def stored_pages(folder: Path) -> Iterator[PageFile]:
             is_pinned = path.with_name(path.name + _PIN).exists()
             identity = path.parent.parent.name
             kind: Kind = "page" if found[2] == "page" else "state"
-            yield PageFile(path, identity, found[1], kind, status.st_size, status.st_mtime, is_pinned)
+            yield PageFile(path, identity, found[1], kind, status.st_size, status.st_atime, status.st_mtime, is_pinned)
 
 
 def _sum(data: bytes | memoryview) -> bytes:

@@ -27,6 +27,7 @@ _WRITING = 64 << 20  # bytes of copies that may wait for the disk
 _PER_STEP = 4  # pages that one step copies for the disk
 _PACE = 0.3  # weight of the latest observation in a moving average
 _OVERHEAD = 0.002  # seconds that a read takes besides its bytes
+_LASTING = 30 * 86_400  # seconds that system prompts stay longer than other unused pages
 _FLUSHING = 4.0  # seconds that closing may take to write what is not on disk
 
 
@@ -54,6 +55,7 @@ class _Load:
     first: int  # the first page that comes
     pages: list[Future[Bytes | None]]
     state: Future[Bytes | None] | None = None
+    n_shared: int = 0  # first pages that are a system prompt's
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,7 +68,8 @@ class DiskTier:
 
     A request whose next pages are on disk waits while two threads read them, if that takes less time than to compute
     them: both rates are measured, at the start and at every use. Pages are written when they are wanted a second time,
-    and all of them when the engine closes. All but the reading and writing of files is done by the engine's thread.
+    those of system prompts at once, and all of them when the engine closes. All but the reading and writing of files is
+    done by the engine's thread.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class DiskTier:
         self._arrived = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="woolly-disk")
         self._n_writing = 0
+        self._under_way: set[tuple[str, bytes]] = set()  # files that are being written
         self._erasures: list[Future[None]] = []
         self._lock = threading.Lock()
         self._read_tokens = self._written = 0
@@ -121,10 +125,18 @@ class DiskTier:
             return bool(self._disk_rate)
         return _OVERHEAD + n_bytes / self._disk_rate < n_tokens / self._compute_rate
 
-    def fetch(self, user: Hashable, tokens: Sequence[int], digests: Sequence[bytes], root: bytes, n_spare: int) -> bool:
+    def fetch(
+        self,
+        user: Hashable,
+        tokens: Sequence[int],
+        digests: Sequence[bytes],
+        root: bytes,
+        n_spare: int,
+        n_shared: int = 0,
+    ) -> bool:
         """Starts to read the next pages of a request, at most `n_spare`; False if there are none worth it.
 
-        `settle` ends the waiting.
+        `settle` ends the waiting. The first `n_shared` pages are a system prompt's.
         """
         index = self._pages.index
         found, known = len(index.find(digests)), len(index.known(digests))
@@ -143,7 +155,7 @@ class DiskTier:
             return False
         reads = [self._submit_read("page", digest) for digest in its[first:]]
         state = self._submit_read("state", its[-1]) if needs_slot else None
-        self._loads[user] = _Load(its, tokens, root, first, reads, state)
+        self._loads[user] = _Load(its, tokens, root, first, reads, state, n_shared)
         self._coming.update(its[first:])
         return True
 
@@ -169,11 +181,14 @@ class DiskTier:
         if load is not None:
             self._coming.difference_update(load.digests[load.first :])
 
-    def want(self, digests: Sequence[bytes], first: int = 0) -> None:
-        """Notes pages that were wanted a second time; `first` is the number of pages before them."""
+    def want(self, digests: Sequence[bytes], first: int = 0, *, is_shared: bool = False) -> None:
+        """Notes pages that were wanted a second time, or will be; `first` is the number of pages before them.
+
+        Pages of a system prompt (`is_shared`) stay a month longer than others.
+        """
         for depth, digest in enumerate(digests, first):
             if not self.folder.has("page", digest):
-                self._wanted[digest] = depth
+                self._wanted[digest] = depth - is_shared * _LASTING
 
     def erase(self, digests: Sequence[bytes]) -> None:
         """Removes pages and states from disk, and from what is to be written; writes under way end before."""
@@ -202,7 +217,7 @@ class DiskTier:
             if time.monotonic() > end:
                 break
             if not self.folder.has("page", digest) or index.state_after(digest) is not None:
-                self._copy(digest, depth)
+                self._copy(digest, self._wanted.get(digest, depth))
         while self._n_writing and time.monotonic() < end:
             time.sleep(0.002)
         self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # not for a disk that hangs
@@ -233,7 +248,7 @@ class DiskTier:
             parent = load.digests[i - 1] if i else load.root
             tokens = load.tokens[i * PAGE_SIZE : (i + 1) * PAGE_SIZE]
             self._pages.publish(page, parent, load.digests[i], tokens)
-            self.folder.touch("page", load.digests[i], i)
+            self.folder.touch("page", load.digests[i], i - (i < load.n_shared) * _LASTING)
             taken.append(page)
         self._pages.give_back(taken)
         self._read_tokens += n_read * PAGE_SIZE
@@ -265,6 +280,9 @@ class DiskTier:
 
     def _submit_write(self, kind: str, digest: bytes, data: Bytes, depth: int) -> None:
         with self._lock:
+            if (kind, digest) in self._under_way:
+                return
+            self._under_way.add((kind, digest))
             self._n_writing += len(data)
 
         def write() -> None:
@@ -273,6 +291,7 @@ class DiskTier:
                     self._written += len(data)
             finally:
                 with self._lock:
+                    self._under_way.discard((kind, digest))
                     self._n_writing -= len(data)
 
         self._pool.submit(write)

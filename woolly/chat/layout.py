@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from woolly.chat.beginning import shared_length
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.message import fit_ids, name_results
@@ -56,6 +57,7 @@ class Layout:
     made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
     thought: ThoughtMarks | None = None  # of the reasoning that an answer may begin with
     pictures: tuple[SeenPicture, ...] = ()  # with their places in the text, in order
+    n_shared: int = 0  # characters of the text that are system prompt and tools
 
     def reader(self) -> Reader:
         """Returns a reader for one of the answers."""
@@ -105,6 +107,7 @@ def lay_out(request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, 
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _thought(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_places(text, pictures, sight) if pictures and sight is not None else (),
+        shared_length(text, request.messages),
     )
 
 

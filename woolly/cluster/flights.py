@@ -34,6 +34,7 @@ class Given:
     shown: frozenset[int] = frozenset()
     salt: bytes = b""
     thought: ThoughtMarks | None = None
+    n_shared: int = 0
 
 
 class Flight(ABC):
@@ -103,6 +104,7 @@ class AnswerFlight(Flight):
             "shown": sorted(self._given.shown),
             "salt": self._given.salt.hex(),
             "thought": write_marks(self._given.thought),
+            "shared": self._given.n_shared,
         }
         return WireMessage("add", fields)
 

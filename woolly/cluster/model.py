@@ -62,6 +62,7 @@ class FleetLLM(LLM):
             raise
         self._given: weakref.WeakKeyDictionary[Request, Given] = weakref.WeakKeyDictionary()
         self._identity = self.fleet.identity
+        self.keeps_shared = options.cache_disk is not None
         self.driver = _FleetDriver(self.driver.engine, self.fleet, self._given)
 
     @property
@@ -84,7 +85,9 @@ class FleetLLM(LLM):
     def _requests(self, ids: Sequence[int], params: SamplingParams, options: RequestOptions) -> list[Request]:
         requests = super()._requests(ids, params, options)
         for request in requests:
-            self._given[request] = Given(options.score_only, options.shown, options.salt, options.thought)
+            self._given[request] = Given(
+                options.score_only, options.shown, options.salt, options.thought, options.n_shared
+            )
         return requests
 
 

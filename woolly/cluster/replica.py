@@ -174,6 +174,7 @@ class Replica:
                 shown=frozenset(message["shown"]),
                 salt=bytes.fromhex(message["salt"]),
                 thought=read_marks(message.get("thought")),
+                n_shared=message.get("shared", 0),
                 group=message["group"],
                 expected=message["expected"],
             )

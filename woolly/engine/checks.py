@@ -112,6 +112,7 @@ class RequestChecks:
             salt=salt,
             adapters=scales,
             expected=tuple(map(int, options.expected)),
+            n_shared=max(0, min(int(options.n_shared), len(ids))),
             turn_of=beside.group if group is None and beside is not None else group,
             hooks=self._find_hooks(options.hooks or {}, params),
         )

@@ -234,6 +234,12 @@ class Engine:
         """Whether pages that leave the cache are kept on disk."""
         return self.scheduler.tier is not None
 
+    @property
+    def keeps_shared(self) -> bool:
+        """Whether anything is kept by what requests say of their first tokens (`Request.n_shared`)."""
+        scheduler = self.scheduler
+        return scheduler.tier is not None or scheduler.snapshots is not None or scheduler.sight.is_bounded
+
     def disk_stats(self) -> DiskStats | None:
         """Counts of the disk tier since the start; None without one."""
         return None if self.scheduler.tier is None else self.scheduler.tier.stats()

@@ -46,6 +46,7 @@ class Request:
     hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the plan that the program runs
     id: int = field(default_factory=lambda: next(_ids))
     expected: tuple[int, ...] = ()  # tokens that the answer begins with: those of one that was cut off
+    n_shared: int = 0  # first tokens that other requests are likely to begin with
     turn_of: int | None = None  # id of the request of the same caller whose turn it shares; None: its own turn
     view: View | None = None  # the pictures in its prompt, where the tokens are fillers
 

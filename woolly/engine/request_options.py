@@ -26,4 +26,5 @@ class RequestOptions:
     thought: ThoughtMarks | None = None  # of the reasoning that the answer may begin with
     salt: bytes = b""  # cached pages are shared by requests of an equal one
     group: int | None = None  # a `Request.group` whose turn it shares; None: that of `beside`, or one of its own
+    n_shared: int = 0  # first tokens that other requests are likely to begin with: a system prompt with its tools
     expected: Sequence[int] = ()  # first tokens of the answer, known from one that was cut off (drafts/expected.py)

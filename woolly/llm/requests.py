@@ -23,6 +23,7 @@ from woolly.llm.prompts import (
     split_options,
 )
 from woolly.llm.sight import encode_layout, picture_tokens, sound_tokens
+from woolly.runtime import PAGE_SIZE
 from woolly.sampling import SamplingParams
 from woolly.sampling.seeds import draw_seed
 from woolly.senses import Picture, Rows, Sound
@@ -48,6 +49,7 @@ class RequestMaker:
     driver: EngineDriver
     preset: Preset | None  # system prompt and sampling where a call gives none
     defaults: SamplingParams
+    keeps_shared = False  # even if the engine of this process would not
     sight: Vision | None = None  # by what the model sees and hears; None: it reads text alone
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
@@ -118,7 +120,8 @@ class RequestMaker:
             ids = [*before, *self._encode(layout.text)]
         if cut is not None and not layout.pictures:  # a cut would go through a picture
             ids = cut([id for id in ids if isinstance(id, int)])
-        settings = RequestOptions(shown=layout.shown, thought=layout.thought, **options)
+        shared = 0 if before or cut is not None else self._n_shared(layout, ids)
+        settings = RequestOptions(shown=layout.shown, thought=layout.thought, n_shared=shared, **options)
         try:
             return self._requests(ids, layout.params, settings)
         except RequestError as error:
@@ -211,6 +214,14 @@ class RequestMaker:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.sight, self._encode)
         return [*self._missing_bos(ids), *ids]
+
+    def _n_shared(self, layout: Layout, ids: Sequence[int | Rows]) -> int:
+        """Returns how many ids are system prompt and tools; 0 if nothing depends on it."""
+        if layout.n_shared < PAGE_SIZE or not (self.keeps_shared or self.driver.engine.keeps_shared):
+            return 0
+        first = self.tokenize_chat(layout.text[: layout.n_shared])
+        alike = (a == b for a, b in zip(first, ids, strict=False))
+        return next((i for i, is_alike in enumerate(alike) if not is_alike), min(len(first), len(ids)))
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False, parse_special=True)

@@ -33,6 +33,7 @@ from woolly.store import DEFAULT_MODEL, models_folder
 __all__ = ["launch"]
 
 _CTX = 32_768  # of a server that is started here, if the model's own context is not smaller
+_CACHE_DISK = "20GB"  # of the same: the agent's system prompt is then computed once, not at every start
 _ROOM = 2_048  # tokens beside the agent's first turn, for a question and an answer
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _GRACE = 10.0  # seconds that an agent has to end when it is asked to
@@ -54,6 +55,11 @@ _SMALL = 3_000_000_000  # parameters below which a model seldom calls tools well
         shown=f"the loaded one, else {DEFAULT_MODEL}",
     ),
     Option("--ctx -c", "Tokens of context, if a server is started.", int, shown=f"the model's, at most {_CTX}"),
+    Option(
+        "--cache-disk",
+        "Most that pages of prompts may take on disk, if a server is started; none keeps none.",
+        shown=_CACHE_DISK,
+    ),
     URL,
     API_KEY,
     API_KEY_FILE,
@@ -63,6 +69,7 @@ def launch(
     words: tuple[str, ...],
     model: str | None,
     ctx: int | None,
+    cache_disk: str | None,
     url: str,
     api_key: str | None,
     api_key_file: Path | None,
@@ -84,7 +91,7 @@ def launch(
             folder = Path(tempfile.gettempdir(), "woolly-launch")  # is printed, and not made
         else:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="woolly-launch-")))
-        endpoint = _endpoint(held, folder, agent, url, key, model, ctx, dry_run)
+        endpoint = _endpoint(held, folder, agent, url, key, model, ctx, cache_disk, dry_run)
         setup = agent.set_up(endpoint, folder / "agent")
         line = [program or agent.program, *setup.arguments, *words[1:]]
         if dry_run:
@@ -115,6 +122,7 @@ def _endpoint(
     key: str | None,
     name: str | None,
     ctx: int | None,
+    cache_disk: str | None,
     dry_run: bool,
 ) -> Endpoint:
     """Returns the server and the model, after warnings; a server that is started lives as long as `held`."""
@@ -123,12 +131,17 @@ def _endpoint(
     if is_running(url, key):
         if ctx is not None:
             raise RequestError(f"ctx is {ctx}, but a server with a context of its own runs at {url}", field="ctx")
+        if cache_disk is not None:
+            raise RequestError(
+                f"cache_disk is {cache_disk}, but a server with settings of its own runs at {url}", field="cache_disk"
+            )
     else:
         path, own, n_parameters = _local(name or default_model(), may_fetch=not dry_run)
         if ctx is not None and ctx > own:
             tell(f"woolly: --ctx is {ctx}, but {path.stem} was trained for {own} tokens: answers beyond them get worse")
         ctx = ctx or min(own, _CTX)
-        command = serve_command(str(path), url, ctx)
+        kept = cache_disk or _CACHE_DISK
+        command = serve_command(str(path), url, ctx, None if kept == "none" else kept)
         if dry_run:
             tell(f"woolly: no server answers at {url}; the first line would start one until the agent ends")
             click.echo(shlex.join(["woolly", *command[3:]]) + " &")

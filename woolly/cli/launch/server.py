@@ -80,12 +80,13 @@ def cannot_write(name: str) -> RequestError:
     )
 
 
-def serve_command(model: str, url: str, ctx: int | None) -> list[str]:
-    """Returns the command that serves a model at an address."""
+def serve_command(model: str, url: str, ctx: int | None, cache_disk: str | None = None) -> list[str]:
+    """Returns the command that serves a model at an address; `cache_disk` bounds the pages of prompts on disk."""
     parts = urlsplit(url)
     command = [sys.executable, "-m", "woolly", "serve", "-m", model]
     command += ["--host", parts.hostname or "127.0.0.1", "--port", str(parts.port or 80)]
-    return command if ctx is None else [*command, "--ctx-size", str(ctx)]
+    command += [] if ctx is None else ["--ctx-size", str(ctx)]
+    return command if cache_disk is None else [*command, "--cache-disk", cache_disk]
 
 
 @contextmanager

@@ -155,8 +155,10 @@ class Scheduler:
         for i in range(request.n_published, n_full):
             parent = digests[i - 1] if i else request.salt
             tokens, _ = request.named(i * PAGE_SIZE, (i + 1) * PAGE_SIZE)
-            if self.tier is not None and self.pages.index.was_evicted(digests[i]):
-                self.tier.want(digests[i : i + 1], i)
+            if self.tier is not None:
+                is_shared = (i + 1) * PAGE_SIZE <= request.n_shared
+                if is_shared or self.pages.index.was_evicted(digests[i]):
+                    self.tier.want(digests[i : i + 1], i, is_shared=is_shared)
             self.pages.publish(request.pages[i], parent, digests[i], tokens)
             self._keep_promise(digests[i], request)
         request.n_published = n_full
@@ -255,7 +257,8 @@ class Scheduler:
         self._asked.add(request)
         n_spare = self.pages.n_free - len(self.running) - 1
         tokens, _ = request.named(0, len(request.context))
-        return self.tier.fetch(request, tokens, digests, request.salt, n_spare)
+        n_shared = request.n_shared // PAGE_SIZE
+        return self.tier.fetch(request, tokens, digests, request.salt, n_spare, n_shared)
 
     def _has_room(self, found: list[int], needed: int) -> bool:
         """Whether the pages that were found and those that are needed leave one for each running request."""
@@ -310,7 +313,7 @@ class Scheduler:
         request.n_computed = len(found) * PAGE_SIZE
         request.n_published = len(found)
         request.n_filled = len(request.context)
-        request.marks = _marks(request.n_filled)
+        request.marks = _marks(request.n_filled, request.n_shared)
         self.sight.start(request)
         if self.snapshots is not None:
             self.snapshots.start(request)
@@ -382,8 +385,8 @@ def _fit(request: Request, n: int, most: int) -> int:
     return whole - first if end == first < whole <= first + most and n else end - first
 
 
-def _marks(n_tokens: int) -> set[int]:
+def _marks(n_tokens: int, n_shared: int) -> set[int]:
     """Numbers of tokens of a prompt after which other requests are likely to continue."""
     last = (n_tokens - 1) // PAGE_SIZE * PAGE_SIZE
     marks = {last, last - PAGE_SIZE} if n_tokens - last < _TAIL else {last}
-    return {mark for mark in marks if mark > 0}
+    return {mark for mark in (*marks, n_shared // PAGE_SIZE * PAGE_SIZE) if mark > 0}
